@@ -1,0 +1,44 @@
+"""The operators of the domain `trigraph`: a NumPy reference beside each kernel, and the libraries that hosts register."""
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+from trigraph.models.errors import TrigraphError
+
+DOMAIN = "trigraph"
+
+_LIBRARY_NAMES = {"linux": "libtrigraph_{}.so", "darwin": "libtrigraph_{}.dylib", "win32": "trigraph_{}.dll"}
+
+
+def library_path(provider: str = "cpu") -> Path:
+    """The operator library that a host passes to `SessionOptions.register_custom_ops_library`.
+
+    `TRIGRAPH_LIBRARY_DIR` names another folder to look in first. Raises TrigraphError when the library is not there.
+    """
+    name = _LIBRARY_NAMES.get(sys.platform, _LIBRARY_NAMES["linux"]).format(provider)
+    override = os.environ.get("TRIGRAPH_LIBRARY_DIR")
+    folders = [override] if override else list(__path__)
+    for folder in folders:
+        path = Path(folder) / name
+        if path.is_file():
+            return path
+    raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: reinstall trigraph for this platform")
+
+
+@cache
+def instruction_set() -> str:
+    """Name of the instruction set whose kernels run on this machine: avx512, avx2, neon or portable."""
+    library = ctypes.CDLL(str(library_path("cpu")))
+    library.trigraph_instruction_set.restype = ctypes.c_char_p
+    return str(library.trigraph_instruction_set().decode())
+
+
+@cache
+def library_version() -> str:
+    """Version that the operator library reports."""
+    library = ctypes.CDLL(str(library_path("cpu")))
+    library.trigraph_version.restype = ctypes.c_char_p
+    return str(library.trigraph_version().decode())

@@ -1,0 +1,47 @@
+#include "isa.h"
+
+namespace trigraph {
+
+#define TRIGRAPH_DECLARE(isa)                    \
+  namespace isa {                                \
+  std::vector<const OrtCustomOp*> operators();   \
+  }
+TRIGRAPH_DECLARE(portable)
+#if defined(__x86_64__) || defined(_M_X64)
+TRIGRAPH_DECLARE(avx2)
+TRIGRAPH_DECLARE(avx512)
+#elif defined(__aarch64__)
+TRIGRAPH_DECLARE(neon)
+#endif
+
+namespace {
+
+bool always() { return true; }
+
+#if defined(__x86_64__) || defined(_M_X64)
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators};
+const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators};
+#elif defined(__aarch64__)
+const InstructionSet kNeon{"neon", always, neon::operators};
+#endif
+const InstructionSet kPortable{"portable", always, portable::operators};
+
+}  // namespace
+
+std::vector<const InstructionSet*> instruction_sets() {
+#if defined(__x86_64__) || defined(_M_X64)
+  return {&kAvx512, &kAvx2, &kPortable};
+#elif defined(__aarch64__)
+  return {&kNeon, &kPortable};
+#else
+  return {&kPortable};
+#endif
+}
+
+}  // namespace trigraph

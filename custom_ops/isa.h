@@ -1,0 +1,18 @@
+// The instruction sets that this build holds: every operator is compiled once for each.
+#pragma once
+
+#include <vector>
+
+#include "ort_api.h"
+
+namespace trigraph {
+
+struct InstructionSet {
+  const char* name;
+  bool (*supported)();
+  std::vector<const OrtCustomOp*> (*operators)();
+};
+
+std::vector<const InstructionSet*> instruction_sets();  // best first; the last one runs everywhere
+
+}  // namespace trigraph

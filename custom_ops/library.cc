@@ -1,0 +1,56 @@
+// RegisterCustomOps: the entry point that ONNX Runtime calls when a host registers the library.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "isa.h"
+#include "kernel.h"
+
+namespace trigraph {
+namespace {
+
+const InstructionSet* choose_instruction_set(std::string* problem) {
+  const char* wanted = std::getenv("TRIGRAPH_ISA");
+  for (const InstructionSet* set : instruction_sets()) {  // best first
+    if (wanted && *wanted && std::strcmp(wanted, set->name) != 0) continue;
+    if (set->supported()) return set;
+  }
+  *problem = std::string("TRIGRAPH_ISA=") + (wanted ? wanted : "") + " names no instruction set that this processor has";
+  return nullptr;
+}
+
+OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
+  std::string problem;
+  const InstructionSet* set = choose_instruction_set(&problem);
+  if (!set) return api->CreateStatus(ORT_FAIL, problem.c_str());
+  // The domain must outlive every session that uses it, so it is never released.
+  OrtCustomOpDomain* domain = nullptr;
+  if (OrtStatus* status = api->CreateCustomOpDomain("trigraph", &domain)) return status;
+  for (const OrtCustomOp* op : set->operators())
+    if (OrtStatus* status = api->CustomOpDomain_Add(domain, op)) return status;
+  return api->AddCustomOpDomain(options, domain);
+}
+
+}  // namespace
+}  // namespace trigraph
+
+extern "C" ORT_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+  const OrtApi* api = base->GetApi(trigraph::kOrtApiVersion);
+  if (!api) {
+    // Without an API table there is no way to make a status; ONNX Runtime prints its own version message.
+    std::fprintf(stderr, "trigraph: ONNX Runtime %s is too old: its C API version is below %u\n",
+                 base->GetVersionString(), trigraph::kOrtApiVersion);
+    api = base->GetApi(1);
+    return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.18 or newer") : nullptr;
+  }
+  return trigraph::register_operators(options, api);
+}
+
+extern "C" ORT_EXPORT const char* trigraph_version() { return TRIGRAPH_VERSION; }
+
+// Name of the instruction set that the kernels use on this machine, "" when TRIGRAPH_ISA asks for an absent one.
+extern "C" ORT_EXPORT const char* trigraph_instruction_set() {
+  std::string problem;
+  const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
+  return set ? set->name : "";
+}

@@ -1,0 +1,17 @@
+// The operators of one instruction set; compiled once for each, like the kernels it lists.
+#include "isa.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+const OrtCustomOp* block_matmul();
+const OrtCustomOp* block_gather();
+const OrtCustomOp* gated_delta_net();
+const OrtCustomOp* grouped_expert_ffn();
+const OrtCustomOp* paged_kv_write();
+const OrtCustomOp* paged_attention();
+
+std::vector<const OrtCustomOp*> operators() {
+  return {block_matmul(), block_gather(), gated_delta_net(), grouped_expert_ffn(), paged_kv_write(), paged_attention()};
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

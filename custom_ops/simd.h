@@ -1,0 +1,180 @@
+// One vector of float32, as wide as the instruction set: vf with VL lanes. Every sum has a fixed order.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+#include <immintrin.h>
+#elif defined(TRIGRAPH_ISA_neon)
+#include <arm_neon.h>
+#endif
+
+namespace trigraph::TRIGRAPH_ISA {
+
+#if defined(TRIGRAPH_ISA_avx512)
+constexpr int VL = 16;
+using vf = __m512;
+inline vf load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, vf x) { _mm512_storeu_ps(p, x); }
+inline vf splat(float x) { return _mm512_set1_ps(x); }
+inline vf zero() { return _mm512_setzero_ps(); }
+inline vf add(vf a, vf b) { return _mm512_add_ps(a, b); }
+inline vf sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+inline vf mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+inline vf div(vf a, vf b) { return _mm512_div_ps(a, b); }
+inline vf max(vf a, vf b) { return _mm512_max_ps(a, b); }
+inline vf min(vf a, vf b) { return _mm512_min_ps(a, b); }
+inline vf fmadd(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+inline vf round(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline vf pow2(vf n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
+inline float reduce_add(vf x) {
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+inline vf load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline void store_f16(uint16_t* p, vf x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+#elif defined(TRIGRAPH_ISA_avx2)
+constexpr int VL = 8;
+using vf = __m256;
+inline vf load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, vf x) { _mm256_storeu_ps(p, x); }
+inline vf splat(float x) { return _mm256_set1_ps(x); }
+inline vf zero() { return _mm256_setzero_ps(); }
+inline vf add(vf a, vf b) { return _mm256_add_ps(a, b); }
+inline vf sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+inline vf mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+inline vf div(vf a, vf b) { return _mm256_div_ps(a, b); }
+inline vf max(vf a, vf b) { return _mm256_max_ps(a, b); }
+inline vf min(vf a, vf b) { return _mm256_min_ps(a, b); }
+inline vf fmadd(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+inline vf round(vf x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline vf pow2(vf n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23)); }
+inline float reduce_add(vf x) {
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+inline vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline void store_f16(uint16_t* p, vf x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+#elif defined(TRIGRAPH_ISA_neon)
+constexpr int VL = 4;
+using vf = float32x4_t;
+inline vf load(const float* p) { return vld1q_f32(p); }
+inline void store(float* p, vf x) { vst1q_f32(p, x); }
+inline vf splat(float x) { return vdupq_n_f32(x); }
+inline vf zero() { return vdupq_n_f32(0); }
+inline vf add(vf a, vf b) { return vaddq_f32(a, b); }
+inline vf sub(vf a, vf b) { return vsubq_f32(a, b); }
+inline vf mul(vf a, vf b) { return vmulq_f32(a, b); }
+inline vf div(vf a, vf b) { return vdivq_f32(a, b); }
+inline vf max(vf a, vf b) { return vmaxq_f32(a, b); }
+inline vf min(vf a, vf b) { return vminq_f32(a, b); }
+inline vf fmadd(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+inline vf round(vf x) { return vrndnq_f32(x); }
+inline vf pow2(vf n) { return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(n), vdupq_n_s32(127)), 23)); }
+inline float reduce_add(vf x) {
+  float32x2_t h = vadd_f32(vget_low_f32(x), vget_high_f32(x));
+  return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
+}
+inline vf load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline void store_f16(uint16_t* p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+#else
+constexpr int VL = 4;
+struct vf {
+  float lane[VL];
+};
+#define TRIGRAPH_LANES(expression) \
+  vf r;                            \
+  for (int i = 0; i < VL; ++i) r.lane[i] = (expression); \
+  return r
+inline vf load(const float* p) { TRIGRAPH_LANES(p[i]); }
+inline void store(float* p, vf x) { std::memcpy(p, x.lane, sizeof x.lane); }
+inline vf splat(float x) { TRIGRAPH_LANES(x); }
+inline vf zero() { return splat(0); }
+inline vf add(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] + b.lane[i]); }
+inline vf sub(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] - b.lane[i]); }
+inline vf mul(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] * b.lane[i]); }
+inline vf div(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] / b.lane[i]); }
+inline vf max(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]); }
+inline vf min(vf a, vf b) { TRIGRAPH_LANES(a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]); }
+// No fused instruction is promised here: product and sum round separately, always.
+inline vf fmadd(vf a, vf b, vf c) { TRIGRAPH_LANES(a.lane[i] * b.lane[i] + c.lane[i]); }
+inline vf round(vf x) { TRIGRAPH_LANES(std::nearbyint(x.lane[i])); }
+inline vf pow2(vf n) { TRIGRAPH_LANES(std::ldexp(1.0f, static_cast<int>(n.lane[i]))); }
+inline float reduce_add(vf x) { return (x.lane[0] + x.lane[2]) + (x.lane[1] + x.lane[3]); }
+#undef TRIGRAPH_LANES
+#endif
+
+// IEEE half to float and back (round to nearest even), without hardware.
+inline float half_to_float(uint16_t h) {
+  uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3ff, bits;
+  float value;
+  if (exponent == 0) {
+    value = std::ldexp(static_cast<float>(fraction), -24);
+    std::memcpy(&bits, &value, 4);
+    bits |= sign;
+  } else {
+    bits = sign | ((exponent == 31 ? 255 : exponent + 112) << 23) | (fraction << 13);
+  }
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline uint16_t float_to_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  uint16_t sign = (bits >> 16) & 0x8000;
+  uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;
+  if (magnitude >= 0x47800000) return sign | 0x7c00;
+  if (magnitude < 0x38800000) {  // subnormal: scale so that the integer part is the fraction
+    float scaled = std::nearbyint(std::ldexp(std::fabs(x), 24));
+    return sign | static_cast<uint16_t>(scaled);
+  }
+  uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
+  return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
+}
+#if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2) && !defined(TRIGRAPH_ISA_neon)
+inline vf load_f16(const uint16_t* p) {
+  vf r;
+  for (int i = 0; i < VL; ++i) r.lane[i] = half_to_float(p[i]);
+  return r;
+}
+inline void store_f16(uint16_t* p, vf x) {
+  for (int i = 0; i < VL; ++i) p[i] = float_to_half(x.lane[i]);
+}
+#endif
+
+// e^x by range reduction to [-ln2/2, ln2/2] and a degree-6 polynomial (coefficients of the Cephes expf; relative error below 2e-7).
+// A lane's bits depend on that lane alone. Inputs are clamped to [-87.3, 88.3].
+inline vf exp(vf x) {
+  x = min(max(x, splat(-87.33654f)), splat(88.37626f));
+  vf n = round(mul(x, splat(1.44269504f)));
+  vf r = fmadd(n, splat(-0.693359375f), x);
+  r = fmadd(n, splat(2.12194440e-4f), r);
+  vf p = splat(1.9875691500e-4f);
+  p = fmadd(p, r, splat(1.3981999507e-3f));
+  p = fmadd(p, r, splat(8.3334519073e-3f));
+  p = fmadd(p, r, splat(4.1665795894e-2f));
+  p = fmadd(p, r, splat(1.6666665459e-1f));
+  p = fmadd(p, r, splat(5.0000001201e-1f));
+  vf r2 = mul(r, r);
+  p = add(fmadd(p, r2, r), splat(1.0f));
+  return mul(p, pow2(n));
+}
+inline vf sigmoid(vf x) { return div(splat(1), add(splat(1), exp(sub(zero(), x)))); }
+inline vf silu(vf x) { return mul(x, sigmoid(x)); }
+
+// The same functions for one value, through a vector: the same bits in every lane.
+inline float lane0(vf x) {
+  float v[VL];
+  store(v, x);
+  return v[0];
+}
+inline float sigmoid(float x) { return lane0(sigmoid(splat(x))); }
+inline float silu(float x) { return lane0(silu(splat(x))); }
+
+}  // namespace trigraph::TRIGRAPH_ISA

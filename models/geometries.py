@@ -1,0 +1,105 @@
+"""Dimensions of the published hybrid models, and of three small ones for tests."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from trigraph.models.errors import TrigraphError
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a synthetic file needs to know of a model. `layers` counts the trunk; every model has one MTP block."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    gdn_k_heads: int
+    gdn_v_heads: int
+    ffn: int  # width of the dense FFN (qwen3next files state it beside the experts')
+    tied: bool = False
+    experts: int = 0
+    experts_used: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    head_dim: int = 256
+    rope_dims: int = 64
+    rope_sections: tuple[int, ...] = (11, 11, 10, 0)
+    rope_theta: float = 1e7
+    gdn_head_dim: int = 128
+    conv_kernel: int = 4
+    attention_interval: int = 4
+    rms_eps: float = 1e-6
+    context_length: int = 262144
+    vocab: int = 248320
+
+    @property
+    def pre_tokenizer(self) -> str:
+        """The name for `tokenizer.ggml.pre`."""
+        return "qwen2" if self.architecture == "qwen3next" else "qwen35"
+
+    @property
+    def gdn_channels(self) -> int:
+        """Rows of the fused q|k|v projection of a GDN layer."""
+        return (2 * self.gdn_k_heads + self.gdn_v_heads) * self.gdn_head_dim
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether a trunk layer is a GDN layer; the MTP block (index `layers`) never is."""
+        return layer < self.layers and (layer + 1) % self.attention_interval != 0
+
+
+_SMALL = Geometry(
+    architecture="qwen35",
+    layers=4,
+    hidden=256,
+    heads=4,
+    kv_heads=2,
+    gdn_k_heads=2,
+    gdn_v_heads=4,
+    ffn=512,
+    head_dim=64,
+    rope_dims=16,
+    rope_sections=(3, 3, 2, 0),
+    gdn_head_dim=64,
+    context_length=4096,
+    vocab=512,
+)
+_SMALL_MOE = dataclasses.replace(
+    _SMALL, architecture="qwen35moe", ffn=0, experts=8, experts_used=2, expert_ffn=256, shared_ffn=256
+)
+
+GEOMETRIES = {
+    "qwen3.5-0.8b": Geometry("qwen35", 24, 1024, 8, 2, 16, 16, ffn=3584, tied=True),
+    "qwen3.5-4b": Geometry("qwen35", 32, 2560, 16, 4, 16, 32, ffn=9216, tied=True),
+    "qwen3.5-9b": Geometry("qwen35", 32, 4096, 16, 4, 16, 32, ffn=12288),
+    "qwen3.6-27b": Geometry("qwen35", 64, 5120, 24, 4, 16, 48, ffn=17408),
+    "qwen3.6-35b-a3b": Geometry(
+        "qwen35moe", 40, 2048, 16, 2, 16, 32, ffn=0, experts=256, experts_used=8, expert_ffn=512, shared_ffn=512
+    ),
+    "qwen3-next-80b-a3b": Geometry(
+        "qwen3next", 48, 2048, 16, 2, 16, 32, ffn=5120, experts=512, experts_used=10, expert_ffn=512, shared_ffn=512,
+        vocab=151936,
+    ),
+    "tiny-dense": _SMALL,
+    "tiny-moe": _SMALL_MOE,
+    "tiny-next": dataclasses.replace(_SMALL_MOE, architecture="qwen3next", ffn=512),
+}  # fmt: skip
+
+
+def geometry(name: str, *, layers: int | None = None, vocab: int | None = None, experts: int | None = None) -> Geometry:
+    """A geometry by name, with fewer trunk layers, tokens or experts where asked."""
+    if name not in GEOMETRIES:
+        raise TrigraphError(f"unknown geometry {name!r}; the known ones are {', '.join(GEOMETRIES)}")
+    found = GEOMETRIES[name]
+    for what, value in (("layers", layers), ("vocab", vocab), ("experts", experts)):
+        if value is None:
+            continue
+        if value < 1:
+            raise TrigraphError(f"--{what} is {value}; it must be at least 1")
+        if what == "experts" and not found.experts:
+            raise TrigraphError(f"geometry {name} has no experts; leave --experts out")
+        found = dataclasses.replace(found, **{what: value})
+    return dataclasses.replace(found, experts_used=min(found.experts_used, found.experts))

@@ -1,0 +1,195 @@
+"""Tokenizer of a GGUF file as Hugging Face `tokenizers` JSON, its special ids and its chat template.
+
+A GGUF file stores the vocabulary and the merges, but only the *name* of the pre-tokenizer: the regular expressions are
+those of transformers' `Qwen2Tokenizer` and `Qwen3_5Tokenizer`. Text is NFC-normalised first, as those classes do
+(llama.cpp does not: the ids differ on text that is not in NFC).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trigraph.models.errors import TrigraphError
+
+# `tokenizer.ggml.token_type`
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+
+_PRE_TOKENIZERS = {
+    "qwen2": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "qwen35": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+
+# Texts that end a turn or a document whatever the metadata call them; a base model's eos is often only one of the two.
+_STOP_TEXTS = ("<|im_end|>", "<|endoftext|>")
+_STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids with a role. `stop` is sorted: each of its ids ends the generated text."""
+
+    bos: int | None
+    eos: int | None
+    pad: int | None
+    stop: tuple[int, ...]
+    add_bos: bool
+
+
+@cache
+def byte_alphabet() -> tuple[str, ...]:
+    """The printable character that stands for each byte value 0..255 in a byte-level vocabulary (GPT-2's table)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(0x100 + i) for i in range(0x100))
+    return tuple(chr(byte) if byte in printable else next(others) for byte in range(0x100))
+
+
+def tokenizer_json(metadata: Mapping[str, Any]) -> str:
+    """The tokenizer as a JSON text for `tokenizers.Tokenizer.from_str`; token ids are those of the GGUF file.
+
+    CONTROL tokens are special (skipped when decoding with `skip_special_tokens`), USER_DEFINED tokens are recognised
+    as one token and kept. Raises TrigraphError when the metadata describe a tokenizer that is not one of ours.
+    """
+    pattern = _pattern(metadata)
+    tokens, types = _vocabulary(metadata)
+    vocabulary = {text: i for i, text in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        repeated = next(text for i, text in enumerate(tokens) if vocabulary[text] != i)
+        raise TrigraphError(f"tokenizer.ggml.tokens holds {repeated!r} twice; token texts must be distinct")
+    missing = [byte for byte, character in enumerate(byte_alphabet()) if character not in vocabulary]
+    if missing:
+        raise TrigraphError(
+            f"tokenizer.ggml.tokens has no token for byte 0x{missing[0]:02X}; a byte-level vocabulary needs all 256"
+        )
+    added = [
+        {
+            "id": i,
+            "content": tokens[i],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind == CONTROL,
+        }
+        for i, kind in enumerate(types)
+        if kind in (CONTROL, USER_DEFINED) and tokens[i]
+    ]
+    description = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+            ],
+        },
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": _merges(metadata, vocabulary),
+        },
+    }
+    return json.dumps(description, ensure_ascii=False)
+
+
+def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
+    """The ids with a role. `stop` joins the end-of-sequence, -turn and -message ids and Qwen's `<|im_end|>` and
+    `<|endoftext|>`, as llama.cpp does."""
+    tokens, types = _vocabulary(metadata)
+    ids = {key: _token_id(metadata, f"tokenizer.ggml.{key}", len(tokens)) for key in (*_STOP_KEYS, "bos_token_id")}
+    stop = {ids[key] for key in _STOP_KEYS}
+    stop |= {i for i, kind in enumerate(types) if kind == CONTROL and tokens[i] in _STOP_TEXTS}
+    add_bos = metadata.get("tokenizer.ggml.add_bos_token", False)
+    if not isinstance(add_bos, bool):
+        raise TrigraphError(f"tokenizer.ggml.add_bos_token is {add_bos!r}; it must be a boolean")
+    if add_bos and ids["bos_token_id"] is None:
+        raise TrigraphError("tokenizer.ggml.add_bos_token is set, but tokenizer.ggml.bos_token_id is missing")
+    return SpecialTokens(
+        bos=ids["bos_token_id"],
+        eos=ids["eos_token_id"],
+        pad=_token_id(metadata, "tokenizer.ggml.padding_token_id", len(tokens)),
+        stop=tuple(sorted(i for i in stop if i is not None)),
+        add_bos=add_bos,
+    )
+
+
+def chat_template(metadata: Mapping[str, Any]) -> str | None:
+    """The default chat template (Jinja text), or None when the file has none."""
+    template = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise TrigraphError(f"tokenizer.chat_template is a {type(template).__name__}; it must be a string")
+    return template
+
+
+def _pattern(metadata: Mapping[str, Any]) -> str:
+    model = metadata.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise TrigraphError(f"tokenizer.ggml.model is {model!r}; only 'gpt2' (byte-level BPE) is supported")
+    pre = metadata.get("tokenizer.ggml.pre")
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
+        raise TrigraphError(
+            f"tokenizer.ggml.pre is {pre!r}; the known pre-tokenizers are {', '.join(sorted(_PRE_TOKENIZERS))}"
+        )
+    return _PRE_TOKENIZERS[pre]
+
+
+def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int]]:
+    """Token texts and types, one of each per id."""
+    tokens = _strings(metadata, "tokenizer.ggml.tokens")
+    types = metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return tokens, [NORMAL] * len(tokens)
+    if isinstance(types, (str, bytes)) or not hasattr(types, "__len__") or len(types) != len(tokens):
+        raise TrigraphError(f"tokenizer.ggml.token_type must be an array of {len(tokens)} numbers, one per token")
+    return tokens, [int(kind) for kind in types]
+
+
+def _merges(metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    pairs = []
+    for rank, merge in enumerate(_strings(metadata, "tokenizer.ggml.merges")):
+        left, space, right = merge.partition(" ")
+        if not (space and left in vocabulary and right in vocabulary and left + right in vocabulary):
+            raise TrigraphError(
+                f"tokenizer.ggml.merges entry {rank} is {merge!r}; it must join two tokens into a third one"
+            )
+        pairs.append((left, right))
+    return pairs
+
+
+def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
+    value = metadata.get(key)
+    if value is None:
+        raise TrigraphError(f"the metadata key {key} is missing; the file has no usable tokenizer")
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(text, str) for text in value):
+        raise TrigraphError(f"{key} must be an array of strings")
+    return list(value)
+
+
+def _token_id(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> int | None:
+    value = metadata.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocabulary_size:
+        raise TrigraphError(f"{key} is {value!r}; it must be a token id below {vocabulary_size}")
+    return value
