@@ -2,9 +2,10 @@
 
 namespace trigraph {
 
-#define TRIGRAPH_DECLARE(isa)                    \
-  namespace isa {                                \
-  std::vector<const OrtCustomOp*> operators();   \
+#define TRIGRAPH_DECLARE(isa)                  \
+  namespace isa {                              \
+  std::vector<const OrtCustomOp*> operators(); \
+  int64_t probe_products(bool int8, int64_t);  \
   }
 TRIGRAPH_DECLARE(portable)
 #if defined(__x86_64__) || defined(_M_X64)
@@ -19,18 +20,20 @@ namespace {
 bool always() { return true; }
 
 #if defined(__x86_64__) || defined(_M_X64)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-         __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 }
-const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators};
-const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators};
+const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
+const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};
 #elif defined(__aarch64__)
-const InstructionSet kNeon{"neon", always, neon::operators};
+const InstructionSet kNeon{"neon", always, neon::operators, neon::probe_products};
 #endif
-const InstructionSet kPortable{"portable", always, portable::operators};
+const InstructionSet kPortable{"portable", always, portable::operators, portable::probe_products};
 
 }  // namespace
 

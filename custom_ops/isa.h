@@ -11,6 +11,7 @@ struct InstructionSet {
   const char* name;
   bool (*supported)();
   std::vector<const OrtCustomOp*> (*operators)();
+  int64_t (*probe_products)(bool int8, int64_t rounds);  // multiplies at the processor's rate, returns how many
 };
 
 std::vector<const InstructionSet*> instruction_sets();  // best first; the last one runs everywhere

@@ -1,5 +1,6 @@
-// How an operator is written: a class with kName, kInputs, kOutputs, a constructor from KernelInfo and compute(Context&).
-// Errors are thrown as Error and become an ONNX Runtime status that names the operator, the input and the value.
+// How an operator is written: a class with kName, kInputs, kOutputs, a constructor from KernelInfo and
+// compute(Context&). Errors are thrown as Error and become an ONNX Runtime status that names the operator, the input
+// and the value.
 #pragma once
 
 #include <cstdarg>
@@ -177,7 +178,8 @@ class Context {
   }
   Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank); }
 
-  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so unequal work balances.
+  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so unequal work
+  // balances.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) const {
     if (count <= 0) return;

@@ -15,7 +15,8 @@ const InstructionSet* choose_instruction_set(std::string* problem) {
     if (wanted && *wanted && std::strcmp(wanted, set->name) != 0) continue;
     if (set->supported()) return set;
   }
-  *problem = std::string("TRIGRAPH_ISA=") + (wanted ? wanted : "") + " names no instruction set that this processor has";
+  *problem =
+      std::string("TRIGRAPH_ISA=") + (wanted ? wanted : "") + " names no instruction set that this processor has";
   return nullptr;
 }
 
@@ -53,4 +54,24 @@ extern "C" ORT_EXPORT const char* trigraph_instruction_set() {
   std::string problem;
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
   return set ? set->name : "";
+}
+
+// For `trigraph bench`: reads a buffer once and returns a checksum; the caller takes the time, on as many threads as it
+// likes.
+extern "C" ORT_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t count) {
+  uint64_t sums[8] = {};
+  for (size_t i = 0; i + 8 <= count; i += 8) {
+    __builtin_prefetch(words + i + 512);
+    for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
+  }
+  uint64_t total = 0;
+  for (uint64_t sum : sums) total += sum;
+  return total;
+}
+
+// For `trigraph bench`: multiplies with the chosen instruction set's own instructions, returns the number of products.
+extern "C" ORT_EXPORT int64_t trigraph_probe_products(int int8, int64_t rounds) {
+  std::string problem;
+  const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
+  return set ? set->probe_products(int8 != 0, rounds) : 0;
 }

@@ -1,5 +1,6 @@
-// The part of ONNX Runtime's C ABI that an operator library needs, declared by hand: no package index ships the C headers.
-// The table is append-only, so entries keep their index for ever. -DONNXRUNTIME_INCLUDE_DIR= uses the official header.
+// The part of ONNX Runtime's C ABI that an operator library needs, declared by hand: no package index ships the C
+// headers. The table is append-only, so entries keep their index for ever. -DONNXRUNTIME_INCLUDE_DIR= uses the official
+// header.
 #pragma once
 
 #include <cstddef>
