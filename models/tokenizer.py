@@ -18,7 +18,8 @@ from trigraph.models.errors import TrigraphError
 # `tokenizer.ggml.token_type`
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
-_PRE_TOKENIZERS = {
+# Regular expressions by `tokenizer.ggml.pre`
+PRE_TOKENIZERS = {
     "qwen2": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ),
@@ -147,11 +148,11 @@ def _pattern(metadata: Mapping[str, Any]) -> str:
     if model != "gpt2":
         raise TrigraphError(f"tokenizer.ggml.model is {model!r}; only 'gpt2' (byte-level BPE) is supported")
     pre = metadata.get("tokenizer.ggml.pre")
-    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise TrigraphError(
-            f"tokenizer.ggml.pre is {pre!r}; the known pre-tokenizers are {', '.join(sorted(_PRE_TOKENIZERS))}"
+            f"tokenizer.ggml.pre is {pre!r}; the known pre-tokenizers are {', '.join(sorted(PRE_TOKENIZERS))}"
         )
-    return _PRE_TOKENIZERS[pre]
+    return PRE_TOKENIZERS[pre]
 
 
 def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int]]:

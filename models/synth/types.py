@@ -1,0 +1,84 @@
+"""Which ggml type each tensor of a synthetic file gets.
+
+Source of the mixes: llama.cpp's quantiser (`llama-quant.cpp`, without an importance matrix), with what published files of
+these models do differently: `ssm_alpha`, `ssm_beta`, `ssm_ba` and the shared experts in Q8_0, and the down experts of
+Q4_K_M in Q5_K where the quantiser would leave Q4_K.
+"""
+
+from __future__ import annotations
+
+import gguf
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.geometries import Geometry
+
+# Every block type with a kernel of its own, in the order in which a `mixed` file uses them.
+NATIVE_TYPES = (
+    "Q4_K", "Q6_K", "Q8_0", "Q5_K", "F32", "Q3_K", "BF16", "Q2_K", "IQ4_XS", "F16", "Q4_0", "Q5_1", "IQ4_NL", "Q5_0", "Q4_1",
+)  # fmt: skip
+
+_DEFAULT_TYPE = {
+    "F32": "F32",
+    "F16": "F16",
+    "BF16": "BF16",
+    "Q8_0": "Q8_0",
+    "Q4_0": "Q4_0",
+    "Q4_K_M": "Q4_K",
+    "Q5_K_M": "Q5_K",
+    "Q6_K": "Q6_K",
+    "IQ4_XS": "IQ4_XS",
+}
+QUANTS = (*_DEFAULT_TYPE, "mixed")
+
+# For rows that are no whole number of 256-wide blocks.
+_NARROW = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
+
+
+def check_quant(quant: str) -> None:
+    if quant not in QUANTS:
+        raise TrigraphError(f"unknown quant {quant!r}; the known ones are {', '.join(QUANTS)}")
+
+
+def matrix_type(quant: str, geometry: Geometry, name: str, row_length: int, index: int) -> str:
+    """The type of a weight matrix. `index` numbers the matrices of the file: `mixed` takes the types in turn."""
+    if quant == "mixed":
+        wanted = NATIVE_TYPES[index % len(NATIVE_TYPES)]
+    elif quant in ("F32", "F16", "BF16"):
+        wanted = quant
+    else:
+        wanted = _quantised_type(quant, geometry, name)
+    for candidate in (wanted, _NARROW.get(wanted, wanted)):
+        if row_length % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[candidate]][0] == 0:
+            return candidate
+    return "F16"
+
+
+def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
+    default = _DEFAULT_TYPE[quant]
+    if name == "output.weight" or (name == "token_embd.weight" and geometry.tied):
+        return "Q8_0" if default == "Q8_0" else "Q6_K"
+    if name == "token_embd.weight":
+        return default
+    layer, role = int(name.split(".")[1]), name.split(".")[2]
+    if role in ("ssm_alpha", "ssm_beta", "ssm_ba") or role.endswith("_shexp"):
+        return "Q8_0"
+    blocks = geometry.layers + 1
+    if role in ("attn_v", "attn_qkv"):
+        if quant == "IQ4_XS" and geometry.heads >= 4 * geometry.kv_heads:
+            return "Q5_K"
+        if quant in ("Q4_K_M", "Q5_K_M") and _gets_more_bits(layer, blocks):
+            return "Q6_K"
+    if role.startswith("ffn_down"):
+        if quant == "IQ4_XS" and layer < blocks // 8:
+            return "Q5_K"
+        if quant in ("Q4_K_M", "Q5_K_M") and _gets_more_bits(layer, blocks):
+            return "Q6_K"
+        if quant == "Q4_K_M" and role == "ffn_down_exps":
+            return "Q5_K"
+    return default
+
+
+def _gets_more_bits(layer: int, blocks: int) -> bool:
+    """The first and the last eighth of the blocks, and every third between them."""
+    eighth = blocks // 8
+    return layer < eighth or layer >= 7 * blocks // 8 or (layer - eighth) % 3 == 2
