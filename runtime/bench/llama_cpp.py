@@ -1,0 +1,100 @@
+"""The peer: llama.cpp through llama-cpp-python's C bindings, on the same file with the same number of threads."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trigraph.models.errors import TrigraphError
+
+
+class LlamaCpp:
+    """A model in llama.cpp. Each call returns when its logits are there."""
+
+    def __init__(self, path: Path, threads: int, context: int, chunk: int = 512) -> None:
+        try:
+            import llama_cpp
+        except ImportError:
+            raise TrigraphError("llama-cpp-python is not installed: pip install 'trigraph[llama]' to compare with it") from None
+        self._api: Any = llama_cpp.llama_cpp
+        self._silence = self._api.llama_log_callback(lambda *_: None)  # kept: C holds the pointer
+        self._api.llama_log_set(self._silence, None)
+        parameters = self._api.llama_model_default_params()
+        parameters.load_mtp = True
+        self._model = self._api.llama_model_load_from_file(str(path).encode(), parameters)
+        if not self._model:
+            raise TrigraphError(f"{path}: llama.cpp cannot load this file")
+        self.hidden = int(self._api.llama_model_n_embd(self._model))
+        self._chunk = chunk
+        self._trunk = self._context(threads, context, kind=0)
+        has_mtp = self._api.llama_model_n_layer_nextn(self._model) > 0
+        self._head = self._context(threads, context, kind=1) if has_mtp else None
+        self._head_position = 0
+        self.position = 0
+
+    def _context(self, threads: int, context: int, kind: int) -> Any:
+        parameters = self._api.llama_context_default_params()
+        parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = context, self._chunk, self._chunk
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.ctx_type = kind
+        if kind:
+            parameters.ctx_other = self._trunk
+        made = self._api.llama_init_from_model(self._model, parameters)
+        if not made:
+            raise TrigraphError("llama.cpp cannot make a context for this model")
+        return made
+
+    def reset(self) -> None:
+        """Forget the text."""
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._trunk), True)
+        self.position = 0
+
+    def forward(self, tokens: Sequence[int], all_logits: bool = True) -> None:
+        """One forward of the trunk at the end of the text, with the logits of every row or of the last one."""
+        for start in range(0, len(tokens), self._chunk):
+            part = tokens[start : start + self._chunk]
+            last = start + len(part) == len(tokens)
+            batch = self._api.llama_batch_init(len(part), 0, 1)
+            batch.n_tokens = len(part)
+            for i, token in enumerate(part):
+                batch.token[i] = token
+                batch.pos[i] = self.position + i
+                batch.n_seq_id[i] = 1
+                batch.seq_id[i][0] = 0
+                batch.logits[i] = all_logits or (last and i == len(part) - 1)
+            status = self._api.llama_decode(self._trunk, batch)
+            self._api.llama_batch_free(batch)
+            if status:
+                raise TrigraphError(f"llama_decode failed with status {status}")
+            self.position += len(part)
+        self._api.llama_synchronize(self._trunk)
+
+    def logits(self, row: int, vocab: int) -> np.ndarray:
+        """Logits of one row of the last forward: float32 [vocab]."""
+        return np.ctypeslib.as_array(self._api.llama_get_logits_ith(self._trunk, row), (vocab,)).copy()
+
+    def draft(self, token: int) -> None:
+        """One draft step of the MTP head with an arbitrary hidden state; its cost does not depend on the values."""
+        state = np.full(self.hidden, 0.5, np.float32)
+        row = self._api.llama_embd(state.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, self.hidden)
+        position = self._api.llama_pos(self._head_position)
+        batch = self._api.llama_batch_ext_init(self._head)
+        index = self._api.llama_batch_ext_add_token(batch, 0, token)
+        ready = (
+            index >= 0
+            and self._api.llama_batch_ext_set_embd_token(batch, index, row)
+            and self._api.llama_batch_ext_set_pos(batch, index, ctypes.byref(position))
+            and self._api.llama_batch_ext_set_output_logits(batch, index, True)
+        )
+        status = self._api.llama_process(self._head, 1, batch) if ready else -1
+        self._api.llama_batch_ext_free(batch)
+        if status:
+            raise TrigraphError(f"llama.cpp's draft step failed with status {status}")
+        self._api.llama_synchronize(self._head)
+        self._head_position += 1
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether the file holds an MTP head that llama.cpp loaded."""
+        return self._head is not None
