@@ -1,0 +1,252 @@
+"""Hyperparameters of a hybrid Gated-DeltaNet model, from GGUF metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import GGUFFile
+
+ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
+CONV_KERNEL = 4
+MAX_LAYERS = 1024
+
+# Keys that change the mathematics in a way that is not implemented, with the values that do not.
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "rope.scaling.type": ("none", "linear"),  # linear by its factor
+    "rope.scaling.factor": (1.0,),
+    "expert_weights_scale": (0.0, 1.0),
+    "expert_gating_func": (0, 1),  # 1 is softmax
+    "expert_group_count": (0, 1),
+    "leading_dense_block_count": (0,),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Geometry and constants. Head dimensions and widths count elements."""
+
+    architecture: str
+    """One of ARCHITECTURES."""
+    name: str
+    trunk_layers: int
+    recurrent: tuple[bool, ...]
+    """For each trunk layer: Gated DeltaNet (True) or full attention."""
+    mtp_layers: int
+    """0 or 1; the head is the block after the trunk's."""
+    hidden: int
+    vocab: int
+    context_length: int
+    rms_eps: float
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_dims: int
+    rope_theta: float
+
+    gdn_k_heads: int
+    gdn_v_heads: int
+    gdn_head_dim: int
+    conv_kernel: int
+    gdn_tiled: bool
+    """Value head h uses key head h % k_heads if tiled, h // (v_heads / k_heads) if not."""
+
+    experts: int
+    """0 in a dense model."""
+    experts_used: int
+    expert_ffn: int
+    shared_ffn: int
+    normalize_experts: bool
+    ffn: int
+    """Width of the dense feed-forward layer, 0 in a mixture of experts."""
+
+    tied: bool
+    """The output matrix is the embedding."""
+
+    @property
+    def key_dim(self) -> int:
+        return self.gdn_k_heads * self.gdn_head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.gdn_v_heads * self.gdn_head_dim
+
+    @property
+    def gdn_channels(self) -> int:
+        """Channels of the causal convolution: q, k and v."""
+        return 2 * self.key_dim + self.value_dim
+
+
+class _Keys:
+    """Typed access to the metadata of one file, under the architecture's prefix."""
+
+    def __init__(self, file: GGUFFile, prefix: str) -> None:
+        self.path, self.metadata, self.prefix = file.paths[0], file.metadata, prefix
+
+    def error(self, key: str, text: str) -> TrigraphError:
+        return TrigraphError(f"{self.path}: key '{self.prefix}{key}' {text}")
+
+    def get(self, key: str, expected: str, types: tuple[type, ...], default: Any) -> Any:
+        value = self.metadata.get(self.prefix + key, default)
+        if value is None:
+            raise self.error(key, "is missing; convert the model again with a current converter")
+        if type(value) not in types:
+            raise self.error(key, f"is {describe_type(value)}, expected {expected}; convert the model again")
+        return value
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value: int = self.get(key, "an integer", (int,), default)
+        if value < least:
+            raise self.error(key, f"is {value}, expected at least {least}; convert the model again")
+        return value
+
+    def positive(self, key: str) -> float:
+        value: float = self.get(key, "a number", (float, int), None)
+        if not (math.isfinite(value) and value > 0):
+            raise self.error(key, f"is {value}, expected a positive number; convert the model again")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value: bool = self.get(key, "a boolean", (bool,), default)
+        return value
+
+
+def describe_type(value: object) -> str:
+    """What a metadata value is, in the words of the GGUF format."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype.name}"
+    if isinstance(value, list):
+        return "an array of strings"
+    return {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}[type(value)]
+
+
+def read_config(file: GGUFFile) -> ModelConfig:
+    """The configuration in a file's metadata.
+
+    Raises TrigraphError, naming key and value, for a missing or wrong-typed key, an unknown architecture, and values
+    that contradict each other or ask for something that is not implemented.
+    """
+    architecture = _Keys(file, "general.").get("architecture", "a string", (str,), None)
+    if architecture not in ARCHITECTURES:
+        raise TrigraphError(
+            f"{file.paths[0]}: architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+        )
+    keys = _Keys(file, f"{architecture}.")
+    for key, neutral in _NEUTRAL.items():
+        value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
+        if value not in neutral:
+            raise keys.error(key, f"is {value!r}, which is not supported; use a file without it")
+
+    mtp_layers = keys.integer("nextn_predict_layers", 0, least=0)
+    if mtp_layers > 1:
+        raise keys.error(
+            "nextn_predict_layers", f"is {mtp_layers}, supported are 0 and 1; convert the model with one MTP layer"
+        )
+    blocks = keys.integer("block_count", least=1 + mtp_layers)
+    if blocks > MAX_LAYERS:
+        raise keys.error(
+            "block_count", f"is {blocks}, expected at most {MAX_LAYERS}; the file is damaged, download it again"
+        )
+
+    moe = architecture != "qwen35"
+    config = ModelConfig(
+        architecture=architecture,
+        name=_Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
+        trunk_layers=blocks - mtp_layers,
+        recurrent=_recurrent_layers(keys, blocks, mtp_layers),
+        mtp_layers=mtp_layers,
+        hidden=keys.integer("embedding_length"),
+        vocab=_vocabulary_size(_Keys(file, "tokenizer.ggml.")),
+        context_length=keys.integer("context_length"),
+        rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
+        heads=keys.integer("attention.head_count"),
+        kv_heads=keys.integer("attention.head_count_kv"),
+        head_dim=keys.integer("attention.key_length"),
+        rope_dims=keys.integer("rope.dimension_count"),
+        rope_theta=keys.positive("rope.freq_base"),
+        gdn_k_heads=keys.integer("ssm.group_count"),
+        gdn_v_heads=keys.integer("ssm.time_step_rank"),
+        gdn_head_dim=keys.integer("ssm.state_size"),
+        conv_kernel=keys.integer("ssm.conv_kernel"),
+        gdn_tiled=architecture != "qwen3next",
+        experts=keys.integer("expert_count") if moe else 0,
+        experts_used=keys.integer("expert_used_count") if moe else 0,
+        expert_ffn=keys.integer("expert_feed_forward_length") if moe else 0,
+        shared_ffn=keys.integer("expert_shared_feed_forward_length") if moe else 0,
+        normalize_experts=keys.boolean("expert_weights_norm", True),
+        ffn=0 if moe else keys.integer("feed_forward_length"),
+        tied="output.weight" not in file.tensors,
+    )
+    _check_consistency(config, keys)
+    return config
+
+
+def _vocabulary_size(keys: _Keys) -> int:
+    tokens: list[str] = keys.get("tokens", "an array of strings", (list,), None)
+    if not tokens:
+        raise keys.error("tokens", "is empty; convert the model again")
+    return len(tokens)
+
+
+def _recurrent_layers(keys: _Keys, blocks: int, mtp_layers: int) -> tuple[bool, ...]:
+    """Which trunk layers are Gated DeltaNet: listed, or all but every n-th."""
+    trunk = blocks - mtp_layers
+    listed = keys.metadata.get(keys.prefix + "attention.recurrent_layers")
+    if listed is None:
+        interval = keys.integer("full_attention_interval", 4)
+        return tuple((layer + 1) % interval != 0 for layer in range(trunk))
+    if not isinstance(listed, np.ndarray) or listed.dtype != np.bool_:
+        raise keys.error(
+            "attention.recurrent_layers",
+            f"is {describe_type(listed)}, expected an array of booleans; convert the model again",
+        )
+    if len(listed) not in (trunk, blocks):
+        raise keys.error(
+            "attention.recurrent_layers",
+            f"has {len(listed)} entries, expected {blocks}, one a layer; convert the model again",
+        )
+    return tuple(listed[:trunk].tolist())
+
+
+def _check_consistency(config: ModelConfig, keys: _Keys) -> None:
+    def require(condition: bool, key: str, value: object, expected: str) -> None:
+        if not condition:
+            raise keys.error(key, f"is {value}, expected {expected}; convert the model again")
+
+    require(
+        config.heads % config.kv_heads == 0,
+        "attention.head_count_kv",
+        config.kv_heads,
+        f"a divisor of the {config.heads} heads",
+    )
+    value_length = keys.integer("attention.value_length", config.head_dim)
+    require(
+        value_length == config.head_dim, "attention.value_length", value_length, f"{config.head_dim}, the key length"
+    )
+    require(
+        config.rope_dims % 2 == 0 and config.rope_dims <= config.head_dim,
+        "rope.dimension_count",
+        config.rope_dims,
+        f"an even number up to the head dimension {config.head_dim}",
+    )
+    require(config.conv_kernel == CONV_KERNEL, "ssm.conv_kernel", config.conv_kernel, str(CONV_KERNEL))
+    require(
+        config.gdn_v_heads % config.gdn_k_heads == 0,
+        "ssm.time_step_rank",
+        config.gdn_v_heads,
+        f"a multiple of the {config.gdn_k_heads} key heads",
+    )
+    inner = keys.integer("ssm.inner_size", config.value_dim)
+    require(inner == config.value_dim, "ssm.inner_size", inner, f"{config.value_dim}, time_step_rank * state_size")
+    require(
+        config.experts_used <= config.experts,
+        "expert_used_count",
+        config.experts_used,
+        f"at most the {config.experts} experts",
+    )

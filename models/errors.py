@@ -1,0 +1,8 @@
+"""The error that a user can act on."""
+
+
+class TrigraphError(ValueError):
+    """Bad input, in one sentence: which file, key or tensor, what was found, and what to do about it.
+
+    Programs print the text and exit with status 2; anything else that escapes is a defect of trigraph.
+    """
