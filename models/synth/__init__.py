@@ -74,7 +74,9 @@ def write_synthetic(
 
 def _write_tensors(file: BinaryIO, wanted: list[SynthTensor], seed: int, progress: Progress | None) -> None:
     align = gguf.GGUF_DEFAULT_ALIGNMENT
-    total = sum(tensor.count // tensor.shape[-1] * blocks.row_bytes(tensor.type, tensor.shape[-1]) for tensor in wanted)
+    total = sum(
+        tensor.count // tensor.shape[-1] * blocks.row_bytes(tensor.type, tensor.shape[-1]) for tensor in wanted
+    )
     written = 0
     file.write(bytes(-file.tell() % align))
     for tensor in wanted:
