@@ -94,12 +94,16 @@ def geometry(name: str, *, layers: int | None = None, vocab: int | None = None, 
     if name not in GEOMETRIES:
         raise TrigraphError(f"unknown geometry {name!r}; the known ones are {', '.join(GEOMETRIES)}")
     found = GEOMETRIES[name]
+    if experts is not None and not found.experts:
+        raise TrigraphError(f"geometry {name} has no experts; leave --experts out")
     for what, value in (("layers", layers), ("vocab", vocab), ("experts", experts)):
-        if value is None:
-            continue
-        if value < 1:
+        if value is not None and value < 1:
             raise TrigraphError(f"--{what} is {value}; it must be at least 1")
-        if what == "experts" and not found.experts:
-            raise TrigraphError(f"geometry {name} has no experts; leave --experts out")
-        found = dataclasses.replace(found, **{what: value})
-    return dataclasses.replace(found, experts_used=min(found.experts_used, found.experts))
+    experts = found.experts if experts is None else experts
+    return dataclasses.replace(
+        found,
+        layers=found.layers if layers is None else layers,
+        vocab=found.vocab if vocab is None else vocab,
+        experts=experts,
+        experts_used=min(found.experts_used, experts),
+    )

@@ -37,8 +37,8 @@ def write_synthetic(
 
     `layers`, `vocab` and `experts` cut the trunk's layers, the vocabulary and the experts down; the MTP block stays.
     Dequantised matrices have mean zero and a root mean square of 1/sqrt(inputs), so activations keep a sane size.
-    `progress` receives (tensor name, bytes written, bytes in all). The file appears when it is complete: a failure or an
-    interruption leaves nothing behind. Raises TrigraphError for bad arguments and for a path that cannot be written.
+    `progress` receives (tensor name, bytes written, bytes in all). The file appears when it is complete: a failure or
+    an interruption leaves nothing behind. Raises TrigraphError for bad arguments and a path that cannot be written.
     """
     check_quant(quant)
     if seed < 0:
@@ -49,12 +49,11 @@ def write_synthetic(
     add_metadata(writer, shape, f"synthetic-{geometry}", quant)
     wanted = tensors(shape, quant)
     for tensor in wanted:
-        row = blocks.row_bytes(tensor.type, tensor.shape[-1])
         writer.add_tensor_info(
             tensor.name,
-            (*tensor.shape[:-1], row),
+            (*tensor.shape[:-1], tensor.row_bytes),
             np.dtype(np.uint8),
-            tensor.count // tensor.shape[-1] * row,
+            tensor.nbytes,
             raw_dtype=gguf.GGMLQuantizationType[tensor.type],
         )
     try:
@@ -74,9 +73,7 @@ def write_synthetic(
 
 def _write_tensors(file: BinaryIO, wanted: list[SynthTensor], seed: int, progress: Progress | None) -> None:
     align = gguf.GGUF_DEFAULT_ALIGNMENT
-    total = sum(
-        tensor.count // tensor.shape[-1] * blocks.row_bytes(tensor.type, tensor.shape[-1]) for tensor in wanted
-    )
+    total = sum(tensor.nbytes for tensor in wanted)
     written = 0
     file.write(bytes(-file.tell() % align))
     for tensor in wanted:

@@ -22,12 +22,6 @@ _HEADERS = 1 << 12  # distinct block headers of one tensor type and scale
 _CHUNK_BYTES = 1 << 22
 
 
-def row_bytes(type_name: str, length: int) -> int:
-    """Bytes of a row of `length` weights."""
-    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type_name]]
-    return length // block * size
-
-
 def random_bits(seed: int, name: str) -> np.random.PCG64DXSM:
     """The bit stream of one tensor: a function of the file's seed and the tensor's name only."""
     words = np.frombuffer(hashlib.sha256(name.encode()).digest(), "<u4")
@@ -36,12 +30,12 @@ def random_bits(seed: int, name: str) -> np.random.PCG64DXSM:
 
 def uniform(bits: np.random.PCG64DXSM, count: int) -> NDArray[np.float64]:
     """`count` numbers in (0, 1)."""
-    return (np.asarray(bits.random_raw(count)) >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+    return (np.asarray(bits.random_raw(count)) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
 
 
 def normal(bits: np.random.PCG64DXSM, count: int) -> Floats:
     """`count` standard normal numbers (of 65,536 distinct values)."""
-    return _normal_table()[_raw_bytes(bits, 2 * count).view("<u2")]
+    return np.take(_normal_table(), _raw_bytes(bits, 2 * count).view("<u2"))
 
 
 def random_weights(
@@ -60,7 +54,7 @@ def _raw_bytes(bits: np.random.PCG64DXSM, count: int) -> Bytes:
 
 
 def _fill(fields: Mapping[int, Bytes], size: int, count: int, bits: np.random.PCG64DXSM) -> Bytes:
-    """`count` blocks of `size` random bytes, with the bytes from each field's offset on drawn from the field's table."""
+    """`count` blocks of `size` random bytes; at each field's offset an entry of the field's table."""
     blocks = _raw_bytes(bits, count * size)
     index = _raw_bytes(bits, 2 * count).view("<u2")
     for offset, table in fields.items():
@@ -109,7 +103,7 @@ def _block_fields(type_name: str, scale: float) -> dict[int, Bytes]:
             return {0: np.hstack([_half(d), _half(-15.5 * d)])}
         case "Q2_K":
             scales, minima = _paired_scales(rng, 16, bits=4)
-            return {0: scales | minima << 4, 80: np.hstack([_half(d), _half(1.5 * d)])}
+            return {0: scales | minima << np.uint8(4), 80: np.hstack([_half(d), _half(1.5 * d)])}
         case "Q4_K":
             return {0: np.hstack([_half(d), _half(7.5 * d), _packed_scales(rng)])}
         case "Q5_K":
@@ -132,9 +126,9 @@ def _packed_scales(rng: np.random.PCG64DXSM) -> Bytes:
     scales, minima = _paired_scales(rng, 8, bits=6)
     return np.hstack(
         [
-            scales[:, :4] | scales[:, 4:] >> 4 << 6,
-            minima[:, :4] | minima[:, 4:] >> 4 << 6,
-            scales[:, 4:] & 15 | minima[:, 4:] << 4,
+            scales[:, :4] | (scales[:, 4:] & np.uint8(0x30)) << np.uint8(2),
+            minima[:, :4] | (minima[:, 4:] & np.uint8(0x30)) << np.uint8(2),
+            (scales[:, 4:] & np.uint8(0x0F)) | minima[:, 4:] << np.uint8(4),
         ]
     )
 

@@ -40,6 +40,15 @@ class SynthTensor:
     def count(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def row_bytes(self) -> int:
+        block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[self.type]]
+        return self.shape[-1] // block * size
+
+    @property
+    def nbytes(self) -> int:
+        return self.count // self.shape[-1] * self.row_bytes
+
 
 class _Layout:
     def __init__(self, geometry: Geometry, quant: str) -> None:
@@ -112,10 +121,11 @@ class _Layout:
 def tensors(geometry: Geometry, quant: str) -> list[SynthTensor]:
     """Every tensor of the file, in file order."""
     layout = _Layout(geometry, quant)
-    layout.matrix("token_embd.weight", geometry.vocab, geometry.hidden, rms=1.0)
+    output_rms = 2.5 * geometry.hidden**-0.5  # logits then differ as much as a language model's
+    layout.matrix("token_embd.weight", geometry.vocab, geometry.hidden, rms=output_rms if geometry.tied else 1.0)
     layout.vector("output_norm.weight", geometry.hidden)
     if not geometry.tied:
-        layout.matrix("output.weight", geometry.vocab, geometry.hidden, rms=2.5 * geometry.hidden**-0.5)
+        layout.matrix("output.weight", geometry.vocab, geometry.hidden, rms=output_rms)
     for i in range(geometry.layers + 1):
         block = f"blk.{i}"
         layout.vector(f"{block}.attn_norm.weight", geometry.hidden)

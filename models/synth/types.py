@@ -1,8 +1,8 @@
 """Which ggml type each tensor of a synthetic file gets.
 
-Source of the mixes: llama.cpp's quantiser (`llama-quant.cpp`, without an importance matrix), with what published files of
-these models do differently: `ssm_alpha`, `ssm_beta`, `ssm_ba` and the shared experts in Q8_0, and the down experts of
-Q4_K_M in Q5_K where the quantiser would leave Q4_K.
+Source of the mixes: llama.cpp's quantiser (`llama-quant.cpp`, without an importance matrix), with what published files
+of these models do differently: `ssm_alpha`, `ssm_beta`, `ssm_ba` and the shared experts in Q8_0, and the down experts
+of Q4_K_M in Q5_K where the quantiser would leave Q4_K.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from trigraph.models.geometries import Geometry
 
 # Every block type with a kernel of its own, in the order in which a `mixed` file uses them.
 NATIVE_TYPES = (
-    "Q4_K", "Q6_K", "Q8_0", "Q5_K", "F32", "Q3_K", "BF16", "Q2_K", "IQ4_XS", "F16", "Q4_0", "Q5_1", "IQ4_NL", "Q5_0", "Q4_1",
+    "Q4_K", "Q6_K", "Q8_0", "Q5_K", "F32", "Q3_K", "BF16", "Q2_K", "IQ4_XS", "F16", "Q4_0", "Q5_1", "IQ4_NL", "Q5_0",
+    "Q4_1",
 )  # fmt: skip
 
 _DEFAULT_TYPE = {

@@ -1,0 +1,43 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trigraph.models.synth import write_synthetic
+from trigraph.models.tiny import TINY_GGUF
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf() -> Path:
+    """The shipped trained model: qwen35moe, Q8_0, with an MTP head."""
+    return TINY_GGUF
+
+
+@pytest.fixture(scope="session")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """`synthetic(geometry, quant)`: a random file of a small geometry (tiny-dense, tiny-moe, tiny-next), made once."""
+    folder = tmp_path_factory.mktemp("synthetic")
+
+    def make(geometry: str, quant: str) -> Path:
+        path = folder / f"{geometry}-{quant}.gguf"
+        if not path.exists():
+            write_synthetic(geometry, path, quant=quant)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def operator_library() -> Path:
+    """The built operator library; tests that need it skip where it is missing."""
+    custom_ops = pytest.importorskip("trigraph.custom_ops")
+    from trigraph.models.errors import TrigraphError
+
+    try:
+        return Path(custom_ops.library_path("cpu"))
+    except (TrigraphError, OSError) as error:
+        pytest.skip(f"the operator library is not built: {error}")
