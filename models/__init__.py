@@ -1,4 +1,4 @@
-"""What a model is: configuration and tensors read from GGUF, and a NumPy forward pass that serves as the specification."""
+"""What a model is: configuration and tensors from GGUF, and a NumPy forward pass that serves as the specification."""
 
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError

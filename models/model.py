@@ -19,8 +19,8 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
 # What a separate MTP file must have in common with its trunk.
 _SHARED_FIELDS = (
-    "architecture", "trunk_layers", "hidden", "vocab", "heads", "kv_heads", "head_dim", "rope_dims", "rope_theta", "rms_eps",
-    "experts", "experts_used", "expert_ffn", "shared_ffn", "normalize_experts", "ffn",
+    "architecture", "trunk_layers", "hidden", "vocab", "heads", "kv_heads", "head_dim", "rope_dims", "rope_theta",
+    "rms_eps", "experts", "experts_used", "expert_ffn", "shared_ffn", "normalize_experts", "ffn",
 )  # fmt: skip
 
 
@@ -173,32 +173,42 @@ def _ffn_shapes(config: ModelConfig, file: GGUFFile, layer: int) -> Shapes:
 
 
 def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """The tensors named in `shapes`. Others under `prefix` are refused: leaving one out would change results silently."""
+    """The tensors named in `shapes`, checked.
+
+    Unknown ones whose names start with `prefix` are refused, since leaving one out would change results silently;
+    `others` are the prefixes of those that are checked elsewhere or not in use.
+    """
     path = file.paths[0]
     found: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
-            legacy = name.replace("attn_qkv", "ssm_in")
-            if legacy != name and legacy in file.tensors:
-                raise TrigraphError(
-                    f"{path}: tensor {legacy!r} is the layout of early qwen3next files, with q, k, v and z in one matrix; "
-                    "convert the model again with a current llama.cpp, or download a newer file"
-                )
-            raise TrigraphError(
-                f"{path}: tensor {name!r} with shape {shape} is missing; the file is incomplete, convert or download it again"
-            )
+            raise _missing(file, name, shape)
         padded = (1,) * (len(tensor.shape) - len(shape)) + shape
         if tensor.shape != padded:
             raise TrigraphError(
-                f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape}; the file does not fit its own metadata, convert it again"
+                f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape} after the metadata; "
+                "the file contradicts itself, convert the model again"
             )
         found[name] = replace(tensor, shape=shape)
     for name in file.tensors:
         if name.startswith(prefix) and name not in found and not name.startswith(others):
             raise TrigraphError(
-                f"{path}: tensor {name!r} is not known for this architecture and may change its results; use a file without it"
+                f"{path}: tensor {name!r} is not known in this architecture and may change its results; "
+                "use a file without it"
             )
     return found
+
+
+def _missing(file: GGUFFile, name: str, shape: tuple[int, ...]) -> TrigraphError:
+    path, legacy = file.paths[0], name.replace("attn_qkv", "ssm_in")
+    if legacy != name and legacy in file.tensors:
+        return TrigraphError(
+            f"{path}: tensor {legacy!r} belongs to the layout of early qwen3next files, q, k, v and z in one matrix; "
+            "convert the model again with a current llama.cpp, or download a newer file"
+        )
+    return TrigraphError(
+        f"{path}: tensor {name!r} with shape {shape} is missing; the file is incomplete, convert or download it again"
+    )
 
 
 def _check_companion(trunk: ModelConfig, head: ModelConfig, file: GGUFFile, mtp_file: GGUFFile) -> None:
@@ -210,5 +220,6 @@ def _check_companion(trunk: ModelConfig, head: ModelConfig, file: GGUFFile, mtp_
         ours, theirs = getattr(trunk, name), getattr(head, name)
         if ours != theirs:
             raise TrigraphError(
-                f"{mtp_file.paths[0]}: {name} is {theirs}, but {ours} in {file.paths[0].name}; give the MTP file of the same model"
+                f"{mtp_file.paths[0]}: {name} is {theirs}, but {ours} in {file.paths[0].name}; "
+                "give the MTP file of the same model"
             )

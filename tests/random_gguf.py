@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,16 +73,16 @@ def write_random(
     recurrent: Sequence[bool] | None = None,
     split_tensors: int = 0,
     seed: int = 1,
-    **geometry: int,
+    **geometry: Any,
 ) -> Path:
     """Write a model and return `path` (of a split file: the path of its first part).
 
-    dtype: type of the matrices; vectors, routers and convolutions are F32. A type whose blocks do not fit a row gives way
-        to Q8_0, or F32. Types that `gguf.quants` can quantise hold the random weights; the others (k-quants, IQ) are random
-        blocks with about the same standard deviation.
+    dtype: type of the matrices; vectors, routers and convolutions are F32. A type whose blocks do not fit a row gives
+        way to Q8_0, or F32. Types that `gguf.quants` can quantise hold the random weights; the others (k-quants, IQ)
+        are random blocks with about the same standard deviation.
     types: types of single tensors, by glob pattern over the name: {"*ffn_down*": "Q6_K"}.
-    mtp: "only" writes the MTP block, embedding and output without the trunk. With one seed, a trunk-only and an MTP-only
-        file hold the same weights as the whole file.
+    mtp: "only" writes the MTP block, embedding and output without the trunk. With one seed, a trunk-only and an
+        MTP-only file hold the same weights as the whole file.
     fused: gate and up experts in one tensor, with the same weights.
     recurrent: writes attention.recurrent_layers; one entry for each trunk layer.
     split_tensors: at most so many tensors a part; 0 is a single file.
@@ -229,8 +230,8 @@ def _draw(rng: np.random.Generator, item: _Item, kind: str) -> Array:
     return gguf.quants.quantize(values, GGMLQuantizationType[kind])
 
 
-# Types that gguf.quants cannot quantise: byte offsets of the block's float16 scale and, if it has one, of the float16 factor
-# of its minimum, and the ratio of the two that puts the mean of random blocks at zero.
+# Types that gguf.quants cannot quantise: byte offsets of the block's float16 scale and, if it has one, of the float16
+# factor of its minimum, and the ratio of the two that puts the mean of random blocks at zero.
 _SCALES: dict[str, tuple[int, int | None, float]] = {
     "Q2_K": (80, 82, 1.5),
     "Q3_K": (108, None, 0),
@@ -358,7 +359,7 @@ def _learn_merges(size: int) -> tuple[list[str], list[str]]:
     while len(tokens) < size:
         counts: dict[tuple[str, str], int] = {}
         for word, count in words.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in pairwise(word):
                 counts[pair] = counts.get(pair, 0) + count
         if not counts:
             break

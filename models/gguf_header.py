@@ -1,0 +1,233 @@
+"""The header of one GGUF file, versions 2 and 3, little-endian.
+
+Layout (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): magic, version, two counts, key/value pairs, tensor
+descriptions, padding to `general.alignment`, tensor data. Every length found in a header is compared with the bytes
+that are left before anything of that length is made, so a malformed file costs neither time nor memory.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+import struct
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from trigraph.models.errors import TrigraphError
+
+# A header holds the vocabulary and the tensor list: about 11 MB for 250,000 tokens.
+MAX_HEADER_BYTES = 64 << 20
+MAX_DIMENSIONS = 4
+DEFAULT_ALIGNMENT = 32
+
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_SCALARS = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", _BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
+}  # fmt: skip
+_MIN_PAIR_BYTES = 13
+_MIN_TENSOR_BYTES = 32
+_DAMAGED = "the file is damaged, download it again"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor as it lies in a file."""
+
+    name: str
+    type: str
+    """ggml's name of the element or block type: "F32", "Q4_K", ..."""
+    shape: tuple[int, ...]
+    """NumPy order, the contiguous dimension last (ggml's `ne` reversed)."""
+    file: Path
+    offset: int
+    """From the start of the file, in bytes."""
+    nbytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: of `shape[-1]` consecutive elements."""
+        return self.nbytes // math.prod(self.shape[:-1])
+
+
+@dataclass(frozen=True)
+class Header:
+    """What one file says of itself."""
+
+    path: Path
+    metadata: dict[str, Any]
+    """Values are int, float, bool, str, list[str], and NumPy arrays for arrays of numbers and booleans."""
+    tensors: dict[str, Tensor]
+    alignment: int
+    data_offset: int
+    """Bytes before the tensor data."""
+
+
+def read_header(path: Path) -> Header:
+    """Raises TrigraphError for anything that is not a complete and well-formed GGUF file."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise TrigraphError(f"{path}: is not a file")
+        if status.st_size < 24:
+            raise TrigraphError(f"{path}: is not a GGUF file: it has only {status.st_size} bytes")
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), min(status.st_size, MAX_HEADER_BYTES), access=mmap.ACCESS_READ) as data,
+        ):
+            return _parse(_Cursor(path, data, status.st_size))
+    except OSError as error:
+        raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+class _Cursor:
+    """Reads forward through the mapped header; refuses to step past its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap, file_size: int) -> None:
+        self.path, self.data, self.at, self.file_size = path, data, 0, file_size
+
+    def fail(self, text: str) -> NoReturn:
+        raise TrigraphError(f"{self.path}: {text}")
+
+    def need(self, count: int, what: str) -> None:
+        """Check that `count` more bytes exist."""
+        left = len(self.data) - self.at
+        if count > left:
+            limit = "the file ends" if len(self.data) == self.file_size else "a header may only go on"
+            self.fail(
+                f"{what} needs {count} bytes, but {limit} after {left}; it is truncated or damaged, download it again"
+            )
+
+    def scalar(self, code: str, what: str) -> Any:
+        size = struct.calcsize(code)
+        self.need(size, what)
+        (value,) = struct.unpack_from(code, self.data, self.at)
+        self.at += size
+        return value
+
+    def string(self, what: str) -> str:
+        length = self.scalar("<Q", what)
+        self.need(length, what)
+        self.at += length
+        return self.text(self.data[self.at - length : self.at], what)
+
+    def text(self, raw: bytes, what: str) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            self.fail(f"{what} is not UTF-8 text: {raw[:40]!r}; {_DAMAGED}")
+
+    def value(self, what: str) -> Any:
+        """The value of a metadata pair, its type first."""
+        kind = self.scalar("<I", what)
+        if kind == _STRING:
+            return self.string(what)
+        if kind == _ARRAY:
+            kind = self.scalar("<I", what)
+            return self.array(kind, self.scalar("<Q", what), what)
+        item = self.numbers(kind, 1, what)[0].item()
+        return bool(item) if kind == _BOOL else item
+
+    def array(self, kind: int, count: int, what: str) -> list[str] | npt.NDArray[Any]:
+        if kind == _STRING:
+            return self.strings(count, what)
+        numbers = self.numbers(kind, count, what)
+        return numbers != 0 if kind == _BOOL else numbers
+
+    def numbers(self, kind: int, count: int, what: str) -> npt.NDArray[Any]:
+        if kind not in _SCALARS:
+            self.fail(f"{what} has the unknown value type {kind}; {_DAMAGED}")
+        dtype = np.dtype(_SCALARS[kind])
+        self.need(count * dtype.itemsize, what)
+        values = np.frombuffer(self.data[self.at : self.at + count * dtype.itemsize], dtype)
+        self.at += values.nbytes
+        return values
+
+    def strings(self, count: int, what: str) -> list[str]:
+        self.need(8 * count, what)
+        data, at, end = self.data, self.at, len(self.data)
+        raw: list[bytes] = []
+        for _ in range(count):  # hundreds of thousands of tokens: nothing else belongs into this loop
+            start = at + 8
+            at = start + int.from_bytes(data[at:start], "little")
+            if at > end:
+                self.at = min(start, end)
+                self.need(at - self.at, f"item {len(raw)} of {what}")
+            raw.append(data[start:at])
+        self.at = at
+        return [self.text(item, f"item {index} of {what}") for index, item in enumerate(raw)]
+
+
+def _parse(cursor: _Cursor) -> Header:
+    magic = cursor.data[:4]
+    if magic != b"GGUF":
+        cursor.fail(f"is not a GGUF file: it starts with {magic!r}")
+    cursor.at = 4
+    version = cursor.scalar("<I", "the version")
+    if version in (2 << 24, 3 << 24):
+        cursor.fail("is a big-endian GGUF file; convert it to little-endian")
+    if version not in (2, 3):
+        cursor.fail(f"has GGUF version {version}, supported are 2 and 3; convert the model again")
+    tensors, pairs = cursor.scalar("<Q", "the header"), cursor.scalar("<Q", "the header")
+    cursor.need(
+        _MIN_PAIR_BYTES * pairs + _MIN_TENSOR_BYTES * tensors, f"a header of {pairs} keys and {tensors} tensors"
+    )
+
+    metadata: dict[str, Any] = {}
+    for _ in range(pairs):
+        key = cursor.string("the name of a key")
+        if key in metadata:
+            cursor.fail(f"key {key!r} appears twice; {_DAMAGED}")
+        metadata[key] = cursor.value(f"key {key!r}")
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        cursor.fail(f"key 'general.alignment' is {alignment!r}, expected a power of two; convert the model again")
+
+    described = [_describe_tensor(cursor) for _ in range(tensors)]
+    data_offset = -(-cursor.at // alignment) * alignment
+    placed: dict[str, Tensor] = {}
+    for tensor in described:
+        if tensor.name in placed:
+            cursor.fail(f"tensor {tensor.name!r} appears twice; {_DAMAGED}")
+        placed[tensor.name] = _place_tensor(cursor, tensor, data_offset, alignment)
+    return Header(cursor.path, metadata, placed, alignment, data_offset)
+
+
+def _describe_tensor(cursor: _Cursor) -> Tensor:
+    """A tensor with its offset still relative to the data."""
+    name = cursor.string("the name of a tensor")
+    what = f"tensor {name!r}"
+    rank = cursor.scalar("<I", what)
+    if not 1 <= rank <= MAX_DIMENSIONS:
+        cursor.fail(f"{what} has {rank} dimensions, expected 1 to {MAX_DIMENSIONS}; {_DAMAGED}")
+    shape = tuple(cursor.scalar("<Q", what) for _ in range(rank))[::-1]
+    code, offset = cursor.scalar("<I", what), cursor.scalar("<Q", what)
+    try:
+        kind = GGMLQuantizationType(code)
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+    except (ValueError, KeyError):
+        cursor.fail(f"{what} has the unknown type {code}; use a file of another quantisation")
+    if 0 in shape or shape[-1] % block:
+        rule = f"rows of {kind.name} are multiples of {block} elements and never empty"
+        cursor.fail(f"{what} has shape {shape}, but {rule}; convert the model again")
+    return Tensor(name, kind.name, shape, cursor.path, offset, math.prod(shape) // block * block_bytes)
+
+
+def _place_tensor(cursor: _Cursor, tensor: Tensor, data_offset: int, alignment: int) -> Tensor:
+    what = f"tensor {tensor.name!r} {tensor.shape}"
+    if tensor.offset % alignment:
+        cursor.fail(f"{what} has offset {tensor.offset}, expected a multiple of {alignment}; {_DAMAGED}")
+    start = data_offset + tensor.offset
+    end = start + tensor.nbytes
+    if end > cursor.file_size:
+        size = cursor.file_size
+        cursor.fail(
+            f"{what} ends at byte {end}, but the file has {size}; it is truncated or damaged, download it again"
+        )
+    return replace(tensor, offset=start)

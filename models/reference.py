@@ -1,0 +1,237 @@
+"""The forward pass in NumPy and float64: the specification that graphs and kernels are compared with.
+
+T tokens of one sequence at a time; matrices are [outputs, inputs]. Mathematics of the mixer: Yang et al., "Gated Delta
+Networks" (arXiv 2412.06464).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trigraph.models.config import ModelConfig
+from trigraph.models.errors import TrigraphError
+from trigraph.models.model import Model
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
+Weights: TypeAlias = Callable[[str], Array]
+"""The tensors of one block, by the part of the name after the block's number."""
+Past: TypeAlias = tuple[Array, Array]
+"""What a mixer carries on. Attention: keys and values [P, kv heads, head dim] of the P tokens so far, keys normalised
+and rotated. Gated DeltaNet: the last kernel - 1 columns before the convolution [kernel - 1, channels], and the state
+[v heads, key, value]."""
+
+# The smallest normal float16: keeps the division finite when no expert has any weight.
+MIN_EXPERT_SUM = 6.103515625e-5
+
+
+def sigmoid(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    total: Array = e.sum(axis=-1, keepdims=True)
+    return e / total
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    mean_square: Array = (x * x).mean(axis=-1, keepdims=True)
+    return x / np.sqrt(mean_square + eps) * weight
+
+
+def l2_norm(x: Array, eps: float) -> Array:
+    square: Array = (x * x).sum(axis=-1, keepdims=True)
+    return x / np.sqrt(square + eps)
+
+
+def rope(x: Array, positions: npt.NDArray[np.int64], dims: int, theta: float) -> Array:
+    """Rotate the first `dims` elements of each head [T, heads, head dim]; element i is paired with i + dims / 2."""
+    angle = positions[:, None, None] * theta ** (-np.arange(0, dims, 2) / dims)
+    cos, sin = np.cos(angle), np.sin(angle)
+    a, b, rest = x[..., : dims // 2], x[..., dims // 2 : dims], x[..., dims:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def attention(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, Past]:
+    """Gated causal attention over the past and the tokens of x [T, hidden]."""
+    tokens, start = len(x), len(past[0])
+    positions = start + np.arange(tokens)
+    q, gate = np.split((x @ w("attn_q.weight").T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
+    k = (x @ w("attn_k.weight").T).reshape(tokens, c.kv_heads, c.head_dim)
+    v = (x @ w("attn_v.weight").T).reshape(tokens, c.kv_heads, c.head_dim)
+    q = rope(rms_norm(q, w("attn_q_norm.weight"), c.rms_eps), positions, c.rope_dims, c.rope_theta)
+    k = rope(rms_norm(k, w("attn_k_norm.weight"), c.rms_eps), positions, c.rope_dims, c.rope_theta)
+    k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
+
+    group = c.heads // c.kv_heads
+    scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
+    scores = np.where(np.arange(start + tokens) <= positions[:, None], scores, -np.inf)
+    out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
+    return out.reshape(tokens, -1) @ w("attn_output.weight").T, (k, v)
+
+
+def gated_delta_net(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, Past]:
+    """Causal convolution and the gated delta rule over x [T, hidden], from the window and state in `past`."""
+    tokens, k_heads, v_heads, dim = len(x), c.gdn_k_heads, c.gdn_v_heads, c.gdn_head_dim
+    z = (x @ w("attn_gate.weight").T).reshape(tokens, v_heads, dim)
+    if c.architecture == "qwen3next":  # for each key head: its value heads' b, then their a
+        ba = (x @ w("ssm_ba.weight").T).reshape(tokens, k_heads, 2, v_heads // k_heads)
+        b, a = ba[:, :, 0].reshape(tokens, v_heads), ba[:, :, 1].reshape(tokens, v_heads)
+    else:
+        b, a = x @ w("ssm_beta.weight").T, x @ w("ssm_alpha.weight").T
+    beta = sigmoid(b)
+    log_decay = softplus(a + w("ssm_dt.bias")) * w("ssm_a")  # ssm_a is -exp(A_log)
+
+    columns = np.concatenate([past[0], x @ w("attn_qkv.weight").T])
+    taps = w("ssm_conv1d.weight")  # the last tap meets the current token
+    qkv = silu(sum((columns[j : j + tokens] * taps[:, j] for j in range(c.conv_kernel)), np.zeros(())))
+    q, k, v = np.split(qkv, [c.key_dim, 2 * c.key_dim], axis=-1)
+    key_head = np.arange(v_heads) % k_heads if c.gdn_tiled else np.arange(v_heads) // (v_heads // k_heads)
+    q = l2_norm(q.reshape(tokens, k_heads, dim), c.rms_eps)[:, key_head]
+    k = l2_norm(k.reshape(tokens, k_heads, dim), c.rms_eps)[:, key_head]
+    v = v.reshape(tokens, v_heads, dim)
+
+    state = past[1].copy()
+    out = np.empty_like(v)
+    for t in range(tokens):
+        state *= np.exp(log_decay[t])[:, None, None]
+        delta = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t][:, None]
+        state += k[t][:, :, None] * delta[:, None, :]
+        out[t] = np.einsum("hkv,hk->hv", state, q[t]) / np.sqrt(dim)
+    out = rms_norm(out, w("ssm_norm.weight"), c.rms_eps) * silu(z)
+    return out.reshape(tokens, -1) @ w("ssm_out.weight").T, (columns[tokens:], state)
+
+
+def gated_mlp(x: Array, gate: Array, up: Array, down: Array) -> Array:
+    return (silu(x @ gate.T) * (x @ up.T)) @ down.T
+
+
+def mixture_of_experts(x: Array, w: Weights, c: ModelConfig, fused: bool) -> Array:
+    """The routed experts in the order of their weight, plus the gated shared expert."""
+    if fused:
+        gate, up = np.split(w("ffn_gate_up_exps.weight"), 2, axis=1)
+    else:
+        gate, up = w("ffn_gate_exps.weight"), w("ffn_up_exps.weight")
+    down = w("ffn_down_exps.weight")
+    probability = softmax(x @ w("ffn_gate_inp.weight").T)
+    out = np.zeros_like(x)
+    for t, p in enumerate(probability):
+        chosen = np.argsort(-p, kind="stable")[: c.experts_used]
+        scale = p[chosen] / max(p[chosen].sum(), MIN_EXPERT_SUM) if c.normalize_experts else p[chosen]
+        for s, e in zip(scale, chosen, strict=True):
+            out[t] += s * gated_mlp(x[t], gate[e], up[e], down[e])
+    shared = gated_mlp(x, w("ffn_gate_shexp.weight"), w("ffn_up_shexp.weight"), w("ffn_down_shexp.weight"))
+    return out + sigmoid(x @ w("ffn_gate_inp_shexp.weight"))[:, None] * shared
+
+
+@dataclass
+class State:
+    """Where a sequence stands: the past of each block that has run. Passed to a call, it is advanced."""
+
+    past: dict[int, Past] = field(default_factory=dict)
+
+    def copy(self) -> State:
+        """An independent state; the arrays are shared, since no call writes into one."""
+        return State(dict(self.past))
+
+
+class Reference:
+    """The forward pass of a model, weights in float64. Without a `state`, a call starts at the beginning of a text."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.config = model, model.config
+        self._weights: dict[str, Array] = {}
+
+    def trunk(self, tokens: Tokens, state: State | None = None) -> tuple[Array, Array]:
+        """Hidden states after the output norm [T, hidden] and logits [T, vocab]."""
+        state = State() if state is None else state
+        x = self._tensor("token_embd.weight")[np.asarray(tokens)]
+        for layer, recurrent in enumerate(self.config.recurrent):
+            x = self._block(layer, recurrent, x, state)
+        hidden = rms_norm(x, self._tensor("output_norm.weight"), self.config.rms_eps)
+        return hidden, hidden @ self._output().T
+
+    def mtp(self, tokens: Tokens, previous: Array, state: State | None = None) -> tuple[Array, Array]:
+        """The MTP head: its hidden states after the head's norm [T, hidden], and logits [T, vocab].
+
+        `previous` [T, hidden] is the hidden state of the token before each: the trunk's (zeros before the first token
+        of a text), or the head's own where drafts are chained.
+        """
+        if not self.config.mtp_layers:
+            raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
+        state = State() if state is None else state
+        layer, eps = self.config.trunk_layers, self.config.rms_eps
+        w = self._block_weights(layer)
+        embedding = self._first(f"blk.{layer}.nextn.embed_tokens.weight", "token_embd.weight")[np.asarray(tokens)]
+        pair = [rms_norm(embedding, w("nextn.enorm.weight"), eps), rms_norm(previous, w("nextn.hnorm.weight"), eps)]
+        x = np.concatenate(pair, axis=-1) @ w("nextn.eh_proj.weight").T
+        x = self._block(layer, False, x, state)
+        norm = self._first(f"blk.{layer}.nextn.shared_head_norm.weight", "output_norm.weight")
+        hidden = rms_norm(x, norm, eps)
+        return hidden, hidden @ self._output(f"blk.{layer}.nextn.shared_head_head.weight").T
+
+    def draft(
+        self, tokens: Tokens, previous: Array, count: int, state: State | None = None
+    ) -> tuple[npt.NDArray[np.int64], Array]:
+        """`count` greedy drafts after `tokens` [count], and their logits [count, vocab].
+
+        `tokens` and `previous` are as in `mtp`. A `state` is advanced by `tokens` only: entries made from the head's
+        own hidden states are not kept.
+        """
+        state = State() if state is None else state
+        hidden, logits = self.mtp(tokens, previous, state)
+        chain = state.copy()
+        rows = [logits[-1]]
+        while len(rows) < count:
+            hidden, logits = self.mtp([int(rows[-1].argmax())], hidden[-1:], chain)
+            rows.append(logits[-1])
+        all_logits = np.stack(rows[:count])
+        return all_logits.argmax(axis=-1), all_logits
+
+    def _block(self, layer: int, recurrent: bool, x: Array, state: State) -> Array:
+        c, w = self.config, self._block_weights(layer)
+        mixer = gated_delta_net if recurrent else attention
+        past = state.past.get(layer) or self._empty_past(recurrent)
+        mixed, state.past[layer] = mixer(rms_norm(x, w("attn_norm.weight"), c.rms_eps), w, c, past)
+        x = x + mixed
+        y = rms_norm(x, w("post_attention_norm.weight"), c.rms_eps)
+        if c.experts:
+            fused = self.model.find(f"blk.{layer}.ffn_gate_up_exps.weight") is not None
+            return x + mixture_of_experts(y, w, c, fused)
+        return x + gated_mlp(y, w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight"))
+
+    def _empty_past(self, recurrent: bool) -> Past:
+        c = self.config
+        if recurrent:
+            window = np.zeros((c.conv_kernel - 1, c.gdn_channels))
+            return window, np.zeros((c.gdn_v_heads, c.gdn_head_dim, c.gdn_head_dim))
+        return np.zeros((0, c.kv_heads, c.head_dim)), np.zeros((0, c.kv_heads, c.head_dim))
+
+    def _tensor(self, name: str) -> Array:
+        if name not in self._weights:
+            self._weights[name] = self.model.array(name).astype(np.float64)
+        return self._weights[name]
+
+    def _block_weights(self, layer: int) -> Weights:
+        return lambda name: self._tensor(f"blk.{layer}.{name}")
+
+    def _first(self, *names: str) -> Array:
+        """The first of these tensors that the model has."""
+        return self._tensor(next(name for name in names if self.model.find(name) is not None))
+
+    def _output(self, *preferred: str) -> Array:
+        return self._first(*preferred, "output.weight", "token_embd.weight")
