@@ -159,10 +159,10 @@ def test_interruption_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_unwritable_path(tmp_path: Path) -> None:
-    with pytest.raises(TrigraphError, match="cannot write .*No such file or directory"):
+    with pytest.raises(TrigraphError, match=r"cannot write .*No such file or directory"):
         write_synthetic("tiny-dense", tmp_path / "missing" / "x.gguf")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(TrigraphError, match="cannot write .*Is a directory"):
+    with pytest.raises(TrigraphError, match=r"cannot write .*Is a directory"):
         write_synthetic("tiny-dense", tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
