@@ -137,6 +137,12 @@ inline uint16_t float_to_half(float x) {
   uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
   return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
 }
+// One half of a block header: the conversion instruction where there is one.
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+inline float fast_half(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+#else
+inline float fast_half(uint16_t h) { return half_to_float(h); }
+#endif
 #if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2) && !defined(TRIGRAPH_ISA_neon)
 inline vf load_f16(const uint16_t* p) {
   vf r;

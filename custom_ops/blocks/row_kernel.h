@@ -2,31 +2,37 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "../kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-enum class Activations { float32, int8 };
-
 // How the rows of one weight type meet activations of one kind. y[i][j] depends on x[i] and weight row j alone, bit for
-// bit: never on m, n or the tiling.
+// bit: never on m, n or the tiling. Every function may be called from any thread; weights may lie at any alignment.
 struct RowKernel {
-  const char* type;         // ggml name, "Q4_K"
-  int64_t block;            // elements in a block (1 for F32, F16, BF16)
-  int64_t block_bytes;      // bytes of a block
-  int64_t (*prepared_bytes)(int64_t width);                         // of one prepared activation row, a multiple of 64
-  void (*prepare)(const float* x, int64_t width, void* prepared);   // one row; quantised when activations are int8
-  // y[i][j] for m prepared rows x[i] and n weight rows that start at w, row_bytes apart.
+  const char* type;     // ggml name, "Q4_K"
+  DType dtype;          // of the weight tensor: u8, or the type's own for F32, F16 and BF16
+  int64_t block;        // elements in a block (1 for F32, F16, BF16)
+  int64_t block_bytes;  // bytes of a block
+  // Bytes of one prepared activation row, a multiple of 64. Rows must start at multiples of 64. The layout belongs to
+  // this kernel: rows prepared by one kernel are read by the product of the same kernel only.
+  int64_t (*prepared_bytes)(int64_t width);
+  void (*prepare)(const float* x, int64_t width, void* prepared);  // one row; quantised when activations are int8
+  // y[i][j] for m prepared rows x[i] and n weight rows that start at w, row_bytes apart. A weight row is unpacked once
+  // for all m rows, so give it every row of the step at once; m = 0 and n = 0 are allowed.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y);
-  void (*unpack)(const uint8_t* w, int64_t width, float* out);      // one weight row to float32, exactly as ggml defines it
+  void (*unpack)(const uint8_t* w, int64_t width, float* out);  // one weight row to float32, exactly as ggml defines it
 };
 
-// Throws Error that names the attribute for an unknown type or kind.
+// The kernel of a ggml type with activations "float32" or "int8" (F32, F16 and BF16 weights always meet float32). The
+// reference stays valid for ever and is the same for the same arguments, so that prepared rows can be shared by
+// comparing addresses. Throws Error that names the value of an unknown type or kind.
 const RowKernel& row_kernel(const std::string& type, const std::string& activations);
 
-// Checks a weight tensor ([.., N, row_bytes] uint8, or [.., N, width] of the type's own dtype) and returns bytes of a row.
+// Checks a weight tensor ([.., N, row_bytes] uint8, or [.., N, width] of the type's own dtype) and returns bytes of a
+// row.
 int64_t check_weight(const Tensor& weight, const RowKernel& kernel, int64_t width);
 
 }  // namespace trigraph::TRIGRAPH_ISA
