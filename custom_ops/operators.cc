@@ -7,11 +7,14 @@ const OrtCustomOp* block_matmul();
 const OrtCustomOp* block_gather();
 const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* grouped_expert_ffn();
-const OrtCustomOp* paged_kv_write();
-const OrtCustomOp* paged_attention();
+const OrtCustomOp* paged_kv_write_f16();
+const OrtCustomOp* paged_kv_write_f32();
+const OrtCustomOp* paged_attention_f16();
+const OrtCustomOp* paged_attention_f32();
 
 std::vector<const OrtCustomOp*> operators() {
-  return {block_matmul(), block_gather(), gated_delta_net(), grouped_expert_ffn(), paged_kv_write(), paged_attention()};
+  return {block_matmul(),       block_gather(),       gated_delta_net(),     grouped_expert_ffn(),
+          paged_kv_write_f16(), paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,20 +1,93 @@
+// PagedKVWrite: normed and rotated keys, and values, of the step's tokens into their pages.
+#include <algorithm>
+#include <cstring>
+
 #include "../kernel.h"
+#include "../simd.h"
+#include "ragged.h"
+#include "rotary.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
+void narrow(const float* x, int64_t count, float* out) { std::memcpy(out, x, count * sizeof(float)); }
+void narrow(const float* x, int64_t count, uint16_t* out) {
+  for (int64_t i = 0; i < count; i += VL) store_f16(out + i, load(x + i));
+}
+
+// One kernel for each type of the cache, because ONNX Runtime infers an output's type from a fixed input type only.
+template <class T>
 struct PagedKVWrite {
+  static constexpr DType kType = std::is_same_v<T, float> ? DType::f32 : DType::f16;
   static constexpr const char* kName = "PagedKVWrite";
-  static constexpr Argument kInputs[] = {{"x", DType::f32}};
-  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
-  explicit PagedKVWrite(const KernelInfo&) {}
-  void compute(Context&) { fail("not implemented"); }
+  static constexpr Argument kInputs[] = {
+      {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
+      {"past_value", kType}, {"cu_seqlens", DType::i32}, {"past_lens", DType::i32}, {"page_table", DType::i32}};
+  static constexpr Argument kOutputs[] = {{"present_key", kType}, {"present_value", kType}};
+
+  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
+
+  void compute(Context& context) const {
+    const Tensor past_key = context.input(3), past_value = context.input(4);
+    const CacheShape cache(past_key, past_value);
+    const Tensor k = context.input(0), v = context.input(1), norm = context.input(2);
+    k.expect({-1, cache.entry()});
+    v.expect({k.dims[0], cache.entry()});
+    rotary_.check(norm, cache.width);
+    const Sequences sequences(context.input(5), context.input(6), context.input(7), k.dims[0], cache, false);
+    T* keys = context.output_like(0, past_key).as<T>();
+    T* values = context.output_like(1, past_value).as<T>();
+    copy_cache(context, cache, past_key.as<const T>(), keys, past_value.as<const T>(), values);
+    struct Row {
+      int64_t position, entry;
+    };
+    std::vector<Row> rows;
+    rows.reserve(k.dims[0]);
+    for (int64_t s = 0; s < sequences.count(); ++s)
+      for (int64_t i = 0; i < sequences.length(s); ++i)
+        rows.push_back({sequences.past(s) + i, sequences.entry(s, sequences.past(s) + i)});
+    const int64_t count = k.dims[0], blocks = (count + kRowsPerTask - 1) / kRowsPerTask;
+    context.parallel_for(blocks, [&](int64_t block) {
+      struct Head;
+      auto* head = static_cast<float*>(scratch<Head>((cache.width + rotary_.angle_size()) * sizeof(float)));
+      float* angles = head + cache.width;
+      for (int64_t t = block * kRowsPerTask; t < std::min(count, (block + 1) * kRowsPerTask); ++t) {
+        rotary_.angles(rows[t].position, angles);
+        T* out = keys + rows[t].entry * cache.entry();
+        for (int64_t h = 0; h < cache.heads; ++h) {
+          rotary_.apply(k.as<float>() + t * cache.entry() + h * cache.width, norm.as<float>(), angles, cache.width,
+                        1.0f, head);
+          narrow(head, cache.width, out + h * cache.width);
+        }
+        narrow(v.as<float>() + t * cache.entry(), cache.entry(), values + rows[t].entry * cache.entry());
+      }
+    });
+  }
+
+ private:
+  // A host that binds other buffers than the past ones gets the whole cache in them.
+  static void copy_cache(const Context& context, const CacheShape& cache, const T* past_key, T* key,
+                         const T* past_value, T* value) {
+    if (past_key == key && past_value == value) return;
+    const int64_t page = cache.page_size * cache.entry();
+    context.parallel_for(cache.pages, [&](int64_t i) {
+      if (past_key != key) std::memcpy(key + i * page, past_key + i * page, page * sizeof(T));
+      if (past_value != value) std::memcpy(value + i * page, past_value + i * page, page * sizeof(T));
+    });
+  }
+
+  static constexpr int64_t kRowsPerTask = 8;
+  Rotary rotary_;
 };
 
 }  // namespace
 
-const OrtCustomOp* paged_kv_write() {
-  static const Op<PagedKVWrite> op;
+const OrtCustomOp* paged_kv_write_f16() {
+  static const Op<PagedKVWrite<uint16_t>> op;
+  return &op;
+}
+const OrtCustomOp* paged_kv_write_f32() {
+  static const Op<PagedKVWrite<float>> op;
   return &op;
 }
 
