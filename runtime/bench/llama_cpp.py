@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from trigraph.models.errors import TrigraphError
 
 
@@ -16,7 +17,7 @@ class LlamaCpp:
         try:
             import llama_cpp
         except ImportError:
-            raise TrigraphError("llama-cpp-python is not installed: pip install 'trigraph[llama]' to compare with it") from None
+            raise TrigraphError("llama-cpp-python is not installed; install it to compare") from None
         self._api: Any = llama_cpp.llama_cpp
         self._silence = self._api.llama_log_callback(lambda *_: None)  # kept: C holds the pointer
         self._api.llama_log_set(self._silence, None)

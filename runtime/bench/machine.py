@@ -1,4 +1,4 @@
-"""What the machine can do: load, read bandwidth and multiply rate, measured beside the figures they are divided into."""
+"""What the machine can do: load, read bandwidth and multiply rate, measured in the run that they divide."""
 
 import ctypes
 import os
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
 from trigraph.custom_ops import instruction_set, library_path
 
 PROBE_BYTES = 1 << 29  # far beyond any cache, so that the probe reads memory
@@ -36,7 +37,7 @@ class Machine:
 
 
 def _seconds(work: Callable[[int], object], threads: int) -> float:
-    """Wall time of work(0), ..., work(threads - 1), each on its own thread; ctypes calls release the interpreter lock."""
+    """Wall time of work(0..threads-1), each on its own thread; ctypes calls release the interpreter lock."""
     pool = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
     start = time.perf_counter()
     for thread in pool:
