@@ -43,7 +43,7 @@ def softplus(x: Array) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    e: Array = np.exp(x - x.max(axis=-1, keepdims=True))
     total: Array = e.sum(axis=-1, keepdims=True)
     return e / total
 
