@@ -1,0 +1,132 @@
+"""From a GGUF file to a package: three graphs, a manifest, the tokenizer, and the weights by reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trigraph.exporter import package
+from trigraph.exporter.graph import GraphBuilder
+from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
+from trigraph.exporter.manifest import SIDE_FILE, Manifest, WeightFile
+from trigraph.exporter.network import Network
+from trigraph.exporter.progress import Progress, silent
+from trigraph.exporter.state import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
+from trigraph.exporter.weights import Weights
+from trigraph.models.config import ModelConfig
+from trigraph.models.errors import TrigraphError
+from trigraph.models.model import Model, open_model
+from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
+
+ACTIVATIONS = ("float32", "int8")
+_SIDE_HEADER_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Choices of an export."""
+
+    mtp: Path | None = None
+    """A GGUF file with the MTP head, when the model's own file has none."""
+    max_context: int | None = None
+    """Most positions of a sequence; the model's context length unless given."""
+    draft_vocab: int | None = None
+    """Draft only among the first so many token ids; all of them unless given."""
+    kv_type: str = "f16"
+    """"f16" or "f32"."""
+    activations: str = "float32"
+    """How block matrix products hold activations: "float32" or "int8"."""
+    weights: str = "link"
+    """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
+
+
+def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = silent) -> Manifest:
+    """Write the package of a model to the folder `out`, replacing a package that is there.
+
+    Tensor data is not read, except for types that no kernel reads; those are converted and named in the manifest's
+    notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
+    cannot be written.
+    """
+    source, out = Path(source), Path(os.path.abspath(out))
+    model = open_model(source, options.mtp)
+    _check_options(options, model.config)
+    files = _weight_files(model)
+    package.check_target(out, list(files), referenced=options.weights == "reference")
+    draft_vocab = (options.draft_vocab or model.config.vocab) if model.config.mtp_layers else None
+
+    with package.staged(out) as folder:
+        placement = package.place(list(files), folder, out, options.weights, progress)
+        weights = Weights(model, placement.locations, placement.side_location)
+        graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
+        weight_files = [WeightFile.of(path, placement.locations[path], size) for path, size in files.items()]
+        if weights.side_bytes:
+            weights.write_side_file(folder / SIDE_FILE, progress)
+            weight_files.append(WeightFile.of(folder / SIDE_FILE, placement.side_location, _SIDE_HEADER_BYTES))
+        metadata = model.file.metadata
+        (folder / "tokenizer.json").write_text(tokenizer_json(metadata), encoding="utf-8")
+        if (template := chat_template(metadata)) is not None:
+            (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        manifest = Manifest(
+            config=model.config,
+            special_tokens=special_tokens(metadata),
+            graphs=graphs,
+            state=state_tensors(model.config, options.kv_type),
+            weight_files=tuple(weight_files),
+            weights_folder=placement.folder,
+            max_context=options.max_context or model.config.context_length,
+            max_pending=MAX_PENDING,
+            page_size=PAGE_SIZE,
+            draft_vocab=draft_vocab,
+            kv_type=options.kv_type,
+            activations=options.activations,
+            notices=weights.notices(),
+        )
+        manifest.write(folder)
+    return manifest
+
+
+def _write_graphs(
+    folder: Path, config: ModelConfig, weights: Weights, options: ExportOptions, draft_vocab: int | None
+) -> tuple[str, ...]:
+    """Write each graph that the model has; returns their names."""
+    builders: dict[str, Callable[[Network], None]] = {"prefill": build_prefill, "verify": build_verify}
+    if config.mtp_layers:
+        builders["draft"] = partial(build_draft, vocab=draft_vocab)
+    state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
+    for name, build in builders.items():
+        graph = GraphBuilder(name)
+        build(Network(graph, config, weights, state, options.activations))
+        (folder / f"{name}.onnx").write_bytes(graph.proto().SerializeToString())
+    return tuple(builders)
+
+
+def _weight_files(model: Model) -> dict[Path, int]:
+    """Every file of the model, and the size of its header."""
+    files = [model.file, *([model.mtp_file] if model.mtp_file else [])]
+    return {path: size for file in files for path, size in file.header_bytes.items()}
+
+
+def _check_options(options: ExportOptions, config: ModelConfig) -> None:
+    for name, value, known in (
+        ("kv-type", options.kv_type, tuple(KV_TYPES)),
+        ("activations", options.activations, ACTIVATIONS),
+        ("weights", options.weights, package.MODES),
+    ):
+        if value not in known:
+            raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")
+    if options.max_context is not None and not 1 <= options.max_context <= config.context_length:
+        raise TrigraphError(
+            f"max-context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"
+        )
+    if options.draft_vocab is not None:
+        if not config.mtp_layers:
+            raise TrigraphError(
+                f"draft-vocab is {options.draft_vocab}, but the model has no MTP head to draft with; leave it out"
+            )
+        if not 1 <= options.draft_vocab <= config.vocab:
+            raise TrigraphError(
+                f"draft-vocab is {options.draft_vocab}, expected 1 to {config.vocab}, the size of the vocabulary"
+            )

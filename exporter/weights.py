@@ -1,0 +1,164 @@
+"""Weights as external initializers that point into the GGUF, and the side file for types no kernel reads."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+
+from trigraph.exporter.manifest import SIDE_FILE
+from trigraph.exporter.progress import Progress
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import Tensor
+from trigraph.models.model import Model
+
+FLOAT_TYPES = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
+BLOCK_TYPES = frozenset(
+    ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
+)
+SIDE_ALIGNMENT = 64
+# Elements dequantised at a time: 16 MiB in float32, a few times that with gguf's temporaries.
+CHUNK_ELEMENTS = 4 << 20
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix, or a stack of them, in the type a kernel reads it in."""
+
+    tensor: ir.ExternalTensor
+    type: str
+    """ggml type name."""
+
+    @property
+    def rows(self) -> int:
+        """N of a matrix [N, row]."""
+        return self.tensor.shape.numpy()[0]
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Where the bytes of a weight are, as the graphs see it."""
+
+    location: str
+    offset: int
+    type: str
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        return row_bytes(self.type, self.shape[-1])
+
+
+class Weights:
+    """Finds each weight of a model a place: the GGUF when a kernel reads its type there, the side file otherwise.
+
+    `locations` gives, for each weight file, the path that graphs state, relative to the folder a host loads from.
+    """
+
+    def __init__(self, model: Model, locations: Mapping[Path, str], side_location: str) -> None:
+        self._model = model
+        self._locations = locations
+        self._side_location = side_location
+        self._conversions: dict[str, tuple[Tensor, _Placed]] = {}
+        self._side_bytes = 0
+
+    def matrix(self, name: str, rows: int | None = None) -> Matrix:
+        """A matrix [N, row], a stack of them [X, N, row], or a vector as one row; `rows` keeps the first of N."""
+        tensor = self._model.tensor(name)
+        if tensor.type in FLOAT_TYPES or tensor.type in BLOCK_TYPES:
+            placed = self._in_gguf(tensor)
+        else:
+            placed = self._converted(tensor, "Q8_0" if tensor.shape[-1] % 32 == 0 else "BF16")
+        shape = placed.shape if len(placed.shape) > 1 else (1, *placed.shape)
+        if rows is not None and rows < shape[0]:
+            name, shape = f"{name}[:{rows}]", (rows, *shape[1:])
+        dtype = FLOAT_TYPES.get(placed.type, ir.DataType.UINT8)
+        dims = shape if placed.type in FLOAT_TYPES else (*shape[:-1], placed.row_bytes)
+        return Matrix(_external(name, placed, dims, dtype, math.prod(shape[:-1]) * placed.row_bytes), placed.type)
+
+    def float32(self, name: str) -> ir.ExternalTensor:
+        """A norm, bias or convolution kernel in float32, whatever type the file stores it in."""
+        tensor = self._model.tensor(name)
+        placed = self._in_gguf(tensor) if tensor.type == "F32" else self._converted(tensor, "F32")
+        return _external(name, placed, placed.shape, ir.DataType.FLOAT, 4 * math.prod(placed.shape))
+
+    def has(self, name: str) -> bool:
+        """Whether the model has a tensor."""
+        return self._model.find(name) is not None
+
+    @property
+    def side_bytes(self) -> int:
+        """Size that the side file needs for the weights asked for so far; 0 when it is not needed."""
+        return self._side_bytes
+
+    def notices(self) -> tuple[str, ...]:
+        """One sentence for each kind of conversion."""
+        kinds = Counter((tensor.type, placed.type) for tensor, placed in self._conversions.values())
+        return tuple(
+            f"no kernel reads {old}: {count} tensor{'s' if count > 1 else ''} of it stored as {new} in {SIDE_FILE}"
+            for (old, new), count in sorted(kinds.items())
+        )
+
+    def write_side_file(self, path: Path, progress: Progress) -> None:
+        """Write the converted weights, a few megabytes of them in memory at a time."""
+        done = 0
+        with open(path, "wb") as file:
+            for tensor, placed in self._conversions.values():
+                file.seek(placed.offset)
+                for chunk in _converted_chunks(tensor, placed.type):
+                    file.write(chunk)
+                    done += len(chunk)
+                    progress("convert", done, self._side_bytes)
+            file.truncate(self._side_bytes)
+
+    def _in_gguf(self, tensor: Tensor) -> _Placed:
+        return _Placed(self._locations[tensor.file], tensor.offset, tensor.type, tensor.shape)
+
+    def _converted(self, tensor: Tensor, new_type: str) -> _Placed:
+        if tensor.name not in self._conversions:
+            _check_convertible(tensor)
+            placed = _Placed(self._side_location, self._side_bytes, new_type, tensor.shape)
+            self._conversions[tensor.name] = (tensor, placed)
+            end = placed.offset + math.prod(tensor.shape[:-1]) * placed.row_bytes
+            self._side_bytes = -(-end // SIDE_ALIGNMENT) * SIDE_ALIGNMENT
+        return self._conversions[tensor.name][1]
+
+
+def row_bytes(type_name: str, elements: int) -> int:
+    """Bytes of a row of `elements` in a ggml type."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type_name]]
+    return int(elements // block * size)
+
+
+def _external(name: str, placed: _Placed, dims: tuple[int, ...], dtype: ir.DataType, nbytes: int) -> ir.ExternalTensor:
+    return ir.ExternalTensor(placed.location, placed.offset, nbytes, dtype, shape=ir.Shape(dims), name=name)
+
+
+def _check_convertible(tensor: Tensor) -> None:
+    qtype = GGMLQuantizationType[tensor.type]
+    try:
+        quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[qtype][1]), np.uint8), qtype)
+    except NotImplementedError:
+        raise TrigraphError(
+            f"{tensor.file}: tensor {tensor.name!r} has type {tensor.type}, which cannot be read or converted; "
+            "use another quantisation"
+        ) from None
+
+
+def _converted_chunks(tensor: Tensor, new_type: str) -> Iterator[bytes]:
+    """The rows of a tensor in another type, some at a time."""
+    total = math.prod(tensor.shape[:-1])
+    step = max(1, CHUNK_ELEMENTS // tensor.shape[-1])
+    with open(tensor.file, "rb") as file:
+        file.seek(tensor.offset)
+        for start in range(0, total, step):
+            rows = min(step, total - start)
+            raw = np.frombuffer(file.read(rows * tensor.row_bytes), np.uint8).reshape(rows, tensor.row_bytes)
+            values = quants.dequantize(raw, GGMLQuantizationType[tensor.type])
+            yield quants.quantize(values, GGMLQuantizationType[new_type]).tobytes()
