@@ -1,14 +1,288 @@
+// Mixture-of-experts FFN. (token, slot) pairs are bucketed by expert, so that the rows of a chosen expert are read once
+// for all its tokens; the products of a token are then summed in slot order, so its bits never depend on its
+// companions.
+#include <algorithm>
+#include <atomic>
+
+#include "../blocks/row_kernel.h"
 #include "../kernel.h"
+#include "../simd.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
+constexpr int64_t kTokensAtOnce = 1024;      // a longer step runs in parts, so that scratch memory stays bounded
+constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait for their sum
+constexpr int64_t kTileBytes = 64 << 10;     // of weights in a task: a fraction of the L2 cache
+constexpr int64_t kTileProducts = 8 << 20;   // in a task: a crowded expert is shared by the threads
+constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
+constexpr int64_t kMaxTileRows = 256;
+constexpr int64_t kRowsAtOnce = 64;  // activation rows in one product
+
+struct GatePrepared;
+struct UpPrepared;
+struct HiddenRows;
+struct HiddenPrepared;
+struct PartialRows;
+struct PlaceOfPair;
+struct UsedExperts;
+struct Remaining;
+
+template <class Tag, class T>
+T* take(int64_t count) {
+  return static_cast<T*>(scratch<Tag>(static_cast<size_t>(count) * sizeof(T)));
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+long long ll(int64_t value) { return value; }
+
+// Weight rows in a task. `crowd`: the most activation rows that meet them.
+int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t crowd) {
+  int64_t rows = std::min({kMaxTileRows, kTileBytes / row_bytes, kTileProducts / (width * crowd)});
+  return std::max(kRowStep, rows / kRowStep * kRowStep);
+}
+
+// The last vector of a row may be short; every element still goes through the same vector instructions.
+vf load_part(const float* p, int64_t count) {
+  if (count >= VL) return load(p);
+  float lanes[VL] = {};
+  std::memcpy(lanes, p, static_cast<size_t>(count) * sizeof(float));
+  return load(lanes);
+}
+void store_part(float* p, vf x, int64_t count) {
+  if (count >= VL) return store(p, x);
+  float lanes[VL];
+  store(lanes, x);
+  std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(float));
+}
+
+// A stack of expert matrices [experts, rows, row_bytes].
+struct Matrices {
+  const RowKernel* kernel = nullptr;
+  const uint8_t* data = nullptr;
+  int64_t rows = 0, width = 0, row_bytes = 0;
+
+  Matrices() = default;
+  Matrices(const Tensor& tensor, const RowKernel& kernel, int64_t width)
+      : kernel(&kernel),
+        data(tensor.as<const uint8_t>()),
+        rows(tensor.dims[1]),
+        width(width),
+        row_bytes(check_weight(tensor, kernel, width)) {}
+
+  void product(int64_t expert, int64_t row, int64_t n, const void* const* x, int64_t m, float* const* y) const {
+    kernel->product(data + (expert * rows + row) * row_bytes, n, row_bytes, width, x, m, y);
+  }
+};
+
+// The pairs in the order of their experts. A pair's place in that order is its row in the buffers of hidden values and
+// down products.
+struct Buckets {
+  struct Expert {
+    int64_t id, first, count;  // places first .. first + count
+  };
+  int64_t* place = nullptr;  // [tokens, k]
+  Expert* expert = nullptr;  // those that some token chose
+  int64_t used = 0, crowd = 0;
+
+  Buckets(const int64_t* ids, int64_t pairs, int64_t experts) {
+    place = take<PlaceOfPair, int64_t>(pairs);
+    expert = take<UsedExperts, Expert>(experts);
+    for (int64_t e = 0; e < experts; ++e) expert[e] = {e, 0, 0};
+    for (int64_t i = 0; i < pairs; ++i) ++expert[ids[i]].count;
+    for (int64_t e = 0, first = 0; e < experts; first += expert[e++].count) expert[e].first = first;
+    // expert[].first serves as the cursor, and is set back below.
+    for (int64_t i = 0; i < pairs; ++i) place[i] = expert[ids[i]].first++;
+    for (int64_t e = 0; e < experts; ++e) {
+      if (!expert[e].count) continue;
+      crowd = std::max(crowd, expert[e].count);
+      expert[used++] = {e, expert[e].first - expert[e].count, expert[e].count};
+    }
+  }
+};
+
+// Tasks that are still to be done before a common follow-up; the last one to leave does it.
+struct Countdown {
+  std::atomic<int64_t>* remaining;
+
+  Countdown(int64_t groups, int64_t tasks) : remaining(take<Remaining, std::atomic<int64_t>>(groups)) {
+    for (int64_t i = 0; i < groups; ++i) new (remaining + i) std::atomic<int64_t>(tasks);
+  }
+  bool last(int64_t group) const { return remaining[group].fetch_sub(1, std::memory_order_acq_rel) == 1; }
+};
+
+// One call: its shapes and weights.
+struct Step {
+  const Context& context;
+  int64_t experts, k, width, ffn;
+  Matrices gate, up, down;
+  int64_t up_row;  // where up's rows start in an expert: gate|up may be one tensor
+
+  void run(const float* x, const int64_t* ids, const float* weights, int64_t tokens, float* y) const {
+    Buckets buckets(ids, tokens * k, experts);
+    const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
+    const void** up_x = gate_x;
+    if (up.kernel != gate.kernel) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
+    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), weights, tokens, y);
+  }
+
+  // Prepares each token's row once. Returns a pointer to it for every place.
+  template <class Tag>
+  const void** prepare(const RowKernel& kernel, const float* x, int64_t tokens, const Buckets& buckets) const {
+    constexpr int64_t kTokens = 4;  // in a task: one row alone is not worth a thread
+    const int64_t bytes = kernel.prepared_bytes(width);
+    char* rows = take<Tag, char>(tokens * (bytes + k * static_cast<int64_t>(sizeof(void*))));
+    auto** pointers = reinterpret_cast<const void**>(rows + tokens * bytes);
+    context.parallel_for(ceil_div(tokens, kTokens), [&](int64_t task) {
+      for (int64_t t = task * kTokens; t < std::min(tokens, (task + 1) * kTokens); ++t) {
+        kernel.prepare(x + t * width, width, rows + t * bytes);
+        for (int64_t j = 0; j < k; ++j) pointers[buckets.place[t * k + j]] = rows + t * bytes;
+      }
+    });
+    return pointers;
+  }
+
+  // silu(gate x) * (up x) of every place, prepared for the down product.
+  const char* gate_and_up(const Buckets& buckets, const void* const* gate_x, const void* const* up_x) const {
+    const int64_t pairs = buckets.expert[buckets.used - 1].first + buckets.expert[buckets.used - 1].count;
+    const int64_t bytes = down.kernel->prepared_bytes(ffn);
+    float* hidden = take<HiddenRows, float>(pairs * ffn);
+    char* prepared = take<HiddenPrepared, char>(pairs * bytes);
+    const int64_t tile = std::min(tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.crowd), kRowsAtOnce);
+    const int64_t tiles = ceil_div(ffn, tile);
+    Countdown countdown(buckets.used, tiles);
+    context.parallel_for(buckets.used * tiles, [&](int64_t task) {
+      const Buckets::Expert& expert = buckets.expert[task / tiles];
+      const int64_t row = task % tiles * tile, n = std::min(tile, ffn - row);
+      for (int64_t i = expert.first; i < expert.first + expert.count; i += kRowsAtOnce) {
+        const int64_t m = std::min(kRowsAtOnce, expert.first + expert.count - i);
+        float up_tile[kRowsAtOnce * kRowsAtOnce];
+        float *g[kRowsAtOnce], *u[kRowsAtOnce];
+        for (int64_t j = 0; j < m; ++j) {
+          g[j] = hidden + (i + j) * ffn + row;
+          u[j] = up_tile + j * tile;
+        }
+        gate.product(expert.id, row, n, gate_x + i, m, g);
+        up.product(expert.id, up_row + row, n, up_x + i, m, u);
+        for (int64_t j = 0; j < m; ++j)
+          for (int64_t c = 0; c < n; c += VL)
+            store_part(g[j] + c, mul(silu(load_part(g[j] + c, n - c)), load_part(u[j] + c, n - c)), n - c);
+      }
+      if (countdown.last(task / tiles))
+        for (int64_t i = expert.first; i < expert.first + expert.count; ++i)
+          down.kernel->prepare(hidden + i * ffn, ffn, prepared + i * bytes);
+    });
+    return prepared;
+  }
+
+  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j]. Wide steps run some columns at a time.
+  void down_and_sum(const Buckets& buckets, const char* prepared, const float* weights, int64_t tokens,
+                    float* y) const {
+    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = tokens * k;
+    const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.crowd);
+    const int64_t fitting = kPartialBytes / (pairs * static_cast<int64_t>(sizeof(float)));
+    const int64_t columns = std::min(ceil_div(width, tile), std::max(int64_t{1}, fitting / tile)) * tile;
+    float* partial = take<PartialRows, float>(pairs * columns);
+    for (int64_t start = 0; start < width; start += columns) {
+      const int64_t end = std::min(width, start + columns), tiles = ceil_div(end - start, tile);
+      Countdown countdown(tiles, buckets.used);
+      context.parallel_for(tiles * buckets.used, [&](int64_t task) {
+        const Buckets::Expert& expert = buckets.expert[task % buckets.used];
+        const int64_t column = start + task / buckets.used * tile, n = std::min(tile, end - column);
+        for (int64_t i = expert.first; i < expert.first + expert.count; i += kRowsAtOnce) {
+          const int64_t m = std::min(kRowsAtOnce, expert.first + expert.count - i);
+          const void* h[kRowsAtOnce];
+          float* p[kRowsAtOnce];
+          for (int64_t j = 0; j < m; ++j) {
+            h[j] = prepared + (i + j) * bytes;
+            p[j] = partial + (i + j) * columns + column - start;
+          }
+          down.product(expert.id, column, n, h, m, p);
+        }
+        if (countdown.last(task / buckets.used))
+          for (int64_t t = 0; t < tokens; ++t)
+            sum(partial + column - start, columns, buckets.place + t * k, weights + t * k, n, y + t * width + column);
+      });
+    }
+  }
+
+  void sum(const float* partial, int64_t stride, const int64_t* place, const float* weight, int64_t n, float* y) const {
+    for (int64_t c = 0; c < n; c += VL) {
+      vf total = zero();
+      for (int64_t j = 0; j < k; ++j)
+        total = fmadd(splat(weight[j]), load_part(partial + place[j] * stride + c, n - c), total);
+      store_part(y + c, total, n - c);
+    }
+  }
+};
+
 struct GroupedExpertFFN {
   static constexpr const char* kName = "GroupedExpertFFN";
-  static constexpr Argument kInputs[] = {{"x", DType::f32}};
+  static constexpr Argument kInputs[] = {{"x", DType::f32},    {"ids", DType::i64},  {"weights", DType::f32},
+                                         {"gate", DType::any}, {"down", DType::any}, {"up", DType::any, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
-  explicit GroupedExpertFFN(const KernelInfo&) {}
-  void compute(Context&) { fail("not implemented"); }
+
+  explicit GroupedExpertFFN(const KernelInfo& info) {
+    const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
+    gate_ = &row_kernel(info.text("gate_type"), activations);
+    if (!up_type.empty()) up_ = &row_kernel(up_type, activations);
+    down_ = &row_kernel(info.text("down_type"), activations);
+  }
+
+  void compute(const Context& context) const {
+    const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
+    x.expect({-1, -1});
+    const int64_t tokens = x.dims[0], width = x.dims[1];
+    ids.expect({tokens, -1});
+    const int64_t k = ids.dims[1];
+    weights.expect({tokens, k});
+    const Step step = bind(context, width, k);
+    check_ids(ids, step.experts);
+    float* y = context.output(0, {tokens, width}).as<float>();
+    for (int64_t t = 0; t < tokens; t += kTokensAtOnce)
+      step.run(x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
+               std::min(kTokensAtOnce, tokens - t), y + t * width);
+  }
+
+ private:
+  Step bind(const Context& context, int64_t width, int64_t k) const {
+    const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
+    const bool fused = !up.data;
+    if (fused && up_) fail("input up is missing although attribute up_type is given");
+    if (!fused && !up_) fail("attribute up_type is missing although input up is given");
+    gate.expect({-1, -1, -1});
+    const int64_t experts = gate.dims[0], ffn = fused ? gate.dims[1] / 2 : gate.dims[1];
+    if (width < 1 || experts < 1 || ffn < 1) fail("input x or input gate is empty");
+    if (fused && gate.dims[1] % 2)
+      fail("input gate has %lld rows an expert: without input up it must hold as many gate rows as up rows",
+           ll(gate.dims[1]));
+    down.expect({experts, width, -1});
+    if (!fused) up.expect({experts, ffn, -1});
+    const Matrices gates(gate, *gate_, width);
+    return {context,
+            experts,
+            k,
+            width,
+            ffn,
+            gates,
+            fused ? gates : Matrices(up, *up_, width),
+            Matrices(down, *down_, ffn),
+            fused ? ffn : 0};
+  }
+
+  static void check_ids(const Tensor& ids, int64_t experts) {
+    const int64_t k = ids.dims[1];
+    if (k < 1 || k > experts) fail("input ids has %lld slots a token, input gate has %lld experts", ll(k), ll(experts));
+    const int64_t* id = ids.as<int64_t>();
+    for (int64_t i = 0; i < ids.dims[0] * k; ++i)
+      if (id[i] < 0 || id[i] >= experts)
+        fail("input ids holds expert %lld at token %lld, slot %lld: input gate has %lld experts", ll(id[i]), ll(i / k),
+             ll(i % k), ll(experts));
+  }
+
+  const RowKernel* gate_;
+  const RowKernel* up_ = nullptr;  // nullptr: gate holds gate|up
+  const RowKernel* down_;
 };
 
 }  // namespace
