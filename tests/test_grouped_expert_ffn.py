@@ -1,0 +1,229 @@
+"""GroupedExpertFFN against its NumPy reference, and the promise that a token's bits do not depend on its companions."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from operators import Operator, same_bits
+
+from trigraph.custom_ops import library_path
+from trigraph.custom_ops.grouped_expert_ffn.reference import grouped_expert_ffn
+from trigraph.models.errors import TrigraphError
+from trigraph.models.synth.blocks import random_weights
+
+STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # the other types are uint8 blocks
+
+
+def runnable_instruction_sets() -> list[str]:
+    try:
+        library = ctypes.CDLL(str(library_path("cpu")))
+    except TrigraphError:
+        return []
+    library.trigraph_instruction_set.restype = ctypes.c_char_p
+    names = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("portable", "avx2", "avx512", "neon"):
+            patch.setenv("TRIGRAPH_ISA", name)
+            if library.trigraph_instruction_set().decode() == name:
+                names.append(name)
+    return names
+
+
+@pytest.fixture(params=runnable_instruction_sets())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TRIGRAPH_ISA", request.param)
+    return str(request.param)
+
+
+def draw_weights(kind: str, shape: tuple[int, int, int], seed: int) -> NDArray[Any]:
+    """[experts, rows, width] weights of a type, as the operator takes them (BF16 as its bits)."""
+    experts, rows, width = shape
+    pieces = random_weights(kind, experts * rows * width, width**-0.5, np.random.PCG64DXSM(seed))
+    stored = np.concatenate([piece.reshape(-1) for piece in pieces])
+    return stored.view(STORED.get(kind, np.uint8)).reshape(experts, rows, -1)
+
+
+@dataclass
+class Layer:
+    """Random weights of one layer, and the operator that runs it."""
+
+    width: int
+    ffn: int
+    experts: int
+    k: int
+    gate_type: str = "Q8_0"
+    up_type: str | None = None  # None: gate|up in one tensor
+    down_type: str = "Q8_0"
+    activations: str = "float32"
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        rows = self.ffn * (1 if self.up_type else 2)
+        self.gate = draw_weights(self.gate_type, (self.experts, rows, self.width), 1)
+        self.up = draw_weights(self.up_type, (self.experts, self.ffn, self.width), 2) if self.up_type else None
+        self.down = draw_weights(self.down_type, (self.experts, self.width, self.ffn), 3)
+        self.types = {"gate_type": self.gate_type, "down_type": self.down_type}
+        if self.up_type:
+            self.types["up_type"] = self.up_type
+        x, ids, weights = self.tokens(1)
+        attributes = {**self.types, "activations": self.activations}
+        self.operator = Operator(
+            "GroupedExpertFFN", [x, ids, weights, *self.matrices()], [np.float32], attributes, threads=self.threads
+        )
+
+    def matrices(self) -> list[Any]:
+        stacks = ((self.gate, self.gate_type), (self.down, self.down_type), (self.up, self.up_type))
+        return [("bf16", stack) if kind == "BF16" else stack for stack, kind in stacks]
+
+    def tokens(self, count: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """x, ids and weights of `count` tokens, each with k different experts."""
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((count, self.width), dtype=np.float32)
+        ids = np.argsort(rng.random((count, self.experts)), axis=1)[:, : self.k].astype(np.int64)
+        return x, ids, rng.uniform(0.1, 1, ids.shape).astype(np.float32)
+
+    def run(self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+        return self.operator(x, ids, weights, *self.matrices(), output_shapes=[x.shape])[0]
+
+    def expected(self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+        return grouped_expert_ffn(x, ids, weights, self.gate, self.down, self.up, **self.types)
+
+
+def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+# float32: a different order of the sums. int8: rows of x and h are rounded to 8 bits, about 0.5 % each.
+TOLERANCE = {"float32": 3e-6, "int8": 2e-2}
+
+SHAPES: list[dict[str, Any]] = [
+    dict(width=256, ffn=256, experts=8, k=4, gate_type="Q4_K", up_type="Q4_K", down_type="Q6_K"),
+    dict(width=512, ffn=256, experts=8, k=2, gate_type="Q4_K", down_type="Q5_K"),
+    dict(width=256, ffn=64, experts=3, k=3, gate_type="Q6_K", up_type="Q5_K", down_type="Q8_0"),
+    dict(width=96, ffn=32, experts=8, k=3, gate_type="Q8_0", down_type="Q8_0"),
+    dict(width=160, ffn=64, experts=1, k=1, gate_type="Q8_0", up_type="Q4_0", down_type="IQ4_NL"),
+    dict(width=33, ffn=37, experts=3, k=2, gate_type="F32", up_type="F32", down_type="F32"),
+    dict(width=64, ffn=32, experts=3, k=1, gate_type="BF16", up_type="F16", down_type="BF16"),
+    dict(width=200, ffn=96, experts=8, k=4, gate_type="F16", down_type="F32"),
+]
+
+
+def name_of(shape: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in shape.values())
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+def test_matches_reference(isa: str, shape: dict[str, Any], activations: str) -> None:
+    layer = Layer(**shape, activations=activations)
+    for count in (1, 3, 63, 65):
+        tokens = layer.tokens(count, seed=count)
+        assert relative_error(layer.run(*tokens), layer.expected(*tokens)) < TOLERANCE[activations], count
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+def test_bits_do_not_depend_on_companions_or_threads(isa: str, shape: dict[str, Any], activations: str) -> None:
+    layer = Layer(**shape, activations=activations)
+    single = Layer(**shape, activations=activations, threads=1)
+    x, ids, weights = layer.tokens(65)
+    alone = np.concatenate([layer.run(x[t : t + 1], ids[t : t + 1], weights[t : t + 1]) for t in range(len(x))])
+    assert same_bits(layer.run(x, ids, weights), alone)
+    assert same_bits(single.run(x, ids, weights), alone)
+    rng = np.random.default_rng(5)
+    for count in range(1, 9):
+        rows = rng.choice(len(x), count, replace=False)
+        assert same_bits(layer.run(x[rows], ids[rows], weights[rows]), alone[rows]), rows
+
+
+def test_long_step(isa: str) -> None:
+    """More tokens than run at once, wider than the down products that wait for their sum."""
+    layer = Layer(width=1120, ffn=32, experts=8, k=4)
+    x, ids, weights = layer.tokens(1100)
+    y = layer.run(x, ids, weights)
+    assert relative_error(y, layer.expected(x, ids, weights)) < TOLERANCE["float32"]
+    for t in (0, 517, 1023, 1024, 1099):
+        assert same_bits(y[t : t + 1], layer.run(x[t : t + 1], ids[t : t + 1], weights[t : t + 1])), t
+
+
+def test_expert_chosen_twice_by_a_token(isa: str) -> None:
+    layer = Layer(width=64, ffn=32, experts=3, k=3)
+    x, ids, weights = layer.tokens(4)
+    ids[:, 2] = ids[:, 0]
+    ids[3] = 1
+    assert relative_error(layer.run(x, ids, weights), layer.expected(x, ids, weights)) < TOLERANCE["float32"]
+
+
+def test_sum_is_in_slot_order() -> None:
+    """Large products that cancel: another order of the slots gives other bits."""
+    layer = Layer(width=64, ffn=32, experts=8, k=4)
+    x, ids, weights = layer.tokens(1)
+    weights[:] = [[1e6, 1e-3, -1e6, 1e-3]]
+    ids[:] = [[3, 1, 3, 0]]
+    order = np.array([0, 2, 1, 3])
+    assert not same_bits(layer.run(x, ids, weights), layer.run(x, ids[:, order], weights[:, order]))
+
+
+def test_no_tokens() -> None:
+    layer = Layer(width=64, ffn=32, experts=3, k=2)
+    assert layer.run(*layer.tokens(0)).shape == (0, 64)
+
+
+def change(layer: Layer, **inputs: Any) -> list[Any]:
+    x, ids, weights = layer.tokens(2)
+    names = dict(x=x, ids=ids, weights=weights, gate=layer.gate, down=layer.down, up=layer.up)
+    return list((names | inputs).values())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (
+            dict(ids=np.array([[0, 1], [2, 8]])),
+            r"input ids holds expert 8 at token 1, slot 1: input gate has 3 experts",
+        ),
+        (dict(ids=np.array([[0, -1], [2, 0]])), r"input ids holds expert -1 at token 0, slot 1"),
+        (dict(ids=np.zeros((2, 4), np.int64), weights=np.ones((2, 4), np.float32)), r"ids has 4 slots .* 3 experts"),
+        (dict(ids=np.zeros((2, 0), np.int64), weights=np.ones((2, 0), np.float32)), r"ids has 0 slots"),
+        (dict(ids=np.zeros((3, 2), np.int64)), r"input ids has shape \[3, 2\], expected \[2, \*\]"),
+        (dict(weights=np.ones((2, 3), np.float32)), r"input weights has shape \[2, 3\], expected \[2, 2\]"),
+        (dict(gate=np.zeros((3, 32, 67), np.uint8)), r"input gate has rows of 67 bytes, expected 68"),
+        (dict(up=np.zeros((3, 31, 68), np.uint8)), r"input up has shape \[3, 31, 68\], expected \[3, 32, \*\]"),
+        (dict(down=np.zeros((2, 64, 34), np.uint8)), r"input down has shape \[2, 64, 34\], expected \[3, 64, \*\]"),
+        (dict(down=np.zeros((3, 64, 36), np.uint8)), r"input down has rows of 36 bytes, expected 34"),
+        (dict(gate=np.zeros((0, 32, 68), np.uint8)), r"empty"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_bad_input_is_named(inputs: dict[str, Any], message: str) -> None:
+    layer = Layer(width=64, ffn=32, experts=3, k=2, up_type="Q8_0")
+    with pytest.raises(Exception, match=r"trigraph\.GroupedExpertFFN: .*" + message):
+        layer.operator(*change(layer, **inputs))
+
+
+def run_once(layer: Layer, types: dict[str, str], **inputs: Any) -> None:
+    """A session of its own for other types of inputs or other attributes."""
+    values = change(layer, **inputs)
+    Operator("GroupedExpertFFN", values, [np.float32], types)(*values)
+
+
+@pytest.mark.parametrize(
+    ("types", "inputs", "message"),
+    [
+        (dict(gate_type="Q8_0", down_type="Q8_0", up_type="Q8_0"), dict(up=None), r"input up is missing although"),
+        (dict(gate_type="Q8_0", down_type="Q8_0"), {}, r"attribute up_type is missing although"),
+        (dict(gate_type="Q8_0", down_type="Q8_0"), dict(gate=np.zeros((3, 63, 68), np.uint8), up=None), r"63 rows"),
+        (dict(gate_type="Q9_K", down_type="Q8_0"), {}, r"Q9_K"),
+        (dict(down_type="Q8_0"), {}, r"attribute gate_type is missing"),
+        (dict(gate_type="Q8_0", down_type="Q8_0", up_type="Q8_0", activations="int3"), {}, r"int3"),
+        (dict(gate_type="F32", down_type="Q8_0", up_type="Q8_0"), {}, r"input gate holds uint8, expected float32"),
+        (dict(gate_type="Q8_0", down_type="Q4_K", up_type="Q8_0"), {}, r"input down: width 32 .* 256"),
+    ],
+)
+def test_bad_types_are_named(types: dict[str, str], inputs: dict[str, Any], message: str) -> None:
+    layer = Layer(width=64, ffn=32, experts=3, k=2, up_type="Q8_0")
+    with pytest.raises(Exception, match=r"trigraph\.GroupedExpertFFN: .*" + message):
+        run_once(layer, types, **inputs)
