@@ -37,6 +37,17 @@ inline float reduce_add(vf x) {
 }
 inline vf load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline void store_f16(uint16_t* p, vf x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+inline void load_transposed4(const float* p, vf* out) {
+  const __m512i pair = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i next = _mm512_add_epi32(pair, _mm512_set1_epi32(2));
+  const vf a = load(p), b = load(p + 16), c = load(p + 32), d = load(p + 48);
+  const vf ab01 = _mm512_permutex2var_ps(a, pair, b), cd01 = _mm512_permutex2var_ps(c, pair, d);
+  const vf ab23 = _mm512_permutex2var_ps(a, next, b), cd23 = _mm512_permutex2var_ps(c, next, d);
+  out[0] = _mm512_shuffle_f32x4(ab01, cd01, 0x44);
+  out[1] = _mm512_shuffle_f32x4(ab01, cd01, 0xee);
+  out[2] = _mm512_shuffle_f32x4(ab23, cd23, 0x44);
+  out[3] = _mm512_shuffle_f32x4(ab23, cd23, 0xee);
+}
 #elif defined(TRIGRAPH_ISA_avx2)
 constexpr int VL = 8;
 using vf = __m256;
@@ -60,6 +71,17 @@ inline float reduce_add(vf x) {
 }
 inline vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 inline void store_f16(uint16_t* p, vf x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+inline void load_transposed4(const float* p, vf* out) {
+  const auto rows = [p](int i) {  // rows i and i + 4
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p + 4 * i)), _mm_loadu_ps(p + 4 * i + 16), 1);
+  };
+  const __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(rows(0), rows(1))), b = _mm256_castps_pd(_mm256_unpackhi_ps(rows(0), rows(1)));
+  const __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(rows(2), rows(3))), d = _mm256_castps_pd(_mm256_unpackhi_ps(rows(2), rows(3)));
+  out[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+  out[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+  out[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+  out[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+}
 #elif defined(TRIGRAPH_ISA_neon)
 constexpr int VL = 4;
 using vf = float32x4_t;
@@ -82,6 +104,10 @@ inline float reduce_add(vf x) {
 }
 inline vf load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 inline void store_f16(uint16_t* p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+inline void load_transposed4(const float* p, vf* out) {
+  const float32x4x4_t rows = vld4q_f32(p);
+  for (int j = 0; j < 4; ++j) out[j] = rows.val[j];
+}
 #else
 constexpr int VL = 4;
 struct vf {
@@ -106,6 +132,10 @@ inline vf fmadd(vf a, vf b, vf c) { TRIGRAPH_LANES(a.lane[i] * b.lane[i] + c.lan
 inline vf round(vf x) { TRIGRAPH_LANES(std::nearbyint(x.lane[i])); }
 inline vf pow2(vf n) { TRIGRAPH_LANES(std::ldexp(1.0f, static_cast<int>(n.lane[i]))); }
 inline float reduce_add(vf x) { return (x.lane[0] + x.lane[2]) + (x.lane[1] + x.lane[3]); }
+inline void load_transposed4(const float* p, vf* out) {
+  for (int j = 0; j < 4; ++j)
+    for (int i = 0; i < VL; ++i) out[j].lane[i] = p[4 * i + j];
+}
 #undef TRIGRAPH_LANES
 #endif
 
