@@ -1,0 +1,60 @@
+"""A loaded model: the steps of decoding, and requests made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.chat import Conversation
+from trigraph.runtime.generate import Generation, Options
+from trigraph.runtime.governor import Costs, Governor
+from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
+from trigraph.runtime.steps import Steps
+from trigraph.runtime.template import ChatTemplate
+from trigraph.runtime.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A model ready to run; `steps` are the calls that `generate` and `chat` are made of."""
+
+    steps: Steps
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    notices: tuple[str, ...] = ()
+    """What the user should know of the model, one sentence each."""
+    no_draft: str | None = None
+    """Why the model cannot draft; None when it can."""
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a text."""
+        return self.steps.state.limits.context
+
+    def generate(self, prompt: str | list[int], options: Options | None = None) -> Generation:
+        """Continues `prompt`: iterate over the result for text in pieces, or call its `run`.
+
+        Raises TrigraphError when the prompt is empty or longer than the context.
+        """
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return Generation(self, ids, options or Options())
+
+    def chat(self, system: str | None = None) -> Conversation:
+        """An empty conversation. Raises TrigraphError when the model has no chat template."""
+        if self.template is None:
+            raise TrigraphError("the model has no chat template; complete plain text instead (--raw)")
+        return Conversation(self, self.template, system)
+
+    def speculation(self, options: Options) -> tuple[Drafter, Depth]:
+        """How a request drafts: with what, and how deep."""
+        reason = self.no_draft if options.speculate else "off as asked"
+        deepest = self.steps.max_pending - 1
+        if reason is not None or options.draft_tokens == 0:
+            return NoDrafter(), FixedDepth(0, reason or "off as asked")
+        drafter = MTPDrafter(self.steps, options.draft_p_min or 0.0)
+        if options.draft_tokens is None:
+            return drafter, Governor(self.costs, deepest)
+        if options.draft_tokens > deepest:
+            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {deepest}")
+        return drafter, FixedDepth(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")

@@ -1,0 +1,50 @@
+"""The trunk's hidden states that a sequence may still need."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class HiddenRows:
+    """Hidden states of consecutive positions up to the newest; position -1 is the zero row at the start of a text."""
+
+    def __init__(self, width: int) -> None:
+        self._rows = np.zeros((16, width), np.float32)
+        self._first = -1
+        self._count = 1
+
+    @property
+    def end(self) -> int:
+        """Position after the newest row."""
+        return self._first + self._count
+
+    def append(self, rows: NDArray[np.float32]) -> None:
+        """Copies `rows` [n, hidden] of the next n positions."""
+        wanted = self._count + len(rows)
+        if wanted > len(self._rows):
+            self._rows = np.concatenate([self._rows[: self._count], np.empty((wanted, rows.shape[1]), np.float32)])
+        self._rows[self._count : wanted] = rows
+        self._count = wanted
+
+    def restart(self, position: int, row: NDArray[np.float32]) -> None:
+        """Forgets everything but `row` [hidden], the hidden state of `position`."""
+        self._rows[0] = row
+        self._first, self._count = position, 1
+
+    def keep(self, start: int, stop: int) -> None:
+        """Forgets the positions outside `start` .. `stop` - 1."""
+        if start > self._first:
+            # The two ranges may overlap: NumPy copes with that.
+            self._rows[: stop - start] = self.span(start, stop)
+        self._first, self._count = start, stop - start
+
+    def span(self, start: int, stop: int) -> NDArray[np.float32]:
+        """The rows of positions `start` .. `stop` - 1, as a view [stop - start, hidden]."""
+        return self._rows[start - self._first : stop - self._first]
+
+    def copy(self) -> HiddenRows:
+        """An independent copy."""
+        other = HiddenRows(self._rows.shape[1])
+        other._rows, other._first, other._count = self._rows.copy(), self._first, self._count
+        return other

@@ -1,0 +1,142 @@
+"""Opens packages, and exports GGUF files to a cache of packages first."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import trigraph.exporter as exporter
+from trigraph.exporter import ExportOptions, Manifest
+from trigraph.exporter.manifest import CONTRACT_VERSION
+from trigraph.exporter.progress import Progress, silent
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
+from trigraph.runtime.state import State, StateLimits
+from trigraph.runtime.steps import Steps
+from trigraph.runtime.template import ChatTemplate
+from trigraph.runtime.text import Tokenizer
+
+DEFAULT_CONTEXT = 32768
+DEFAULT_CHUNK = 512
+
+
+def load(
+    path: str | Path,
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    sequences: int = 2,
+    chunk: int = DEFAULT_CHUNK,
+    speculation: bool = True,
+    options: ExportOptions | None = None,
+    progress: Progress = silent,
+) -> Engine:
+    """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
+
+    `threads`: the physical cores unless given. `context`: most tokens of a text; unless given, what the package allows,
+    but at most 32768. `sequences`: texts and forks that may hold state at once. `chunk`: tokens of a prompt computed in
+    one step. `speculation` False leaves the draft graph out. Raises TrigraphError for what the user can put right.
+    """
+    path = Path(path)
+    if threads is not None and threads < 1:
+        raise TrigraphError(f"threads is {threads}; it must be 1 or more")
+    folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
+    manifest = Manifest.read(folder)
+    limits = _limits(manifest, context)
+    state = State(manifest.state, limits, sequences)
+    weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
+    threads = threads or default_threads()
+
+    def graph(name: str) -> SessionGraph:
+        session = open_session(folder / f"{name}.onnx", weights_folder, threads)
+        return SessionGraph(session, state.tensors, limits.pages)
+
+    no_draft = None
+    if "draft" not in manifest.graphs:
+        no_draft = "off: the model has no MTP head"
+    elif not speculation:
+        no_draft = "off as asked"
+    draft = graph("draft") if no_draft is None else None
+    steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
+    tokenizer = _tokenizer(folder, manifest)
+    return Engine(steps, tokenizer, _template(folder, manifest, tokenizer), manifest.notices, no_draft)
+
+
+def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
+    """The folder of the package of a GGUF file in the user's cache, exported now unless that has been done.
+
+    Weights are referenced, not linked: a link would keep the disk space of a model that the user deletes.
+    """
+    options = dataclasses.replace(options, weights="reference")
+    files = [source, *([options.mtp] if options.mtp else [])]
+    try:
+        stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    except OSError as error:
+        raise TrigraphError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    choices = {name: str(value) for name, value in dataclasses.asdict(options).items()}
+    identity = json.dumps([stamp[0][0], choices], sort_keys=True)
+    folder = _cache_home() / f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    current = json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
+    if not _is_current(folder, current):
+        exporter.export(source, folder, options, progress)
+        (folder / _STAMP).write_text(current, encoding="utf-8")
+    return folder
+
+
+_STAMP = "source.json"
+
+
+def _is_current(folder: Path, stamp: str) -> bool:
+    """Whether the cached package was made of this very file; its manifest also knows the hash of the file's header."""
+    try:
+        if (folder / _STAMP).read_text(encoding="utf-8") != stamp:
+            return False
+        Manifest.read(folder)
+    except (OSError, TrigraphError):
+        return False
+    return True
+
+
+def _cache_home() -> Path:
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "trigraph"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "trigraph"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "trigraph"
+    return Path.home() / ".cache" / "trigraph"
+
+
+def _limits(manifest: Manifest, context: int | None) -> StateLimits:
+    context = min(DEFAULT_CONTEXT, manifest.max_context) if context is None else context
+    if not 1 <= context <= manifest.max_context:
+        raise TrigraphError(f"context is {context}; the package was exported for 1 to {manifest.max_context} tokens")
+    return StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
+
+
+def _tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+    special = manifest.special_tokens
+    return Tokenizer(_read(folder / "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
+
+
+def _template(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
+    path = folder / "chat_template.jinja"
+    if not path.exists():
+        return None
+    special = manifest.special_tokens
+    ids = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
+    return ChatTemplate(
+        _read(path), {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None}
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrigraphError(f"{path}: cannot be read ({error}); export the package again") from error

@@ -1,0 +1,203 @@
+"""The choice of the next token from a row of logits.
+
+Order of the filters, as in transformers and vLLM: penalties, temperature, top-k, top-p, min-p. The random number of a
+position depends on the seed and that position alone, so a text does not depend on how many tokens a step verified.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+
+Floats = NDArray[np.floating[Any]]
+Ids = NDArray[np.int64]
+
+# Vocabulary entries per column when the best logits are searched for: few columns to partition, few survivors.
+_COLUMN = 64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. `temperature` 0 takes the most likely one; `top_k` 0, `top_p` 1 and `min_p` 0 are off.
+
+    Penalties look at the last `penalty_window` tokens of prompt and answer (-1: all, 0: none): `repeat_penalty` divides
+    positive logits and multiplies negative ones, `presence_penalty` is subtracted once, `frequency_penalty` each time.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("temperature", self.temperature >= 0, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("repeat_penalty", 0 < self.repeat_penalty < float("inf"), "above 0"),
+            ("presence_penalty", abs(self.presence_penalty) < float("inf"), "a number"),
+            ("frequency_penalty", abs(self.frequency_penalty) < float("inf"), "a number"),
+            ("penalty_window", self.penalty_window >= -1, "-1 (all), 0 (none) or more"),
+            ("seed", 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
+        )
+        for name, valid, wanted in rules:
+            if not valid:
+                raise TrigraphError(f"{name} is {getattr(self, name)}; it must be {wanted}")
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether any penalty changes logits."""
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        return self.penalty_window != 0 and penalties != (1.0, 0.0, 0.0)
+
+
+class Rows(Protocol):
+    """What a step computed, a row per token: `logits` [rows, vocabulary] and their argmax `tokens` [rows]."""
+
+    @property
+    def logits(self) -> NDArray[np.float32]: ...
+    @property
+    def tokens(self) -> NDArray[np.int64]: ...
+
+
+class Sampler:
+    """Chooses the tokens of one request, in order. `history` is the prompt."""
+
+    def __init__(self, options: Sampling, history: Iterable[int]) -> None:
+        self.options = options
+        self._penalties = Penalties(options, history) if options.penalizes else None
+
+    def pick(self, step: Rows, row: int, position: int) -> int:
+        """The token at `position` of the text, chosen from row `row` of `step`."""
+        if self._penalties is None and self.options.temperature == 0:
+            return int(step.tokens[row])
+        logits = step.logits[row]
+        if self._penalties is not None:
+            logits = self._penalties.apply(logits)
+        token = choose(logits, self.options, position)
+        if self._penalties is not None:
+            self._penalties.add(token)
+        return token
+
+
+class Penalties:
+    """Occurrences of tokens in the window, and what they subtract from logits."""
+
+    def __init__(self, options: Sampling, history: Iterable[int]) -> None:
+        self._options = options
+        window = options.penalty_window
+        self._recent: deque[int] = deque(history, maxlen=None if window < 0 else window)
+        self._counts = Counter(self._recent)
+
+    def add(self, token: int) -> None:
+        """Records a chosen token."""
+        if len(self._recent) == self._recent.maxlen:
+            oldest = self._recent[0]
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+        self._recent.append(token)
+        self._counts[token] += 1
+
+    def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A penalised copy of `logits` [vocabulary]."""
+        options = self._options
+        ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
+        counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+        values = logits[ids]
+        values = np.where(values > 0, values / options.repeat_penalty, values * options.repeat_penalty)
+        values = values - options.presence_penalty - options.frequency_penalty * counts
+        penalized = logits.copy()
+        penalized[ids] = values
+        return penalized
+
+
+def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int:
+    """The token that `options` draw from one row of logits [vocabulary] at `position`."""
+    if options.temperature == 0:
+        return int(logits.argmax())
+    ids, probabilities = distribution(logits, options)
+    cumulative = probabilities.cumsum()
+    index = int(np.searchsorted(cumulative, uniform(options.seed, position) * cumulative[-1], side="right"))
+    return int(ids[min(index, len(ids) - 1)])
+
+
+def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[Ids, NDArray[np.float64]]:
+    """The tokens that survive the filters, most likely first, and their probabilities (not renormalised).
+
+    Without any filter the tokens stay in the order of their ids. Raises TrigraphError when no logit is a finite number.
+    """
+    if options.top_k:
+        ids = top_ids(logits, options.top_k)
+        probabilities = _probabilities(logits[ids], options.temperature)
+    else:
+        ids, probabilities = _likely(logits, _probabilities(logits, options.temperature), options)
+    if options.top_p < 1:
+        kept = int(np.searchsorted(probabilities.cumsum(), options.top_p)) + 1
+        ids, probabilities = ids[:kept], probabilities[:kept]
+    if options.min_p > 0:
+        likely = probabilities >= options.min_p * probabilities.max()
+        ids, probabilities = ids[likely], probabilities[likely]
+    return ids, probabilities
+
+
+def _probabilities(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
+    # No survivor: comparisons with NaN are false.
+    largest = float(logits.max()) if len(logits) else np.nan
+    if not np.isfinite(largest):
+        raise TrigraphError("the model's logits are not finite numbers; are its weights damaged?")
+    weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - largest) / temperature)
+    weights /= weights.sum()
+    return weights
+
+
+def _likely(
+    logits: NDArray[np.float32], probabilities: NDArray[np.float64], options: Sampling
+) -> tuple[Ids, NDArray[np.float64]]:
+    """Enough of the most likely tokens that top-p and min-p cannot ask for more; all of them when both are off."""
+    if options.top_p == 1 and options.min_p == 0:
+        return np.arange(len(logits)), probabilities
+    size = 256
+    while True:
+        ids = top_ids(logits, size)
+        chosen = probabilities[ids]
+        enough = chosen.sum() >= options.top_p or chosen[-1] < options.min_p * chosen[0]
+        if len(ids) == len(logits) or enough:
+            return ids, chosen
+        size *= 16
+
+
+def top_ids(logits: NDArray[np.float32], k: int) -> Ids:
+    """Ids of the `k` largest logits, largest first, ties to the lowest id.
+
+    The k-th largest of the columns' maxima is a bound that at least k logits reach, and hardly more.
+    """
+    size = len(logits)
+    columns = size // _COLUMN
+    if k >= size:
+        ids = np.arange(size)
+    elif k >= columns:
+        ids = np.flatnonzero(logits >= np.partition(logits, size - k)[size - k])
+    else:
+        maxima = logits[: _COLUMN * columns].reshape(_COLUMN, columns).max(axis=0)
+        ids = np.flatnonzero(logits >= np.partition(maxima, columns - k)[columns - k])
+    order = np.argsort(-logits[ids], kind="stable")[:k]
+    return ids[order]
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that depends on its arguments only: word `position` of the Philox stream keyed by `seed`."""
+    return int(np.random.Philox(key=seed, counter=position).random_raw() >> 11) * 2.0**-53

@@ -1,0 +1,146 @@
+"""The graphs of a package as ONNX Runtime sessions, with bindings that stay fixed.
+
+A step fills small arrays and runs: nothing is allocated or bound for a number of tokens and sequences seen before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from trigraph.custom_ops import library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.state import aligned_zeros
+
+Array = NDArray[Any]
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+# Verifies and drafts have few shapes; the odd ends of prompts should not fill memory with bindings.
+_MAX_BINDINGS = 64
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One shape of a step: fill `inputs`, call `run`, read `outputs` (valid until the next run of the same graph)."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Array]
+    run: Callable[[], None]
+
+
+class Graph(Protocol):
+    """A graph that steps can be bound to."""
+
+    def bind(self, tokens: int, sequences: int) -> Binding:
+        """The binding for `tokens` tokens of `sequences` sequences in all."""
+
+
+class Buffers:
+    """An array for each name, made anew when more rows are wanted; views of fewer rows share its memory."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def view(self, name: str, rows: int, columns: tuple[int, ...], dtype: Any) -> Array:
+        """Uninitialised rows of the array `name`."""
+        array = self._arrays.get(name)
+        if array is None or len(array) < rows:
+            capacity = 1 << (rows - 1).bit_length()
+            array = self._arrays[name] = aligned_zeros((capacity, *columns), np.dtype(dtype))
+        return array[:rows]
+
+
+class SessionGraph:
+    """One graph in ONNX Runtime, on state tensors that it reads and writes in place."""
+
+    def __init__(self, session: ort.InferenceSession, state: Mapping[str, Array], pages: int) -> None:
+        """`pages` is the width of the page table."""
+        self._session = session
+        self._pages = pages
+        self._state = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in state.items()}
+        self._buffers = Buffers()
+        self._bindings: OrderedDict[tuple[int, int], Binding] = OrderedDict()
+
+    def bind(self, tokens: int, sequences: int) -> Binding:
+        """The binding for a shape, made at its first use."""
+        key = (tokens, sequences)
+        binding = self._bindings.get(key)
+        if binding is None:
+            binding = self._bindings[key] = self._make(tokens, sequences)
+            if len(self._bindings) > _MAX_BINDINGS:
+                self._bindings.popitem(last=False)
+        else:
+            self._bindings.move_to_end(key)
+        return binding
+
+    def _make(self, tokens: int, sequences: int) -> Binding:
+        # Names of dimensions in the graph contract.
+        sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages}
+        io = self._session.io_binding()
+        inputs, outputs = {}, {}
+        for arg in self._session.get_inputs():
+            value = self._state.get(arg.name.removeprefix("past."))
+            if value is None:
+                inputs[arg.name] = self._buffer("in", arg, sizes)
+                value = ort.OrtValue.ortvalue_from_numpy(inputs[arg.name])
+            io.bind_ortvalue_input(arg.name, value)
+        for arg in self._session.get_outputs():
+            value = self._state.get(arg.name.removeprefix("present."))
+            if value is None:
+                outputs[arg.name] = self._buffer("out", arg, sizes)
+                value = ort.OrtValue.ortvalue_from_numpy(outputs[arg.name])
+            io.bind_ortvalue_output(arg.name, value)
+        session = self._session
+        return Binding(inputs, outputs, lambda: session.run_with_iobinding(io))
+
+    def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Array:
+        rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)
+        return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
+
+
+def open_session(path: Path, weights_folder: Path | None, threads: int) -> ort.InferenceSession:
+    """A session for one graph file; weights are looked for beside it, or in `weights_folder`.
+
+    Raises TrigraphError when ONNX Runtime refuses the graph or its weights.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.register_custom_ops_library(str(library_path("cpu")))
+    # A pool of threads for each session that spins only while the session runs: within 3 % of one shared pool for steps
+    # of a millisecond, and a shared one makes every other session of the process fail that does not join it.
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Weights stay in the mapped file: packing them would copy them once for each session.
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    source: str | bytes = str(path)
+    if weights_folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
+        source = path.read_bytes()
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
+        raise TrigraphError(
+            f"{path}: ONNX Runtime cannot open the graph ({_first_line(error)}); export it again"
+        ) from error
+
+
+def default_threads() -> int:
+    """Physical cores that this process may run on: two threads of one core share its multipliers."""
+    try:
+        cpus = os.sched_getaffinity(0)
+        cores = {Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in cpus}
+        return len(cores)
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

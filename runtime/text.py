@@ -1,0 +1,108 @@
+"""Text to token ids, and ids back to text as they come."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+from functools import lru_cache
+
+from tokenizers import Tokenizer as HFTokenizer
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import byte_alphabet
+
+_BYTE_OF = {character: byte for byte, character in enumerate(byte_alphabet())}
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer. `stop_ids` end a text; `bos_id` starts one where the model asks for that."""
+
+    def __init__(self, json_text: str, stop_ids: Iterable[int] = (), bos_id: int | None = None) -> None:
+        """Raises TrigraphError when `json_text` is not a `tokenizers` description."""
+        try:
+            self._tokenizer = HFTokenizer.from_str(json_text)
+        except Exception as error:  # the package raises bare Exception
+            raise TrigraphError(f"tokenizer.json cannot be read ({error}); export the package again") from error
+        self.stop_ids = frozenset(stop_ids)
+        self.bos_id = bos_id
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        self.token_bytes = lru_cache(maxsize=65536)(self._token_bytes)
+
+    @property
+    def size(self) -> int:
+        """Tokens in the vocabulary."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, start: bool = True) -> list[int]:
+        """Ids of `text`; special tokens written out in it become one id each. `start`: begin with any `bos_id`."""
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return [self.bos_id, *ids] if start and self.bos_id is not None else ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
+        stream = Detokenizer(self)
+        return "".join(map(stream.push, ids)) + stream.flush()
+
+    def text_of(self, token: int) -> str:
+        """The token as the vocabulary spells it."""
+        text = self._tokenizer.id_to_token(token)
+        if text is None:
+            raise TrigraphError(f"token id {token} is not in the vocabulary of {self.size}")
+        return str(text)
+
+    def _token_bytes(self, token: int) -> bytes:
+        added = self._added.get(token)
+        if added is not None:
+            return b"" if added.special else added.content.encode()
+        text = self.text_of(token)
+        # Texts with characters outside of the byte alphabet stand for themselves.
+        return bytes(map(_BYTE_OF.__getitem__, text)) if all(c in _BYTE_OF for c in text) else text.encode()
+
+
+class Detokenizer:
+    """Text of a growing list of ids. A character that several tokens make up appears with the last of them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The characters that `token` completes."""
+        return self._decoder.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        """U+FFFD if the text ends within a character."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Passes text on up to the first of `stops`, and holds back what might be the beginning of one."""
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._stops = tuple(stops)
+        if "" in self._stops:
+            raise TrigraphError("a stop string is empty; give at least one character")
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """The text that is certain not to be part of a stop string."""
+        text = self._held + text
+        found = [index for index in map(text.find, self._stops) if index >= 0]
+        if found:
+            self.found = True
+            self._held = ""
+            return text[: min(found)]
+        held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def flush(self) -> str:
+        """What was held back, when the text ends."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
