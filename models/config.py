@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 
 ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
@@ -134,13 +134,14 @@ def read_config(file: GGUFFile) -> ModelConfig:
     architecture = _Keys(file, "general.").get("architecture", "a string", (str,), None)
     if architecture not in ARCHITECTURES:
         raise TrigraphError(
-            f"{file.paths[0]}: architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+            f"{file.paths[0]}: architecture {quote(architecture)} is not supported; "
+            f"use a model of one of {', '.join(ARCHITECTURES)}"
         )
     keys = _Keys(file, f"{architecture}.")
     for key, neutral in _NEUTRAL.items():
         value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
         if value not in neutral:
-            raise keys.error(key, f"is {value!r}, which is not supported; use a file without it")
+            raise keys.error(key, f"is {quote(value)}, which is not supported; use a file without it")
 
     mtp_layers = keys.integer("nextn_predict_layers", 0, least=0)
     if mtp_layers > 1:

@@ -6,3 +6,9 @@ class TrigraphError(ValueError):
 
     Programs print the text and exit with status 2; anything else that escapes is a defect of trigraph.
     """
+
+
+def quote(value: object) -> str:
+    """A value found in a file, for an error text: on one line and short, whatever it is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."

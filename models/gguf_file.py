@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, quants
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import Header, Tensor, read_header
 
 __all__ = ["GGUFFile", "Tensor"]
@@ -116,5 +116,7 @@ def _read_parts(path: Path) -> list[Header]:
 def _split_key(header: Header, key: str, default: int) -> int:
     value = header.metadata.get(key, default)
     if type(value) is not int:
-        raise TrigraphError(f"{header.path}: key {key!r} is {value!r}, expected an integer; download the file again")
+        raise TrigraphError(
+            f"{header.path}: key {key!r} is {quote(value)}, expected an integer; download the file again"
+        )
     return value

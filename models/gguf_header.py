@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 
 # A header holds the vocabulary and the tensor list: about 11 MB for 250,000 tokens.
 MAX_HEADER_BYTES = 64 << 20
 MAX_DIMENSIONS = 4
+MAX_NAME_BYTES = 1024
 DEFAULT_ALIGNMENT = 32
 
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -117,11 +118,18 @@ class _Cursor:
         self.at += length
         return self.text(self.data[self.at - length : self.at], what)
 
+    def name(self, what: str) -> str:
+        length = self.scalar("<Q", what)
+        if length > MAX_NAME_BYTES:
+            self.fail(f"{what} has {length} bytes, expected at most {MAX_NAME_BYTES}; {_DAMAGED}")
+        self.at -= 8
+        return self.string(what)
+
     def text(self, raw: bytes, what: str) -> str:
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self.fail(f"{what} is not UTF-8 text: {raw[:40]!r}; {_DAMAGED}")
+            self.fail(f"{what} is not UTF-8 text: {quote(raw)}; {_DAMAGED}")
 
     def value(self, what: str) -> Any:
         """The value of a metadata pair, its type first."""
@@ -181,13 +189,13 @@ def _parse(cursor: _Cursor) -> Header:
 
     metadata: dict[str, Any] = {}
     for _ in range(pairs):
-        key = cursor.string("the name of a key")
+        key = cursor.name("the name of a key")
         if key in metadata:
             cursor.fail(f"key {key!r} appears twice; {_DAMAGED}")
         metadata[key] = cursor.value(f"key {key!r}")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        cursor.fail(f"key 'general.alignment' is {alignment!r}, expected a power of two; convert the model again")
+        cursor.fail(f"key 'general.alignment' is {quote(alignment)}, expected a power of two; convert the model again")
 
     described = [_describe_tensor(cursor) for _ in range(tensors)]
     data_offset = -(-cursor.at // alignment) * alignment
@@ -201,7 +209,7 @@ def _parse(cursor: _Cursor) -> Header:
 
 def _describe_tensor(cursor: _Cursor) -> Tensor:
     """A tensor with its offset still relative to the data."""
-    name = cursor.string("the name of a tensor")
+    name = cursor.name("the name of a tensor")
     what = f"tensor {name!r}"
     rank = cursor.scalar("<I", what)
     if not 1 <= rank <= MAX_DIMENSIONS:
