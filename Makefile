@@ -1,0 +1,65 @@
+# make run: set-up, export of the shipped tiny model, text. make test, make lint: the same for the checks.
+# Set-up is remembered by stamp files in .venv, so that a second call starts at once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+SUBPACKAGES := models exporter runtime custom_ops
+CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
+
+TINY := models/tiny/tiny-q8_0.gguf
+PACKAGE := build/tiny
+PROMPT ?= In the beginning
+
+.PHONY: run test lint format clean
+
+run: $(PACKAGE)/manifest.json
+	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96
+
+$(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
+	rm -rf $(PACKAGE)
+	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(TESTS)
+
+# The links give mypy the folders under their import names.
+lint: $(VENV)/.lint
+	mkdir -p build/src/trigraph
+	cd build/src/trigraph && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(filter-out %.txt,$(CXX_SOURCES))
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(filter-out %.txt,$(CXX_SOURCES))
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is missing or older than Python 3.11; name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "error: $(PYTHON) has no venv module; on Debian: apt install python3-venv" >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || \
+	  { echo "error: no C++ compiler ($${CXX:-c++}) found; on Debian: apt install g++" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Build requirements first and no isolation: one cmake for all builds, so that a rebuild compiles what changed only.
+$(VENV)/.build: $(VENV)/.created
+	$(PIP) "scikit-build-core>=1.1" "cmake>=3.22" "ninja>=1.11"
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
+	$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.installed
+	$(PIP) --no-build-isolation --editable ".[$*]"
+	@touch $@
+
+clean:
+	rm -rf build dist
