@@ -39,9 +39,9 @@ format: $(VENV)/.lint
 	$(BIN)/clang-format -i $(filter-out %.txt,$(CXX_SOURCES))
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: $(PYTHON) is missing or older than Python 3.11; name another one: make PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' || \
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "error: $(PYTHON) has no venv module; on Debian: apt install python3-venv" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || \
 	  { echo "error: no C++ compiler ($${CXX:-c++}) found; on Debian: apt install g++" >&2; exit 1; }
