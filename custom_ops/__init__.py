@@ -1,4 +1,4 @@
-"""The operators of the domain `trigraph`: a NumPy reference beside each kernel, and the libraries that hosts register."""
+"""The operators of the domain `trigraph`: a NumPy reference beside each kernel, and the library that hosts register."""
 
 import ctypes
 import os
@@ -25,7 +25,9 @@ def library_path(provider: str = "cpu") -> Path:
         path = Path(folder) / name
         if path.is_file():
             return path
-    raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: reinstall trigraph for this platform")
+    raise TrigraphError(
+        f"operator library {name} not found in {', '.join(folders)}: reinstall trigraph for this platform"
+    )
 
 
 @cache

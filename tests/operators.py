@@ -32,8 +32,8 @@ def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 class Operator:
     """One node in a session: `Operator("BlockMatMul", ...)(x, weight)` -> list of arrays.
 
-    `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only their
-    types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
+    `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only
+    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
     """
 
     def __init__(
@@ -63,7 +63,13 @@ class Operator:
             rank = (x[1] if isinstance(x, tuple) else x).ndim
             infos.append(helper.make_tensor_value_info(name, kind, [None] * rank))
         graph = helper.make_graph(
-            [node], op_type, infos, [helper.make_tensor_value_info(n, ONNX_TYPE[t], None) for n, t in zip(outs, self.output_types, strict=True)]
+            [node],
+            op_type,
+            infos,
+            [
+                helper.make_tensor_value_info(n, ONNX_TYPE[t], None)
+                for n, t in zip(outs, self.output_types, strict=True)
+            ],
         )
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)], ir_version=11
@@ -76,8 +82,8 @@ class Operator:
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def __call__(self, *inputs: Any, output_shapes: Sequence[Sequence[int]] | None = None) -> list[np.ndarray]:
-        """Runs the node. With `output_shapes` the outputs are preallocated and poisoned; an aliased output shares (a copy of)
-        its input's buffer, so that the caller's arrays stay as they are."""
+        """Runs the node. With `output_shapes` the outputs are preallocated and poisoned; an aliased output shares (a copy
+        of) its input's buffer, so that the caller's arrays stay as they are."""
         binding = self.session.io_binding()
         values: dict[int, ort.OrtValue] = {}
         results: list[np.ndarray] = []
@@ -115,6 +121,3 @@ class Operator:
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """True when two arrays hold the same bytes (NaN equals NaN, -0 differs from 0)."""
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
-
-
-
