@@ -82,7 +82,7 @@ class Operator:
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
     def __call__(self, *inputs: Any, output_shapes: Sequence[Sequence[int]] | None = None) -> list[np.ndarray]:
-        """Runs the node. With `output_shapes` the outputs are preallocated and poisoned; an aliased output shares (a copy
+        """Runs the node. With `output_shapes` the outputs are allocated and poisoned; an aliased output shares (a copy
         of) its input's buffer, so that the caller's arrays stay as they are."""
         binding = self.session.io_binding()
         values: dict[int, ort.OrtValue] = {}
