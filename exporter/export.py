@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trigraph.exporter import package
+from trigraph.exporter.folder import check_target, staged
 from trigraph.exporter.graph import GraphBuilder
 from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
 from trigraph.exporter.manifest import SIDE_FILE, Manifest, WeightFile
 from trigraph.exporter.network import Network
+from trigraph.exporter.placement import MODES, bring, locate
 from trigraph.exporter.progress import Progress, silent
 from trigraph.exporter.state import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.weights import Weights
@@ -54,24 +55,27 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
     files = _weight_files(model)
-    package.check_target(out, list(files), referenced=options.weights == "reference")
+    check_target(out, list(files), referenced=options.weights == "reference")
     draft_vocab = (options.draft_vocab or model.config.vocab) if model.config.mtp_layers else None
 
-    with package.staged(out) as folder:
-        placement = package.place(list(files), folder, out, options.weights, progress)
+    placement = locate(list(files), out, options.weights)
+    metadata = model.file.metadata
+    tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
+
+    with staged(out) as folder:
         weights = Weights(model, placement.locations, placement.side_location)
         graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
+        bring(placement.locations, folder, options.weights, progress)
         weight_files = [WeightFile.of(path, placement.locations[path], size) for path, size in files.items()]
         if weights.side_bytes:
             weights.write_side_file(folder / SIDE_FILE, progress)
             weight_files.append(WeightFile.of(folder / SIDE_FILE, placement.side_location, _SIDE_HEADER_BYTES))
-        metadata = model.file.metadata
-        (folder / "tokenizer.json").write_text(tokenizer_json(metadata), encoding="utf-8")
-        if (template := chat_template(metadata)) is not None:
+        (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+        if template is not None:
             (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
         manifest = Manifest(
             config=model.config,
-            special_tokens=special_tokens(metadata),
+            special_tokens=special,
             graphs=graphs,
             state=state_tensors(model.config, options.kv_type),
             weight_files=tuple(weight_files),
@@ -113,7 +117,7 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activations, ACTIVATIONS),
-        ("weights", options.weights, package.MODES),
+        ("weights", options.weights, MODES),
     ):
         if value not in known:
             raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")

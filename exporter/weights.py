@@ -74,7 +74,7 @@ class Weights:
         if tensor.type in FLOAT_TYPES or tensor.type in BLOCK_TYPES:
             placed = self._in_gguf(tensor)
         else:
-            placed = self._converted(tensor, "Q8_0" if tensor.shape[-1] % 32 == 0 else "BF16")
+            placed = self._converted(tensor, "Q8_0")  # blocks of the types in question are multiples of its 32
         shape = placed.shape if len(placed.shape) > 1 else (1, *placed.shape)
         if rows is not None and rows < shape[0]:
             name, shape = f"{name}[:{rows}]", (rows, *shape[1:])

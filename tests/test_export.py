@@ -24,7 +24,7 @@ from trigraph.models.reference import Reference
 
 ARCHITECTURES: tuple[Architecture, ...] = ("qwen35", "qwen35moe", "qwen3next")
 K, PAGE = 8, 64
-TYPES = {
+TYPES: dict[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.FLOAT16: "float16",
     TensorProto.INT64: "int64",
@@ -228,7 +228,7 @@ class Host:
         sizes = {"slots": slots, "pages": pages}
         self.state = {
             tensor.name: ort.OrtValue.ortvalue_from_numpy(
-                np.zeros([sizes.get(str(dim), dim) for dim in tensor.dims], tensor.dtype)
+                np.zeros([sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims], tensor.dtype)
             )
             for tensor in self.manifest.state
         }
@@ -280,6 +280,15 @@ def write_case(case: str, folder: Path) -> Model:
             write_random(path, "qwen35", preset="nano")
     elif case == "fused, tied, Q8_0":
         write_random(path, "qwen35moe", preset="nano", fused=True, tied=True, dtype="Q8_0")
+    elif case == "k-quants":
+        types = {
+            "*ffn_down*": "Q6_K",
+            "*ffn_up*": "Q5_K",
+            "token_embd*": "Q5_K",
+            "output*": "Q6_K",
+            "*ssm_out*": "Q8_0",
+        }
+        write_random(path, "qwen3next", preset="blocks", dtype="Q4_K", types=types)
     elif case == "separate head":
         write_random(path, "qwen35", preset="nano", mtp=False)
         mtp = write_random(folder / "mtp-model.gguf", "qwen35", preset="nano", mtp="only")
@@ -294,7 +303,7 @@ def write_case(case: str, folder: Path) -> Model:
 
 
 @pytest.mark.parametrize(
-    "case", [*ARCHITECTURES, "own head", "fused, tied, Q8_0", "separate head", "listed layers, split"]
+    "case", [*ARCHITECTURES, "own head", "fused, tied, Q8_0", "k-quants", "separate head", "listed layers, split"]
 )
 def test_against_the_specification(case: str, tmp_path: Path, operator_library: Path) -> None:
     """Two ragged sequences: prefill in two chunks, a verify, a verify that commits part of it, a chain of drafts."""
@@ -364,7 +373,7 @@ def test_without_a_head_runs(tmp_path: Path, operator_library: Path) -> None:
     export(source, tmp_path / "package", ExportOptions(kv_type="f16"))
     model, host = open_model(source), Host(tmp_path / "package", operator_library)
     ids = np.arange(9)
-    one = {"page_table": [[0]], "past_lens": [0], "accepted": [0], "slots_in": [0], "slots_out": [0]}
+    one: dict[str, Any] = {"page_table": [[0]], "past_lens": [0], "accepted": [0], "slots_in": [0], "slots_out": [0]}
     hidden = np.zeros((1, model.config.hidden))
     out = host.run("prefill", input_ids=ids, cu_seqlens=[0, 9], prev_hidden=hidden, **one)
     np.testing.assert_allclose(out["logits"][0], Reference(model).trunk(ids)[1][-1], rtol=0, atol=0.02)
@@ -374,7 +383,7 @@ def test_draft_among_the_first_tokens(tmp_path: Path, operator_library: Path) ->
     """`draft_vocab` takes the likeliest of the first rows, and its probability among them."""
     source = write_random(tmp_path / "model.gguf", "qwen35", preset="nano")
     model = open_model(source)
-    inputs = {
+    inputs: dict[str, Any] = {
         "input_ids": [5, 6, 7],
         "prev_hidden": np.random.default_rng(0).standard_normal((3, model.config.hidden)),
         "cu_seqlens": [0, 3],

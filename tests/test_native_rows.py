@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +96,7 @@ def test_native_part_of_verify(geometry: str, tmp_path: Path) -> None:
         assert rows_that_differ(model, feeds, threads) == []
 
 
-def unary(op_type: str, width: int, constants: Mapping[str, Array], **attributes: int) -> onnx.ModelProto:
+def unary(op_type: str, width: int, constants: Mapping[str, Array], **attributes: Any) -> onnx.ModelProto:
     """One operator on x [T, width], with any further inputs constant."""
     node = helper.make_node(op_type, ["x", *constants], ["y"], **attributes)
     dtype = TensorProto.INT64 if op_type == "ArgMax" else TensorProto.FLOAT
