@@ -109,7 +109,7 @@ class GraphCost:
 
     def _bytes(self, name: str) -> int:
         weight = self._weights[name]
-        return math.prod(weight.dims) * _ELEMENT_BYTES[weight.data_type]
+        return int(math.prod(weight.dims)) * _ELEMENT_BYTES[weight.data_type]
 
     def _products(self, node: onnx.NodeProto, kind: str, weight: str, rows: float) -> Cost:
         attributes = {a.name: a.s.decode() for a in node.attribute if a.type == onnx.AttributeProto.STRING}

@@ -11,7 +11,9 @@ from trigraph.models.errors import TrigraphError
 
 
 class LlamaCpp:
-    """A model in llama.cpp. Each call returns when its logits are there."""
+    """A model in llama.cpp; see Contender."""
+
+    name = "llama.cpp"
 
     def __init__(self, path: Path, threads: int, context: int, chunk: int = 512) -> None:
         try:
@@ -26,13 +28,13 @@ class LlamaCpp:
         self._model = self._api.llama_model_load_from_file(str(path).encode(), parameters)
         if not self._model:
             raise TrigraphError(f"{path}: llama.cpp cannot load this file")
-        self.hidden = int(self._api.llama_model_n_embd(self._model))
+        self._hidden = int(self._api.llama_model_n_embd(self._model))
         self._chunk = chunk
         self._trunk = self._context(threads, context, kind=0)
         has_mtp = self._api.llama_model_n_layer_nextn(self._model) > 0
         self._head = self._context(threads, context, kind=1) if has_mtp else None
         self._head_position = 0
-        self.position = 0
+        self._position = 0
 
     def _context(self, threads: int, context: int, kind: int) -> Any:
         parameters = self._api.llama_context_default_params()
@@ -47,38 +49,42 @@ class LlamaCpp:
         return made
 
     def reset(self) -> None:
-        """Forget the text."""
+        """See Contender."""
         self._api.llama_memory_clear(self._api.llama_get_memory(self._trunk), True)
-        self.position = 0
+        self._position = 0
 
-    def forward(self, tokens: Sequence[int], all_logits: bool = True) -> None:
-        """One forward of the trunk at the end of the text, with the logits of every row or of the last one."""
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """See Contender."""
         for start in range(0, len(tokens), self._chunk):
             part = tokens[start : start + self._chunk]
             last = start + len(part) == len(tokens)
-            batch = self._api.llama_batch_init(len(part), 0, 1)
-            batch.n_tokens = len(part)
-            for i, token in enumerate(part):
-                batch.token[i] = token
-                batch.pos[i] = self.position + i
-                batch.n_seq_id[i] = 1
-                batch.seq_id[i][0] = 0
-                batch.logits[i] = all_logits or (last and i == len(part) - 1)
-            status = self._api.llama_decode(self._trunk, batch)
-            self._api.llama_batch_free(batch)
-            if status:
-                raise TrigraphError(f"llama_decode failed with status {status}")
-            self.position += len(part)
+            self._decode(part, [last and i == len(part) - 1 for i in range(len(part))])
         self._api.llama_synchronize(self._trunk)
 
-    def logits(self, row: int, vocab: int) -> np.ndarray:
-        """Logits of one row of the last forward: float32 [vocab]."""
-        return np.ctypeslib.as_array(self._api.llama_get_logits_ith(self._trunk, row), (vocab,)).copy()
+    def verify(self, tokens: Sequence[int]) -> None:
+        """See Contender."""
+        self._decode(tokens, [True] * len(tokens))
+        self._api.llama_synchronize(self._trunk)
+
+    def _decode(self, tokens: Sequence[int], wants_logits: Sequence[bool]) -> None:
+        batch = self._api.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = self._position + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = wants_logits[i]
+        status = self._api.llama_decode(self._trunk, batch)
+        self._api.llama_batch_free(batch)
+        if status:
+            raise TrigraphError(f"llama_decode failed with status {status}")
+        self._position += len(tokens)
 
     def draft(self, token: int) -> None:
-        """One draft step of the MTP head with an arbitrary hidden state; its cost does not depend on the values."""
-        state = np.full(self.hidden, 0.5, np.float32)
-        row = self._api.llama_embd(state.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, self.hidden)
+        """See Contender. The hidden state is arbitrary: the cost does not depend on its values."""
+        state = np.full(self._hidden, 0.5, np.float32)
+        row = self._api.llama_embd(state.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, self._hidden)
         position = self._api.llama_pos(self._head_position)
         batch = self._api.llama_batch_ext_init(self._head)
         index = self._api.llama_batch_ext_add_token(batch, 0, token)
@@ -97,5 +103,5 @@ class LlamaCpp:
 
     @property
     def has_mtp(self) -> bool:
-        """Whether the file holds an MTP head that llama.cpp loaded."""
+        """See Contender."""
         return self._head is not None

@@ -1,0 +1,55 @@
+"""How many distinct experts the tokens of a verify choose: the routers of the verify graph, run on the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from trigraph.exporter.manifest import Manifest
+from trigraph.runtime.bench.cost import GraphCost
+from trigraph.runtime.sessions import session_options
+
+
+class ExpertCounter:
+    """The verify graph with the chosen expert ids as its only outputs, on a state of its own."""
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        self._nodes = GraphCost(folder / "verify.onnx").expert_nodes()
+        if not self._nodes:
+            return
+        model = onnx.load(str(folder / "verify.onnx"), load_external_data=False)
+        del model.graph.output[:]
+        for ids in self._nodes.values():
+            model.graph.output.add(name=ids).type.tensor_type.elem_type = onnx.TensorProto.INT64
+        options = session_options(threads, folder if manifest.weights_folder is None else Path(manifest.weights_folder))
+        self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._state = {
+            f"past.{tensor.name}": np.zeros([1 if isinstance(d, str) else d for d in tensor.dims], tensor.dtype)
+            for tensor in manifest.state
+            if "verify" in tensor.graphs
+        }
+
+    def count(self, draws: Sequence[Sequence[int]]) -> Mapping[str, float]:
+        """Mean number of distinct experts a draw, by the name of the expert node; each draw is a text of its own."""
+        if not self._nodes:
+            return {}
+        counts = dict.fromkeys(self._nodes, 0.0)
+        for tokens in draws:
+            one = np.zeros(1, np.int32)
+            inputs = {
+                "input_ids": np.array(tokens, np.int64),
+                "cu_seqlens": np.array([0, len(tokens)], np.int32),
+                "past_lens": one,
+                "accepted": one,
+                "slots_in": one,
+                "slots_out": one,
+                "page_table": one[:, None],
+            }
+            chosen = self._session.run(list(self._nodes.values()), inputs | self._state)
+            for name, ids in zip(self._nodes, chosen, strict=True):
+                counts[name] += len(np.unique(ids)) / len(draws)
+        return counts

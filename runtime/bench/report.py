@@ -1,0 +1,104 @@
+"""The figures of a run: a table for people, JSON for scripts, a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.machine import Machine
+
+
+@dataclass(frozen=True)
+class Result:
+    """Times of one kind of step in one engine."""
+
+    engine: str
+    name: str  # "prefill", "decode", "verify", "draft" or "generate"
+    k: int  # tokens of the step, of the text for prefill and generate
+    context: int  # positions before the step
+    threads: int
+    median_ms: float
+    min_ms: float
+    max_ms: float
+    tokens_per_s: float  # at the median
+    bytes: float | None = None  # that the step must move
+    floor_ms: float | None = None  # the roofline: the larger of bytes over bandwidth and products over multiply rate
+    roofline: float | None = None  # fraction of it reached: floor over median
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run: the machine and what was measured on it."""
+
+    machine: Machine
+    model: str
+    results: Sequence[Result]
+
+    def as_json(self) -> dict[str, Any]:
+        """The machine, and a list of results."""
+        return asdict(self)
+
+    def table(self) -> Table:
+        """The figures, one step a line, the peer's time beside ours."""
+        machine = self.machine
+        table = Table(title=self.model)
+        table.caption = (
+            f"{machine.processor}, {machine.instruction_set}, {machine.threads} threads, load {machine.load:.2f}; "
+            f"reads {machine.read_gb_s:.1f} GB/s, multiplies {machine.float32_gmac_s:.0f} (float32) "
+            f"and {machine.int8_gmac_s:.0f} (int8) G/s"
+        )
+        headings = (
+            "engine",
+            "step",
+            "tokens",
+            "context",
+            "ms median",
+            "min",
+            "max",
+            "tokens/s",
+            "MB",
+            "of roofline",
+            "",
+        )
+        for index, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if index in (0, 1, len(headings) - 1) else "right")
+        for r in self.results:
+            table.add_row(
+                r.engine,
+                r.name,
+                str(r.k),
+                str(r.context),
+                *(f"{ms:.2f}" for ms in (r.median_ms, r.min_ms, r.max_ms)),
+                f"{r.tokens_per_s:.1f}",
+                "" if r.bytes is None else f"{r.bytes / 1e6:.1f}",
+                "" if r.roofline is None else f"{r.roofline:.2f}",
+                r.note,
+            )
+        return table
+
+    def plot(self, path: Path) -> None:
+        """Time of a verify against its tokens: ours, the roofline, the peer. Needs matplotlib."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise TrigraphError("--plot needs matplotlib: pip install matplotlib") from None
+        if path.suffix not in (".png", ".svg"):
+            raise TrigraphError(f"{path}: a plot is a .png or .svg file")
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        steps = [r for r in self.results if r.name in ("decode", "verify")]
+        for engine in dict.fromkeys(r.engine for r in steps):
+            mine = sorted((r for r in steps if r.engine == engine), key=lambda r: r.k)
+            axes.plot([r.k for r in mine], [r.median_ms for r in mine], marker="o", label=engine)
+            if mine[0].floor_ms is not None:
+                axes.plot([r.k for r in mine], [r.floor_ms for r in mine], linestyle="--", label="roofline")
+        axes.set(xlabel="tokens in a step", ylabel="milliseconds", title=self.model)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        figure.savefig(path)

@@ -1,0 +1,216 @@
+"""Times the steps of a package: medians over repetitions in which the engines take turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from trigraph.exporter.manifest import Manifest
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.contender import Contender, Trigraph
+from trigraph.runtime.bench.cost import Cost, GraphCost, Step
+from trigraph.runtime.bench.experts import ExpertCounter
+from trigraph.runtime.bench.llama_cpp import LlamaCpp
+from trigraph.runtime.bench.machine import Machine, measure_machine
+from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.report import Report, Result
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.governor import Costs, Governor
+from trigraph.runtime.loading import load
+from trigraph.runtime.sampling import Sampler, Sampling
+from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
+
+_DRAWS = 8  # random token draws over which distinct experts are averaged
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to time. `accept` replaces the model's drafts by ones that are right with that probability."""
+
+    prompt: int = 512
+    tokens: int = 128
+    depths: tuple[int, ...] = (1, 2, 4, 8)
+    threads: int = 1
+    repetitions: int = 10
+    accept: float | None = None
+    versus_llama_cpp: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("prompt", self.prompt), ("threads", self.threads), ("repetitions", self.repetitions)):
+            if value < 1:
+                raise TrigraphError(f"{name} is {value}; it must be 1 or more")
+        if self.accept is not None and not 0 <= self.accept <= 1:
+            raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
+
+
+def bench(folder: Path, options: BenchOptions) -> Report:
+    """Times a package and, if asked for, llama.cpp on the same file.
+
+    Raises TrigraphError when a number of tokens is out of the package's range, or the peer is not installed.
+    """
+    manifest = Manifest.read(folder)
+    if not all(1 <= k <= manifest.max_pending for k in options.depths):
+        raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
+    machine = measure_machine(options.threads)
+    steps = sum(options.depths) + manifest.max_pending
+    context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
+    if context > manifest.max_context:
+        raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
+    engine = load(folder, threads=options.threads, context=context, chunk=max(options.prompt, 1))
+    contenders: list[Contender] = [Trigraph(engine)]
+    if options.versus_llama_cpp:
+        weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
+        file = weights / manifest.weight_files[0].location
+        contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
+    timer = _Timer(folder, manifest, machine, options)
+    results = [*timer.prefills(contenders), *timer.steps(contenders)]
+    if options.tokens:
+        results += timer.generations(engine)
+    return Report(machine, manifest.config.name, results)
+
+
+class _Timer:
+    def __init__(self, folder: Path, manifest: Manifest, machine: Machine, options: BenchOptions) -> None:
+        self._folder, self._manifest, self._machine, self._options = folder, manifest, machine, options
+        self._random = np.random.default_rng(0)
+        self._experts = ExpertCounter(folder, manifest, options.threads)
+        self._prompt = self._draw(options.prompt)
+
+    def prefills(self, contenders: Sequence[Contender]) -> Iterator[Result]:
+        """A prompt at the start of a text."""
+        times: dict[str, list[float]] = {c.name: [] for c in contenders}
+        for turn in range(1 + max(2, self._options.repetitions // 4)):
+            for contender in contenders:
+                contender.reset()
+                seconds = _seconds(lambda c=contender: c.prefill(self._prompt))  # type: ignore[misc]
+                if turn:  # the first one touches the weights and allocates
+                    times[contender.name].append(seconds)
+        for name, seconds_ in times.items():
+            yield self._result(name, "prefill", len(self._prompt), 0, seconds_)
+
+    def steps(self, contenders: Sequence[Contender]) -> Iterator[Result]:
+        """Verifies of each depth, and draft steps, after the prompt."""
+        verifies: dict[tuple[str, int], list[float]] = {}
+        drafts: dict[str, list[float]] = {}
+        for turn in range(self._options.repetitions + 1):
+            for k in self._options.depths:
+                tokens = self._draw(k)
+                for contender in contenders:
+                    seconds = _seconds(lambda c=contender, t=tokens: c.verify(t))  # type: ignore[misc]
+                    if turn:
+                        verifies.setdefault((contender.name, k), []).append(seconds)
+            for contender in contenders:
+                if contender.has_mtp:
+                    contender.draft(1)  # makes up for the entries of the verifies before
+                    seconds = _seconds(lambda c=contender: c.draft(1))  # type: ignore[misc]
+                    if turn:
+                        drafts.setdefault(contender.name, []).append(seconds)
+        for (name, k), seconds_ in verifies.items():
+            yield self._result(name, "decode" if k == 1 else "verify", k, len(self._prompt), seconds_)
+        for name, seconds_ in drafts.items():
+            yield self._result(name, "draft", 1, len(self._prompt), seconds_)
+
+    def generations(self, engine: Engine) -> Iterator[Result]:
+        """Greedy texts: plain, then speculative with the governor's choice of depth."""
+        depth: Depth = FixedDepth(0, "plain")
+        seconds, text, _ = self._generate(engine, NoDrafter(), depth)
+        yield self._result("trigraph", "generate", len(text), len(self._prompt), [seconds], "plain")
+        if not engine.steps.can_draft:
+            return
+        drafter: Drafter = MTPDrafter(engine.steps, floor=0.0)
+        if self._options.accept is not None:
+            drafter = ReplayDrafter(engine.steps, [*self._prompt, *text], self._options.accept)
+        governor = Governor(Costs(), self._manifest.max_pending - 1)
+        seconds, again, accepted = self._generate(engine, drafter, governor)
+        if again != text:
+            raise RuntimeError("speculation changed the text: this is a defect, please report it")
+        yield self._result(
+            "trigraph",
+            "generate",
+            len(text),
+            len(self._prompt),
+            [seconds],
+            f"{accepted}, speculation {governor.report()}",
+        )
+
+    def _generate(self, engine: Engine, drafter: Drafter, depth: Depth) -> tuple[float, list[int], str]:
+        """Seconds without the prompt, the tokens, and what was accepted."""
+        steps = engine.steps
+        sequence = steps.new_sequence()
+        sampler = Sampler(Sampling(temperature=0), self._prompt)
+        answer = _Answer(self._options.tokens)
+        token = sampler.pick(steps.prefill([sequence], [self._prompt]), 0, len(self._prompt))
+        answer.push(token)
+        started = time.perf_counter()
+        rounds = list(decode(steps, sequence, token, sampler, drafter, depth, answer))
+        seconds = time.perf_counter() - started
+        steps.release(sequence)
+        accepted, drafted = sum(r.accepted for r in rounds), sum(r.drafted for r in rounds)
+        return seconds, answer.tokens, f"accepted {accepted}/{drafted}"
+
+    def _draw(self, count: int) -> list[int]:
+        vocab = self._manifest.config.vocab
+        return [int(token) for token in self._random.integers(0, vocab, count)]
+
+    @cache  # noqa: B019 - one timer lives as long as a run
+    def _cost(self, name: str, k: int, context: int) -> Cost | None:
+        if name not in ("decode", "verify", "draft"):
+            return None
+        graph = GraphCost(self._folder / ("draft.onnx" if name == "draft" else "verify.onnx"))
+        if name == "draft":  # one token chooses as many experts as the router gives it
+            experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
+        else:
+            experts = self._experts.count([self._draw(k) for _ in range(_DRAWS)])
+        return graph.of(Step(tokens=k, sequences=1, context=context, experts=experts))
+
+    def _result(self, engine: str, name: str, k: int, context: int, seconds: Sequence[float], note: str = "") -> Result:
+        median = statistics.median(seconds)
+        cost = self._cost(name, k, context)
+        floor = None
+        if cost is not None:
+            floor = self._machine.floor_ms(cost.bytes, cost.float32_products, cost.int8_products)
+        return Result(
+            engine=engine,
+            name=name,
+            k=k,
+            context=context,
+            threads=self._options.threads,
+            median_ms=1e3 * median,
+            min_ms=1e3 * min(seconds),
+            max_ms=1e3 * max(seconds),
+            tokens_per_s=k / median,
+            bytes=None if cost is None else cost.bytes,
+            floor_ms=floor,
+            roofline=None if floor is None else floor / (1e3 * median),
+            note=note,
+        )
+
+
+class _Answer:
+    """A text of a fixed length; see Answer."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens: list[int] = []
+        self._limit = limit
+
+    @property
+    def left(self) -> int:
+        """See Answer."""
+        return self._limit - len(self.tokens)
+
+    def push(self, token: int) -> bool:
+        """See Answer."""
+        self.tokens.append(token)
+        return not self.left
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
