@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from trigraph.exporter.manifest import FILE_NAME, GRAPHS, SIDE_FILE, is_package
 from trigraph.models.errors import TrigraphError
@@ -58,10 +62,11 @@ def staged(out: Path) -> Iterator[Path]:
     stage = _beside(out, "partial")
     missing = [folder for folder in out.parents if not folder.exists()]
     try:
-        stage.mkdir(parents=True)
-        yield stage
-        _sync(stage)
-        _replace(out, stage)
+        with _unwinding_on_sigterm():
+            stage.mkdir(parents=True)
+            yield stage
+            _sync(stage)
+            _replace(out, stage)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
         for folder in missing:
@@ -72,6 +77,24 @@ def staged(out: Path) -> Iterator[Path]:
                 f"{out}: cannot be written: {error.strerror or error}; choose another output folder"
             ) from error
         raise
+
+
+@contextmanager
+def _unwinding_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, where it would end the process on the spot and leave a folder behind."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours:  # only the main thread may set handlers, and a host's own one stays
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _replace(out: Path, stage: Path) -> None:

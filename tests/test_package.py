@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -204,6 +205,25 @@ def test_replacement(source: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == {"package"}
     assert Manifest.read(tmp_path / "package").max_context == 200
     assert (tmp_path / "package/model.gguf").samefile(source)
+
+
+_STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from trigraph.exporter import ExportOptions, export
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stop = lambda *step: os.kill(os.getpid(), int(sys.argv[3]))
+export(Path(sys.argv[1]), Path(sys.argv[2]), ExportOptions(weights="copy"), stop)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_by_a_signal(number: signal.Signals, source: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _STOPPED, str(source), str(tmp_path / "package"), str(int(number))]
+    run = subprocess.run(command, capture_output=True, check=False)
+    assert run.returncode in (-number, 128 + number)
+    assert names(tmp_path) == set()
 
 
 def test_interrupted_after_the_replacement(source: Path, tmp_path: Path) -> None:
