@@ -62,6 +62,7 @@ class Governor:
         self._right = [0.0] * deepest
         self._tried = [0.0] * deepest
         self._depths: list[int] = []
+        self._parked = False
         self._pause = _FIRST_PAUSE
         self._resting = 0  # plain rounds left before the next try
         self._trying = 0  # rounds of a try left
@@ -88,7 +89,7 @@ class Governor:
         mean = sum(speculative) / len(speculative)
         parked = len(self._depths) - len(speculative)
         text = f"on, {mean:.1f} drafts a round"
-        if self._resting:
+        if self._parked:
             text = f"parked: drafting does not pay at {self._rate(0):.0%} accepted"
         return text + (f", {parked} of {len(self._depths)} rounds plain" if parked else "")
 
@@ -102,7 +103,7 @@ class Governor:
             return 0
         best = max(range(min(self._deepest, self._costs.deepest) + 1), key=self._speed)
         if best and self._speed(best) > _MARGIN * self._speed(0):
-            self._pause, self._trying = _FIRST_PAUSE, 0
+            self._parked, self._pause, self._trying = False, _FIRST_PAUSE, 0
             self._speculative += 1
             if self._speculative % _PLAIN_EVERY == 0:
                 return 0
@@ -110,7 +111,7 @@ class Governor:
         if self._trying:
             self._trying -= 1
             return 1
-        self._resting = self._pause
+        self._parked, self._resting = True, self._pause
         self._pause = min(2 * self._pause, _LAST_PAUSE)
         return 0
 

@@ -80,23 +80,21 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
         raise TrigraphError(f"{error.filename}: cannot be read: {error.strerror}") from error
     choices = {name: str(value) for name, value in dataclasses.asdict(options).items()}
     identity = json.dumps([stamp[0][0], choices], sort_keys=True)
-    folder = _cache_home() / f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    entry = _cache_home() / f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    package, stamp_file = entry / "package", entry / "source.json"
     current = json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
-    if not _is_current(folder, current):
-        exporter.export(source, folder, options, progress)
-        (folder / _STAMP).write_text(current, encoding="utf-8")
-    return folder
+    if not _is_current(package, stamp_file, current):
+        exporter.export(source, package, options, progress)
+        stamp_file.write_text(current, encoding="utf-8")
+    return package
 
 
-_STAMP = "source.json"
-
-
-def _is_current(folder: Path, stamp: str) -> bool:
+def _is_current(package: Path, stamp_file: Path, stamp: str) -> bool:
     """Whether the cached package was made of this very file; its manifest also knows the hash of the file's header."""
     try:
-        if (folder / _STAMP).read_text(encoding="utf-8") != stamp:
+        if stamp_file.read_text(encoding="utf-8") != stamp:
             return False
-        Manifest.read(folder)
+        Manifest.read(package)
     except (OSError, TrigraphError):
         return False
     return True

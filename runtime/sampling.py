@@ -43,7 +43,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         rules = (
-            ("temperature", self.temperature >= 0, "0 or more"),
+            ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
             ("top_k", self.top_k >= 0, "0 (off) or more"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),

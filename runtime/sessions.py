@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import onnxruntime as ort  # type: ignore[import-untyped]
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_path
@@ -106,10 +106,10 @@ class SessionGraph:
         return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
 
 
-def open_session(path: Path, weights_folder: Path | None, threads: int) -> ort.InferenceSession:
-    """A session for one graph file; weights are looked for beside it, or in `weights_folder`.
+def session_options(threads: int, weights_folder: Path | None) -> ort.SessionOptions:
+    """The options of every session: our operators, `threads` threads, weights mapped and not packed.
 
-    Raises TrigraphError when ONNX Runtime refuses the graph or its weights.
+    With `weights_folder` the graph must be given as bytes; its weights are looked for there.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -120,10 +120,18 @@ def open_session(path: Path, weights_folder: Path | None, threads: int) -> ort.I
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Weights stay in the mapped file: packing them would copy them once for each session.
     options.add_session_config_entry("session.disable_prepacking", "1")
-    source: str | bytes = str(path)
     if weights_folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
-        source = path.read_bytes()
+    return options
+
+
+def open_session(path: Path, weights_folder: Path | None, threads: int) -> ort.InferenceSession:
+    """A session for one graph file; weights are looked for beside it, or in `weights_folder`.
+
+    Raises TrigraphError when ONNX Runtime refuses the graph or its weights.
+    """
+    source = str(path) if weights_folder is None else path.read_bytes()
+    options = session_options(threads, weights_folder)
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own

@@ -40,6 +40,7 @@ class Sequence:
         self.pending: list[int] = []  # verified, neither kept nor rejected yet
         self.accepted = 0  # tokens of the last verify that the next step commits to the recurrent state
         self.entries = 0  # leading entries of the MTP cache that come from true hidden states
+        self.draft_token = -1  # of the last one of these, while it is not committed
         self.drafted = 0  # entries after those, chained on the head's own hidden states
         self.slot = slot
         self.pages = np.zeros(limits.pages, np.int32)
@@ -96,6 +97,7 @@ class State:
         child = Sequence(self.slots.share(parent.slot), limits)
         child.tokens, child.pending = parent.tokens.copy(), parent.pending.copy()
         child.accepted, child.entries, child.drafted = parent.accepted, parent.entries, parent.drafted
+        child.draft_token = parent.draft_token
         child.hiddens, child.damaged = parent.hiddens.copy(), parent.damaged
         for index in range(settled):
             child.pages[index] = self.pages.share(int(parent.pages[index]))

@@ -118,6 +118,9 @@ class Steps:
         if not 0 <= count <= len(sequence.pending):
             raise TrigraphError(f"accept of {count} tokens, but {len(sequence.pending)} are pending")
         sequence.tokens += sequence.pending[:count]
+        if not count or sequence.pending[0] != sequence.draft_token:
+            # The entry of the drafted token is of no use: another one stands, or will stand, in its place.
+            sequence.entries = min(sequence.entries, sequence.length - count)
         sequence.pending = []
         sequence.accepted = count
         if self._draft is None:
@@ -138,8 +141,9 @@ class Steps:
             pieces.append([*sequence.tokens[sequence.entries :], token])
             hiddens.append(sequence.hiddens.span(sequence.entries - 1, sequence.length))
         result = self._run_draft(sequences, pieces, hiddens, [sequence.entries for sequence in sequences])
-        for sequence in sequences:
+        for i, sequence in enumerate(sequences):
             sequence.entries, sequence.drafted = sequence.length + 1, 0
+            sequence.draft_token = pieces[i][-1]
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         return result
 

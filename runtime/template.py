@@ -101,7 +101,7 @@ def _bounded() -> Iterator[None]:
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if time.monotonic() > deadline:
-            raise SecurityError(f"it runs for more than {_MAX_SECONDS:.0f} s")
+            raise SecurityError(f"it runs for more than {_MAX_SECONDS:g} s")
         if (peak_memory() or 0) > most:
             raise SecurityError(f"it takes more than {_MAX_MEMORY >> 20} MiB of memory")
         return trace

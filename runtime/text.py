@@ -35,7 +35,10 @@ class Tokenizer:
 
     def encode(self, text: str, *, start: bool = True) -> list[int]:
         """Ids of `text`; special tokens written out in it become one id each. `start`: begin with any `bos_id`."""
-        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        try:
+            ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        except TypeError as error:  # the package's answer to lone surrogates
+            raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return [self.bos_id, *ids] if start and self.bos_id is not None else ids
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,0 +1,279 @@
+"""The command `trigraph`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from trigraph.exporter import ExportOptions, describe, is_package
+from trigraph.exporter import export as export_package
+from trigraph.models.errors import TrigraphError
+from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.synth import QUANTS, write_synthetic
+from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.console import interact, progress_bars, say, stream
+
+app = typer.Typer(
+    help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_USER_ERROR, _INTERRUPTED = 2, 130
+_DEFAULTS = Sampling()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"trigraph {version('trigraph')}")
+        except PackageNotFoundError:
+            print("trigraph (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def _main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    model: Annotated[
+        Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file, exported to a cache.")
+    ],
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Text to answer; - reads stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="File with the text to answer.")] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n", "--n-predict", "--max-tokens", help="Most tokens to generate; -1: until the context is full."
+        ),
+    ] = -1,
+    context: Annotated[
+        int | None,
+        typer.Option("-c", "--ctx-size", help="Most tokens of a text (default: the package's limit, up to 32768)"),
+    ] = None,
+    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Of the random numbers; -1: a new one each time.")] = -1,
+    temperature: Annotated[float, typer.Option("--temp", "--temperature", help="0: greedy.")] = _DEFAULTS.temperature,
+    top_k: Annotated[int, typer.Option(help="0: off.")] = _DEFAULTS.top_k,
+    top_p: Annotated[float, typer.Option(help="1: off.")] = _DEFAULTS.top_p,
+    min_p: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.min_p,
+    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = _DEFAULTS.repeat_penalty,
+    presence_penalty: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.presence_penalty,
+    frequency_penalty: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.frequency_penalty,
+    repeat_last_n: Annotated[
+        int, typer.Option(help="Tokens that penalties look at; -1: all.")
+    ] = _DEFAULTS.penalty_window,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="Text that ends the answer; may be repeated.")
+    ] = None,
+    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of a chat.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")] = False,
+    spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Speculative decoding; the text is the same.")] = True,
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="Tokens to draft each round (default: as many as pay, by measurement)")
+    ] = None,
+    draft_p_min: Annotated[
+        float | None, typer.Option(help="A draft less likely than this is not verified (default: 0)")
+    ] = None,
+    mtp: Annotated[
+        Path | None, typer.Option(help="GGUF file with the MTP head, beside a MODEL.gguf without one.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: text, ids, stats.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after stop tokens.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say what is loaded, and how.")] = False,
+) -> None:
+    """Generate text: to stdout as it comes, statistics to stderr. Without a prompt on a terminal: chat."""
+    options = Options(
+        sampling=Sampling(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repeat_penalty,
+            presence_penalty,
+            frequency_penalty,
+            repeat_last_n,
+            seed=secrets.randbits(32) if seed == -1 else seed,
+        ),
+        max_tokens=None if max_tokens == -1 else max_tokens,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+        speculate=spec,
+        draft_tokens=draft_tokens,
+        draft_p_min=draft_p_min,
+    )
+    text = _prompt(prompt, file)
+    if text is None and as_json:
+        raise TrigraphError("--json needs a prompt (-p or -f)")
+    if mtp is not None and model.is_dir():
+        raise TrigraphError(f"--mtp {mtp}: {model} is a package; give --mtp when exporting")
+    started = time.perf_counter()
+    with progress_bars() as progress:
+        engine = load(
+            model,
+            threads=threads,
+            context=context or None,
+            speculation=spec,
+            options=ExportOptions(mtp=mtp),
+            progress=progress,
+        )
+    if verbose:
+        _describe_engine(engine, time.perf_counter() - started)
+    if text is None:
+        interact(engine, options, system, raw=raw)
+        return
+    if raw or engine.template is None:
+        if system is not None:
+            raise TrigraphError(
+                "--system-prompt needs a chat template, and " + ("--raw was given" if raw else "the model has none")
+            )
+        generation = engine.generate(text, options)
+    else:
+        generation = engine.chat(system).say(text, options).generation
+    if as_json:
+        generation.run()
+        print(
+            json.dumps(
+                {"text": generation.text, "ids": generation.ids, "stats": generation.stats.as_json()},
+                ensure_ascii=False,
+            )
+        )
+        return
+    stream(generation)
+    say(generation.stats.line())
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.gguf")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
+    mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, if the model's own has none.")] = None,
+    max_context: Annotated[int | None, typer.Option(help="Most tokens of a text (default: the model's)")] = None,
+    draft_vocab: Annotated[int | None, typer.Option(help="Draft only among the first so many token ids.")] = None,
+    kv_type: Annotated[str, typer.Option(help="f16 or f32.")] = "f16",
+    activations: Annotated[str, typer.Option(help="float32 or int8, in products with block-quantised weights.")] = (
+        ExportOptions().activations
+    ),
+    copy_weights: Annotated[
+        bool, typer.Option("--copy-weights", help="Copy the GGUF instead of hard-linking it.")
+    ] = False,
+    reference: Annotated[bool, typer.Option("--reference", help="Leave the GGUF where it is.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a package that is there.")] = False,
+) -> None:
+    """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in it."""
+    if copy_weights and reference:
+        raise TrigraphError("--copy-weights and --reference exclude each other")
+    if is_package(out) and not force:
+        raise TrigraphError(f"{out}: holds a package already; --force replaces it")
+    weights = "copy" if copy_weights else "reference" if reference else "link"
+    options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights)
+    started = time.perf_counter()
+    with progress_bars() as progress:
+        manifest = export_package(model, out, options, progress)
+    for notice in manifest.notices:
+        say(f"note: {notice}")
+    if "draft" not in manifest.graphs:
+        say("note: the model has no MTP head; it runs without speculation")
+    print(f"{out}: {', '.join(manifest.graphs)} in {time.perf_counter() - started:.1f} s")
+
+
+@app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    context: Annotated[int | None, typer.Option("-c", "--context", help="Tokens to size the KV pages for.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Show what a GGUF file or a package holds, and the memory that a text takes."""
+    description = describe(path, context)
+    if as_json:
+        print(json.dumps(description.as_json(), ensure_ascii=False))
+    else:
+        from rich import print as rich_print
+
+        rich_print(description)
+
+
+@app.command()
+def synth(
+    geometry: Annotated[str, typer.Argument(help=f"One of {', '.join(GEOMETRIES)}.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf")],
+    layers: Annotated[int | None, typer.Option(help="Trunk layers.")] = None,
+    vocab: Annotated[int | None, typer.Option(help="Tokens in the vocabulary.")] = None,
+    experts: Annotated[int | None, typer.Option(help="Experts in a layer.")] = None,
+    quant: Annotated[str, typer.Option(help=f"One of {', '.join(QUANTS)}.")] = "Q4_K_M",
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+) -> None:
+    """Write a GGUF file with random weights and the real shapes and types of a published model."""
+    with progress_bars() as progress:
+        total = [0]
+
+        def show(tensor: str, done: int, size: int) -> None:
+            total[0] = size
+            progress("write", done, size)
+
+        write_synthetic(
+            geometry, out, layers=layers, vocab=vocab, experts=experts, quant=quant, seed=seed, progress=show
+        )
+    print(f"{out}: {total[0] / 1e9:.2f} GB of weights")
+
+
+def _prompt(prompt: str | None, file: Path | None) -> str | None:
+    """The text to answer, or None for an interactive chat."""
+    if prompt is not None and file is not None:
+        raise TrigraphError("--prompt and --file exclude each other")
+    try:
+        if file is not None:
+            return file.read_text(encoding="utf-8")
+        if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+            return sys.stdin.buffer.read().decode("utf-8")
+    except OSError as error:
+        raise TrigraphError(f"{file or 'stdin'}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    return prompt
+
+
+def _describe_engine(engine: Engine, seconds: float) -> None:
+    from trigraph.custom_ops import instruction_set
+
+    for notice in engine.notices:
+        say(f"note: {notice}")
+    say(
+        f"loaded in {seconds:.2f} s: context {engine.context}, {instruction_set()} kernels, state of up to "
+        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.no_draft or 'on'}"
+    )
+
+
+def main() -> NoReturn:
+    """Runs the command line. What the user can put right ends with one line on stderr and status 2, Ctrl-C with 130."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        status = app(prog_name="trigraph", standalone_mode=False)
+    except TrigraphError as error:
+        say(f"error: {error}")
+        status = _USER_ERROR
+    except typer.TyperException as error:
+        # No message: a command without arguments has shown its help.
+        if error.format_message():
+            say(f"error: {error.format_message()}")
+        status = _USER_ERROR
+    except (KeyboardInterrupt, typer.Abort):
+        status = _INTERRUPTED
+    sys.exit(status or 0)

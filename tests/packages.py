@@ -1,0 +1,25 @@
+"""Packages of small models, made once a test run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trigraph.exporter import ExportOptions, export
+
+Make = Callable[[str, str], Path]
+
+
+class Packages:
+    """`packages("tiny-moe", "F32")` -> folder; the trained model is ("trained", "Q8_0")."""
+
+    def __init__(self, folder: Path, trained: Path, synthetic: Make) -> None:
+        self._folder = folder
+        self._trained = trained
+        self._synthetic = synthetic
+
+    def __call__(self, geometry: str, quant: str, **options: str) -> Path:
+        """The package's folder, exported at the first call with these arguments."""
+        out = self._folder / "-".join((geometry, quant, *options.values()))
+        if not out.exists():
+            source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
+            export(source, out, ExportOptions(weights="reference", **options))  # type: ignore[arg-type]
+        return out

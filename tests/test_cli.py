@@ -1,0 +1,233 @@
+"""The command line: outputs, and for each mistake one line and the right exit status."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from trigraph.runtime.cli import main
+
+
+class Result(NamedTuple):
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+class _Input(io.TextIOWrapper):
+    def __init__(self, content: bytes, terminal: bool) -> None:
+        super().__init__(io.BytesIO(content), encoding="utf-8")
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.fixture
+def trigraph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """`trigraph("run", ..., stdin=b"...")`, in this process, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
+        monkeypatch.setattr(sys, "argv", ["trigraph", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", _Input(stdin, terminal))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output = capsys.readouterr()
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+@pytest.fixture
+def package(trigraph: Run, tiny_gguf: Path, tmp_path: Path) -> Path:
+    """The tiny model, exported."""
+    out = tmp_path / "tiny"
+    assert trigraph("export", tiny_gguf, "-o", out, "--reference").status == 0
+    return out
+
+
+def assert_one_line_error(result: Result, text: str) -> None:
+    assert result.status == 2, result
+    assert result.out == ""
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1, result.err
+    assert text in result.err
+
+
+def test_help_and_version(trigraph: Run) -> None:
+    assert trigraph("--version").out.startswith("trigraph ")
+    overview = trigraph("--help")
+    assert overview.status == 0
+    assert all(command in overview.out for command in ("run", "export", "inspect", "synth"))
+    assert "--draft-tokens" in trigraph("run", "--help").out
+    assert trigraph().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["fly"], "No such command"),
+        (["run"], "Missing argument"),
+        (["run", "x.gguf", "--wings", "2"], "No such option"),
+        (["run", "x.gguf", "-p", "a", "-n", "many"], "valid integer"),
+        (["run", "{tmp}/missing.gguf", "-p", "a"], "missing.gguf: cannot be read: No such file"),
+        (["run", "{tmp}", "-p", "a"], "is not a trigraph package"),
+        (["run", "{tmp}/text.gguf", "-p", "a"], "text.gguf"),
+        (["run", "{tiny}", "-p", "a", "--temp", "-1"], "temperature is -1.0"),
+        (["run", "{tiny}", "-p", "a", "--top-p", "7"], "top_p is 7.0"),
+        (["run", "{tiny}", "-p", "a", "-t", "0"], "threads is 0"),
+        (["run", "{tiny}", "-p", "a", "-c", "99999"], "context is 99999"),
+        (["run", "{tiny}", "-p", "a", "-n", "-5"], "max_tokens is -5"),
+        (["run", "{tiny}", "-p", "a", "--draft-tokens", "9"], "a round drafts at most 7"),
+        (["run", "{tiny}", "-p", "a", "--draft-p-min", "2"], "draft_p_min is 2.0"),
+        (["run", "{tiny}", "-p", "a", "--stop", ""], "a stop string is empty"),
+        (["run", "{tiny}", "-p", "a", "-sys", "b"], "the model has none"),
+        (["run", "{tiny}", "-p", "a", "-f", "b"], "exclude each other"),
+        (["run", "{tiny}", "-f", "{tmp}/missing.txt"], "missing.txt: cannot be read"),
+        (["run", "{tiny}", "-p", ""], "the prompt has 0 tokens"),
+        (["run", "{tiny}", "-p", "word " * 3000], "it must have 1 to 2048"),
+        (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
+        (["export", "{tmp}/missing.gguf", "-o", "{tmp}/out"], "missing.gguf"),
+        (["export", "{tiny}", "-o", "/proc/out"], "/proc/out"),
+        (["export", "{tiny}", "-o", "{tmp}/out", "--kv-type", "f8"], "f8"),
+        (["export", "{tiny}", "-o", "{tmp}/out", "--copy-weights", "--reference"], "exclude each other"),
+        (["export", "{tiny}"], "Missing option"),
+        (["inspect", "{tmp}/missing"], "missing"),
+        (["inspect", "{tmp}"], "is not a trigraph package"),
+        (["synth", "gpt-2", "{tmp}/out.gguf"], "unknown geometry 'gpt-2'"),
+        (["synth", "tiny-dense", "{tmp}/none/out.gguf"], "cannot write"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
+)
+def test_mistakes(
+    trigraph: Run, tiny_gguf: Path, tmp_path: Path, operator_library: Path, arguments: list[str], text: str
+) -> None:
+    (tmp_path / "text.gguf").write_text("This is not a model.")
+    before = set(tmp_path.iterdir())
+    arguments = [argument.format(tmp=tmp_path, tiny=tiny_gguf) for argument in arguments]
+    assert_one_line_error(trigraph(*arguments, terminal=True), text)
+    assert set(tmp_path.iterdir()) <= before | {tmp_path / "cache"}
+
+
+def test_a_package_is_not_replaced_by_accident(trigraph: Run, package: Path, tiny_gguf: Path) -> None:
+    assert_one_line_error(trigraph("export", tiny_gguf, "-o", package, "--reference"), "--force replaces it")
+    result = trigraph("export", tiny_gguf, "-o", package, "--reference", "--force", "--max-context", 512)
+    assert result.status == 0
+    assert json.loads((package / "manifest.json").read_text())["max_context"] == 512
+
+
+def test_a_prompt_by_option_file_or_stdin(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
+    text = "And it came to pass, that"
+    (tmp_path / "prompt.txt").write_text(text)
+    options = ["--temp", 0, "-n", 12, "-t", 1]
+    results = [
+        trigraph("run", package, "-p", text, *options),
+        trigraph("run", package, "-f", tmp_path / "prompt.txt", *options),
+        trigraph("run", package, "-p", "-", *options, stdin=text.encode()),
+        trigraph("run", package, *options, stdin=text.encode()),
+    ]
+    assert {result.status for result in results} == {0}
+    assert len({result.out for result in results}) == 1
+    assert results[0].out.endswith("\n")
+    for result in results:
+        assert "generated 12 tokens" in result.err
+        assert result.err.count("\n") == 1
+    assert_one_line_error(trigraph("run", package, stdin=b"\xff\xfe"), "is not UTF-8")
+
+
+def test_json(trigraph: Run, package: Path, operator_library: Path) -> None:
+    arguments = ["run", package, "-p", "In the beginning", "-n", 16, "--json", "--seed", 7]
+    result = trigraph(*arguments)
+    assert result.err == ""
+    content = json.loads(result.out)
+    assert set(content) == {"text", "ids", "stats"}
+    assert len(content["ids"]) == content["stats"]["tokens"] == 16
+    assert content["stats"]["seed"] == 7
+    for others in (["--no-spec"], ["--draft-tokens", 4], ["-t", 2]):
+        assert json.loads(trigraph(*arguments, *others).out)["ids"] == content["ids"]
+    assert_one_line_error(trigraph("run", package, "--json", terminal=True), "--json needs a prompt")
+
+
+def test_a_gguf_file_is_exported_to_the_cache_once(
+    trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny_gguf.read_bytes())
+    cache = tmp_path / "cache" / "trigraph"
+
+    def run() -> int:
+        result = trigraph("run", model, "-p", "a", "-n", 2)
+        assert result.status == 0, result
+        (entry,) = cache.iterdir()
+        assert model.stat().st_nlink == 1, "the cache keeps the disk space of a deleted model"
+        return (entry / "package" / "manifest.json").stat().st_mtime_ns
+
+    first = run()
+    assert run() == first
+    os.utime(model, ns=(1, 1))
+    second = run()
+    assert second != first
+    (graph,) = cache.glob("*/package/verify.onnx")
+    graph.unlink()
+    assert run() != second
+
+
+def test_a_chat_without_a_template_completes_lines(trigraph: Run, package: Path, operator_library: Path) -> None:
+    result = trigraph("run", package, "-n", 4, stdin=b"Once upon\n\n/reset\nThe king\n/exit\nmore", terminal=True)
+    assert result.status == 0
+    assert "no chat template" in result.err
+    assert result.err.count("generated 4 tokens") == 2
+    assert "Once upon" in result.out
+    assert "more" not in result.out
+
+
+def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
+    out = tmp_path / "small.gguf"
+    assert trigraph("synth", "tiny-dense", out, "--layers", 2, "--quant", "Q8_0", "--seed", 3).status == 0
+    content = json.loads(trigraph("inspect", out, "--json", "--context", 100).out)
+    assert (content["context"], content["mtp"], content["layers"]["Gated DeltaNet"]) == (100, True, 2)
+    assert "Gated DeltaNet" in trigraph("inspect", out).out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
+def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
+    command = "from trigraph.runtime.cli import main; main()"
+    arguments = ["run", str(package), "-p", "And", "--ignore-eos", "--temp", "1.5", "-t", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert out.endswith(b"\n")
+
+
+def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:
+    command = "from trigraph.runtime.cli import main; main()"
+    arguments = ["run", str(package), "-p", "And", "--ignore-eos", "-t", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    assert b"Traceback" not in err

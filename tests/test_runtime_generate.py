@@ -1,0 +1,276 @@
+"""Requests on a scripted model: nothing leaks past a stop, wherever in an accepted run it falls."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from fake_model import FakeModel, History, chaotic, mostly_right
+from test_runtime_text import END, METADATA, TEMPLATE
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import tokenizer_json
+from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.governor import Governor
+from trigraph.runtime.speculation import Round
+from trigraph.runtime.template import ChatTemplate
+from trigraph.runtime.text import Tokenizer
+
+VOCAB = len(METADATA["tokenizer.ggml.tokens"])
+GREEDY = Sampling(temperature=0)
+
+
+def scripted(text: bytes | list[int], prompt: int) -> Callable[[History], np.ndarray]:
+    """Logits that make `text` follow a prompt of `prompt` tokens."""
+
+    def logits(history: History) -> np.ndarray:
+        row = np.zeros(VOCAB, np.float32)
+        row[text[(len(history) - prompt) % len(text)]] = 1
+        return row
+
+    return logits
+
+
+def engine_of(
+    next_logits: Callable[[History], np.ndarray], *, draft: bool = True, context: int = 64, template: str | None = None
+) -> tuple[Engine, FakeModel]:
+    """An engine whose MTP head is always right."""
+    model = FakeModel(
+        VOCAB, next_logits, (lambda history: (int(next_logits(history).argmax()), 0.9)) if draft else None
+    )
+    tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
+    chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
+    no_draft = None if draft else "off: the model has no MTP head"
+    return Engine(model.steps(context, chunk=16), tokenizer, chat, no_draft=no_draft), model
+
+
+def options(drafts: int, **others: object) -> Options:
+    return Options(sampling=GREEDY, draft_tokens=drafts, **others)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drafts", range(8))
+def test_a_stop_token_ends_the_text_wherever_it_falls(drafts: int) -> None:
+    for length in range(12):
+        engine, _ = engine_of(scripted([*b"abcdefghijkl"[:length], END, *b"leaked"], 2))
+        generation = engine.generate([1, 2], options(drafts))
+        assert generation.run() == "abcdefghijkl"[:length]
+        assert generation.ids == list(b"abcdefghijkl"[:length])
+        assert generation.stats.finish_reason == "stop"
+        assert generation.stats.tokens == length + 1
+        assert engine.steps.state.pages.free == engine.steps.state.pages.size, "state was not given back"
+
+
+@pytest.mark.parametrize("drafts", [0, 3, 7])
+def test_the_token_limit_holds(drafts: int) -> None:
+    for limit in range(1, 14):
+        engine, model = engine_of(scripted(b"0123456789", 2))
+        generation = engine.generate([1, 2], options(drafts, max_tokens=limit))
+        assert generation.run() == ("0123456789" * 2)[:limit]
+        assert generation.stats.finish_reason == "length"
+        verified = sum(lengths[0] for graph, lengths in model.runs if graph == "verify")
+        assert verified == limit - 1, "tokens beyond the limit were computed"
+
+
+@pytest.mark.parametrize("drafts", [0, 3, 7])
+@pytest.mark.parametrize("prompt", [1, 10, 31, 32])
+def test_the_context_limit_holds(drafts: int, prompt: int) -> None:
+    engine, _ = engine_of(scripted(b"0123456789", prompt), context=32)
+    generation = engine.generate([1] * prompt, options(drafts, max_tokens=100))
+    assert generation.run() == ("0123456789" * 4)[: 32 - prompt]
+    assert generation.stats.finish_reason == "context"
+
+
+def test_no_tokens_at_all() -> None:
+    engine, _ = engine_of(scripted(b"abc", 1))
+    generation = engine.generate([1], options(3, max_tokens=0))
+    assert generation.run() == ""
+    assert (generation.stats.finish_reason, generation.stats.tokens) == ("length", 0)
+
+
+@pytest.mark.parametrize("drafts", [0, 1, 4, 7])
+@pytest.mark.parametrize(
+    ("stop", "shown"), [("fg", "abcde"), ("a", ""), ("cd\u65e5", "ab"), ("zz", "abcd\u65e5efg"), ("g", "abcd\u65e5ef")]
+)
+def test_stop_strings_end_the_text(drafts: int, stop: str, shown: str) -> None:
+    source = "abcde fg" if stop == "fg" else "abcd\u65e5efg"
+    script = [*source.replace(" ", "").encode(), END, *b"leaked"]
+    engine, _ = engine_of(scripted(script, 2))
+    generation = engine.generate([1, 2], options(drafts, stop=(stop, "never")))
+    pieces = list(generation)
+    assert "".join(pieces) == generation.text == shown
+    assert generation.stats.finish_reason == "stop"
+
+
+def test_eos_can_be_ignored() -> None:
+    engine, _ = engine_of(scripted([*b"ab", END], 1))
+    generation = engine.generate([1], options(2, max_tokens=7, ignore_eos=True))
+    assert generation.run() == "ababa"
+    assert generation.ids == [*b"ab", END, *b"ab", END, *b"a"]
+    assert generation.stats.finish_reason == "length"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=4), Sampling(repeat_penalty=1.3, seed=1)])
+def test_speculation_does_not_change_the_text(sampling: Sampling) -> None:
+    logits = chaotic(VOCAB, 2.0)
+    streams = []
+    for drafts in (None, *range(8)):
+        engine, _ = engine_of(logits)
+        guess = mostly_right(logits)
+        engine.steps._draft.model.guess = guess  # type: ignore[union-attr]
+        generation = engine.generate([5, 6, 7], Options(sampling, max_tokens=40, ignore_eos=True, draft_tokens=drafts))
+        generation.run()
+        streams.append(generation.ids)
+    assert all(stream == streams[0] for stream in streams)
+    assert len(streams[0]) == 40
+
+
+def test_unlikely_drafts_are_not_verified() -> None:
+    logits = chaotic(VOCAB)
+    engine, model = engine_of(logits)
+    model.guess = lambda history: (int(logits(history).argmax()), 0.9 if len(history) % 4 else 0.3)
+    engine.generate([1, 2], options(7, max_tokens=30, draft_p_min=0.5, ignore_eos=True)).run()
+    assert max(lengths[0] for graph, lengths in model.runs if graph == "verify") == 4
+
+
+def test_statistics() -> None:
+    engine, _ = engine_of(scripted(b"0123456789", 3))
+    generation = engine.generate([1, 2, 3], options(3, max_tokens=9))
+    generation.run()
+    stats = generation.stats
+    assert (stats.prompt_tokens, stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (3, 9, 2, 6, 6)
+    assert stats.tokens_per_round == 4
+    assert stats.peak_memory is None or stats.peak_memory > 1e6
+    assert "accepted 6/6 drafts, 4.00 tokens a round" in stats.line()
+    assert stats.as_json()["rate"] == stats.rate > 0
+
+
+def test_why_there_is_no_speculation() -> None:
+    engine, _ = engine_of(scripted(b"abc", 1), draft=False)
+    generation = engine.generate([1], Options(GREEDY, max_tokens=5))
+    generation.run()
+    assert "speculation off: the model has no MTP head" in generation.stats.line()
+    engine, _ = engine_of(scripted(b"abc", 1))
+    assert engine.generate([1], Options(GREEDY, speculate=False)).stats.speculation == "off as asked"
+    with pytest.raises(TrigraphError, match="a round drafts at most 7"):
+        engine.generate([1], options(8))
+
+
+@pytest.mark.parametrize("prompt", [[], [1] * 65])
+def test_prompts_of_no_use_are_refused(prompt: list[int]) -> None:
+    engine, _ = engine_of(scripted(b"abc", 1))
+    with pytest.raises(TrigraphError, match="it must have 1 to 64"):
+        engine.generate(prompt)
+
+
+def test_cancelling_keeps_what_is_there() -> None:
+    engine, _ = engine_of(scripted(b"0123456789", 1))
+    generation = engine.generate([1], options(0, max_tokens=50))
+    for piece in generation:
+        if piece == "4":
+            generation.cancel()
+    assert generation.text == "01234"
+    assert generation.stats.finish_reason == "cancelled"
+
+
+def test_an_iteration_left_early_gives_its_state_back() -> None:
+    engine, _ = engine_of(scripted(b"abc", 1))
+    iterator = iter(engine.generate([1]))
+    next(iterator)
+    iterator.close()  # type: ignore[attr-defined]
+    assert engine.steps.state.slots.free == engine.steps.state.slots.size
+
+
+def test_a_conversation_computes_only_what_is_new() -> None:
+    answers = {1: b"yes", 2: b"no", 3: b"maybe"}
+
+    def logits(history: History) -> np.ndarray:
+        # The answer to the n-th question, after the last "<|assistant|>".
+        text = bytes(t if t < 256 else 0 for t in history)
+        done = len(text) - text.rindex(b"<|assistant|>") - len(b"<|assistant|>") if b"<|assistant|>" in text else 0
+        row = np.zeros(VOCAB, np.float32)
+        answer = [*answers.get(text.count(b"<|user|>"), b""), END]
+        row[answer[min(done, len(answer) - 1)]] = 1
+        return row
+
+    engine, model = engine_of(logits, context=300, template=TEMPLATE)
+    chat = engine.chat("Be brief.")
+    for turn, answer in enumerate(answers.values(), 1):
+        reply = chat.say(f"q{turn}", options(3))
+        assert "".join(reply) == answer.decode()
+        assert chat.messages[-1] == {"role": "assistant", "content": answer.decode()}
+    prompt = engine.tokenizer.encode(chat._template.render(chat.messages[:-1]))
+    stats = reply.generation.stats
+    assert stats.reused_tokens > 60
+    assert stats.prompt_tokens + stats.reused_tokens == len(prompt)
+    computed = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
+    assert computed < len(prompt)
+    chat.close()
+    assert engine.steps.state.pages.free == engine.steps.state.pages.size
+
+
+def test_a_template_that_rewrites_answers_goes_on_from_before_them() -> None:
+    rewriting = TEMPLATE.replace("m.content", "(m.content if m.role != 'assistant' else '(cut)')")
+    engine, _ = engine_of(scripted([*b"thinking", END], 0), context=300, template=rewriting)
+    chat = engine.chat("A system message that is long enough to matter.")
+    list(chat.say("first", options(2, max_tokens=9)))
+    reply = chat.say("second", options(2, max_tokens=9))
+    list(reply)
+    stable = len(engine.tokenizer.encode(chat._template.render(chat.messages[:2], add_generation_prompt=False)))
+    assert reply.generation.stats.reused_tokens == stable
+
+
+def test_a_conversation_survives_an_error() -> None:
+    engine, model = engine_of(scripted([*b"ok", END], 0), context=100, template=TEMPLATE)
+    chat = engine.chat()
+    list(chat.say("hello", options(1, max_tokens=3)))
+    with pytest.raises(TrigraphError, match="it must have 1 to 100"):
+        chat.say("x" * 200)
+    model.fail = True
+    with pytest.raises(RuntimeError):
+        list(chat.say("again", options(1, max_tokens=3)))
+    model.fail = False
+    assert len(chat.messages) == 2
+    list(chat.say("again", options(1, max_tokens=3)))
+    assert len(chat.messages) == 4
+
+
+def test_a_chat_needs_a_template() -> None:
+    engine, _ = engine_of(scripted(b"a", 1))
+    with pytest.raises(TrigraphError, match="no chat template"):
+        engine.chat()
+
+
+def simulate(governor: Governor, accepted: Callable[[int], int], rounds: int, row_cost: float) -> tuple[float, int]:
+    """Seconds and tokens of rounds in which a step costs 1 and each row `row_cost` more, a draft 0.1."""
+    seconds, tokens = 0.0, 0
+    for _ in range(rounds):
+        drafted = governor.choose(7)
+        kept = accepted(drafted)
+        cost = 1 + row_cost * drafted
+        governor.observe(Round([0] * (kept + 1), drafted, kept, 0.1 * drafted, cost + 0.1 * drafted))
+        seconds += cost + 0.1 * drafted
+        tokens += kept + 1
+    return seconds, tokens
+
+
+def test_the_governor_parks_what_does_not_pay() -> None:
+    engine, _ = engine_of(scripted(b"a", 1))
+    governor = Governor(engine.costs, 7)
+    seconds, tokens = simulate(governor, lambda drafted: 0, 256, row_cost=0.4)
+    assert seconds / tokens < 1.03
+    assert governor.report().startswith("parked: ")
+
+
+def test_the_governor_deepens_what_pays() -> None:
+    engine, _ = engine_of(scripted(b"a", 1))
+    governor = Governor(engine.costs, 7)
+    seconds, tokens = simulate(governor, lambda drafted: drafted, 100, row_cost=0.1)
+    assert tokens / seconds > 3
+    assert governor.report().startswith("on, ")
+
+
+def test_the_governor_finds_the_best_depth() -> None:
+    """Three drafts are always right and the fourth never: nothing deeper is worth its rows."""
+    engine, _ = engine_of(scripted(b"a", 1))
+    governor = Governor(engine.costs, 7)
+    simulate(governor, lambda drafted: min(drafted, 3), 200, row_cost=0.3)
+    assert [governor.choose(7) for _ in range(5)].count(3) >= 4

@@ -1,0 +1,155 @@
+"""Text in and out: byte-exact streaming, stop strings, and chat templates in their sandbox."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
+from trigraph.runtime.template import ChatTemplate
+from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
+
+END, THINK = 256, 257
+METADATA = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "qwen35",
+    "tokenizer.ggml.tokens": [*byte_alphabet(), "<|end|>", "<think>"],
+    "tokenizer.ggml.token_type": [1] * 256 + [3, 4],
+    "tokenizer.ggml.merges": [],
+}
+TEXT = "naïve 日本語 👩‍👩‍👧 ﬁ\u0301 \x00\r\n\ttab"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(tokenizer_json(METADATA), [END])
+
+
+def test_a_character_appears_with_its_last_token(tokenizer: Tokenizer) -> None:
+    ids = list("日".encode())
+    stream = Detokenizer(tokenizer)
+    assert [stream.push(token) for token in ids] == ["", "", "日"]
+    assert stream.flush() == ""
+
+
+def test_text_that_ends_within_a_character_is_marked(tokenizer: Tokenizer) -> None:
+    stream = Detokenizer(tokenizer)
+    assert [stream.push(token) for token in (*b"a\xe6\x97", *b"b")] == ["a", "", "", "\ufffdb"]
+    assert stream.push(0xF0) + stream.flush() == "\ufffd"
+
+
+def test_control_tokens_are_silent_and_others_stand_for_themselves(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("<think>a<|end|>")
+    assert ids == [THINK, ord("a"), END]
+    assert tokenizer.decode(ids) == "<think>a"
+
+
+def test_streamed_text_is_that_of_the_tokenizers_package(tiny_gguf: Path) -> None:
+    json_text = tokenizer_json(GGUFFile.open(tiny_gguf).metadata)
+    tokenizer = Tokenizer(json_text)
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == tokenizer._tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    chooser = random.Random(1)
+    for _ in range(200):
+        ids = [chooser.randrange(tokenizer.size) for _ in range(20)]
+        assert tokenizer.decode(ids) == tokenizer._tokenizer.decode(ids)
+
+
+def test_a_beginning_token_where_the_model_wants_one() -> None:
+    tokenizer = Tokenizer(tokenizer_json(METADATA), [END], bos_id=END)
+    assert tokenizer.encode("a") == [END, ord("a")]
+    assert tokenizer.encode("") == [END]
+
+
+def test_bad_input_to_the_tokenizer(tokenizer: Tokenizer) -> None:
+    with pytest.raises(TrigraphError, match=r"tokenizer\.json cannot be read"):
+        Tokenizer("{}")
+    with pytest.raises(TrigraphError, match="token id 999 is not in the vocabulary of 258"):
+        tokenizer.decode([999])
+    with pytest.raises(TrigraphError, match="not valid Unicode"):
+        tokenizer.encode("a\udc80")
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "shown", "found"),
+    [
+        ((), ["a", "b"], ["a", "b"], False),
+        (("cd",), ["abc", "x", "cd", "e"], ["ab", "cx", ""], True),
+        (("cd",), ["abcde"], ["ab"], True),
+        (("aab",), ["a", "a", "a", "b"], ["", "", "a", ""], True),
+        (("bcd", "c"), ["ab", "c"], ["a", "b"], True),
+        (("xyz", "yq"), ["xy", "q"], ["", "x"], True),
+        (("\n\n",), ["a\n", "b\n", "\n"], ["a", "\nb", ""], True),
+    ],
+)
+def test_stop_strings_across_pieces(stops: tuple[str, ...], pieces: list[str], shown: list[str], found: bool) -> None:
+    filter_ = StopStrings(stops)
+    assert [filter_.push(piece) for piece in pieces[: len(shown)]] == shown
+    assert filter_.found is found
+
+
+def test_what_a_stop_string_held_back_comes_at_the_end() -> None:
+    stops = StopStrings(["end"])
+    assert stops.push("the e") == "the "
+    assert stops.flush() == "e"
+    with pytest.raises(TrigraphError, match="a stop string is empty"):
+        StopStrings([""])
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
+TEMPLATE = """\
+{%- for m in messages %}
+    {%- if m.role not in ("system", "user", "assistant") %}{{ raise_exception("Unknown role " + m.role) }}{% endif %}
+    {{- "<|" + m.role + "|>" + m.content + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|assistant|>" }}{% endif %}"""
+
+
+def test_a_template_renders_messages() -> None:
+    template = ChatTemplate(TEMPLATE, {"eos_token": "<e>"})
+    expected = "<|system|>Be brief.<e><|user|><b>Grüße</b><e>"
+    assert template.render(MESSAGES) == expected + "<|assistant|>"
+    assert template.render(MESSAGES, add_generation_prompt=False) == expected
+
+
+def test_helpers_of_templates() -> None:
+    source = (
+        """{{ {"k": "<ü>"}|tojson }} {{ strftime_now("%Y")|length }} {% for i in range(9) %}{% break %}{% endfor %}"""
+    )
+    assert ChatTemplate(source, {}).render([]) == '{"k": "<ü>"} 4 '
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{ raise_exception('no tools here') }}", "no tools here"),
+        ("{{ messages[0].content.undefined.more }}", "undefined"),
+        ("{{ ().__class__.__bases__[0].__subclasses__() }}", "unsafe|undefined"),
+        ("{{ messages.append(1) }}", "unsafe|safely"),
+        ("{{ cycler.__init__.__globals__.os.system('true') }}", "unsafe|undefined"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "runs for more than"),
+        ("{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}", "more than .* characters"),
+        ("{{ 'x' * 10**9 }}", "numbers above"),
+        ("{{ 9 ** 9 ** 9 ** 9 }}", "numbers above"),
+        ("{{ 'x'.ljust(2000000000) }}", "numbers above"),
+        ("{{ range(10**9) }}", "numbers above|Range too big"),
+        (
+            "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "of memory|runs for",
+        ),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ 1 / 0 }}", "division"),
+        ("{% include 'other' %}", "no loader"),
+    ],
+)
+def test_a_template_cannot_break_out_or_run_away(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.template._MAX_SECONDS", 0.5)
+    monkeypatch.setattr("trigraph.runtime.template._MAX_MEMORY", 64 << 20)
+    with pytest.raises(TrigraphError, match=message):
+        ChatTemplate(source, {}).render(MESSAGES)
+
+
+def test_a_template_with_bad_syntax() -> None:
+    with pytest.raises(TrigraphError, match="the chat template has an error"):
+        ChatTemplate("{% if %}", {})

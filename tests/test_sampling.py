@@ -1,0 +1,172 @@
+"""Sampling against formulas written out in NumPy, and its independence of everything but logits, seed and position."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.sampling import Sampler, Sampling, choose, distribution, top_ids, uniform
+
+VOCAB = 5000
+
+
+def row(seed: int = 0, vocab: int = VOCAB) -> NDArray[np.float32]:
+    return (3 * np.random.default_rng(seed).standard_normal(vocab)).astype(np.float32)
+
+
+@dataclass
+class Step:
+    """A step of rows, or one whose logits must not be read."""
+
+    tokens: NDArray[np.int64]
+    rows: NDArray[np.float32] | None = None
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        assert self.rows is not None, "a greedy request read logits"
+        return self.rows
+
+
+def direct(logits: NDArray[np.float32], options: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The filters as their papers state them, on the whole vocabulary."""
+    order = np.argsort(-logits, kind="stable")
+    x = logits[order].astype(np.float64) / options.temperature
+    if options.top_k:
+        x[options.top_k :] = -np.inf
+    p = np.exp(x - x.max())
+    p /= p.sum()
+    if options.top_p < 1:
+        p[np.concatenate([[False], p.cumsum()[:-1] >= options.top_p])] = 0
+    p[p < options.min_p * p[0]] = 0
+    kept = p > 0
+    return order[kept], p[kept] / p[kept].sum()
+
+
+FILTERS = [
+    Sampling(temperature=0.8, top_k=20, top_p=0.95),
+    Sampling(temperature=1.3, top_k=1),
+    Sampling(temperature=0.7, top_k=VOCAB + 1, top_p=0.5),
+    Sampling(temperature=0.5, top_k=1000, top_p=1.0, min_p=0.1),
+    Sampling(temperature=1.0, top_k=0, top_p=0.9),
+    Sampling(temperature=5.0, top_k=0, top_p=0.999),
+    Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.05),
+    Sampling(temperature=2.0, top_k=0, top_p=0.7, min_p=0.01),
+]
+
+
+@pytest.mark.parametrize("options", FILTERS, ids=str)
+def test_distribution_is_that_of_the_formulas(options: Sampling) -> None:
+    for seed in range(5):
+        ids, probabilities = distribution(row(seed), options)
+        expected_ids, expected = direct(row(seed), options)
+        np.testing.assert_array_equal(ids, expected_ids)
+        np.testing.assert_allclose(probabilities / probabilities.sum(), expected, rtol=1e-9)
+
+
+def test_without_filters_all_tokens_can_be_drawn() -> None:
+    ids, probabilities = distribution(row(), Sampling(temperature=1.0, top_k=0, top_p=1.0))
+    expected = np.exp(row().astype(np.float64))
+    np.testing.assert_array_equal(ids, np.arange(VOCAB))
+    np.testing.assert_allclose(probabilities, expected / expected.sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("vocab", [1, 63, 64, 1000, 4097])
+@pytest.mark.parametrize("levels", [3, 10**6])
+def test_top_ids_breaks_ties_by_id(vocab: int, levels: int) -> None:
+    logits = np.random.default_rng(1).integers(0, levels, vocab).astype(np.float32)
+    order = np.argsort(-logits, kind="stable")
+    for k in (1, 2, 15, 16, 64, vocab, vocab + 5):
+        np.testing.assert_array_equal(top_ids(logits, k), order[:k])
+
+
+def test_draws_follow_the_distribution() -> None:
+    options = Sampling(temperature=1.0, top_k=6, top_p=1.0, seed=5)
+    ids, expected = direct(row(), options)
+    draws = [choose(row(), options, position) for position in range(4000)]
+    counts = np.array([draws.count(i) for i in ids])
+    assert counts.sum() == 4000
+    chi_squared = ((counts - 4000 * expected) ** 2 / (4000 * expected)).sum()
+    assert chi_squared < 20.5  # 0.999 quantile at 5 degrees of freedom
+
+
+def test_numbers_depend_on_seed_and_position_only() -> None:
+    numbers = [uniform(seed, position) for seed in range(20) for position in range(20)]
+    assert len(set(numbers)) == 400
+    assert all(0 <= number < 1 for number in numbers)
+    assert uniform(7, 123) == uniform(7, 123)
+    # Texts must stay reproducible across releases: these values are part of the interface.
+    assert (uniform(0, 0), uniform(2**64 - 1, 10**6)) == (0.011546754286331562, 0.4614255439484173)
+
+
+def test_a_text_does_not_depend_on_how_it_is_cut_into_steps() -> None:
+    options = Sampling(temperature=0.9, repeat_penalty=1.2, frequency_penalty=0.1, penalty_window=5, seed=3)
+    rows = np.stack([row(i, 200) for i in range(30)])
+    alone = Sampler(options, [1, 2, 3])
+    one = [alone.pick(Step(np.zeros(1, np.int64), rows[i : i + 1]), 0, 100 + i) for i in range(30)]
+    together = Sampler(options, [1, 2, 3])
+    many = [together.pick(Step(np.zeros(30, np.int64), rows), i, 100 + i) for i in range(30)]
+    assert one == many
+
+
+def test_greedy_reads_tokens_only() -> None:
+    sampler = Sampler(Sampling(temperature=0), [])
+    assert [sampler.pick(Step(np.array([4, 9])), i, i) for i in range(2)] == [4, 9]
+
+
+def test_penalties_are_those_of_the_formulas() -> None:
+    options = Sampling(temperature=0, repeat_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.2, penalty_window=6)
+    history = [5, 6, 7, 8, 5, 5, 6]  # the first 5 has left the window
+    logits = row(3, 10)
+    logits[[5, 6]] = [2.0, -1.0]
+    expected = logits.astype(np.float64)
+    for token, count in ((5, 2), (6, 2), (7, 1), (8, 1)):
+        scaled = expected[token] / 1.5 if expected[token] > 0 else expected[token] * 1.5
+        expected[token] = scaled - 0.3 - 0.2 * count
+    sampler = Sampler(options, history)
+    assert sampler._penalties is not None
+    np.testing.assert_allclose(sampler._penalties.apply(logits), expected, rtol=1e-6)
+    assert sampler.pick(Step(np.zeros(1, np.int64), logits[None]), 0, 0) == int(expected.argmax())
+    assert logits[5] == 2.0, "the step's own logits were changed"
+
+
+def test_a_window_of_none_and_of_all() -> None:
+    assert not Sampling(repeat_penalty=2.0, penalty_window=0).penalizes
+    sampler = Sampler(Sampling(temperature=0, presence_penalty=100.0, penalty_window=-1), range(100))
+    logits = row(1, 101)
+    assert sampler.pick(Step(np.zeros(1, np.int64), logits[None]), 0, 0) == 100
+
+
+def test_extreme_values() -> None:
+    logits = np.full(300, -np.inf, np.float32)
+    logits[7] = 3.0
+    for options in (Sampling(), Sampling(top_k=0), Sampling(top_k=0, top_p=1.0), Sampling(temperature=1e-6)):
+        assert choose(logits, options, 0) == 7
+    for damaged in (np.full(300, np.nan, np.float32), np.full(300, -np.inf, np.float32)):
+        for options in (Sampling(), Sampling(top_k=0)):
+            with pytest.raises(TrigraphError, match="not finite"):
+                choose(damaged, options, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("min_p", -0.1),
+        ("repeat_penalty", 0.0),
+        ("presence_penalty", float("nan")),
+        ("frequency_penalty", float("inf")),
+        ("penalty_window", -2),
+        ("seed", -1),
+        ("seed", 2**64),
+    ],
+)
+def test_options_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(TrigraphError, match=f"{name} is .*; it must be"):
+        Sampling(**{name: value})  # type: ignore[arg-type]
