@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.manifest import SIDE_FILE, Manifest
@@ -66,7 +67,9 @@ class Description:
 
     def _summary(self) -> Table:
         config = self.config
-        table = Table(title=f"{config.name} ({config.architecture})", show_header=False)
+        # The name is any text: not markup, and not what a terminal would obey.
+        name = "".join(character for character in config.name[:200] if character.isprintable())
+        table = Table(title=Text(f"{name} ({config.architecture})", style="table.title"), show_header=False)
         for row in (
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from trigraph.exporter.state import StateTensor
 from trigraph.models.config import ModelConfig
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.tokenizer import SpecialTokens
 
 CONTRACT_VERSION = 1
@@ -80,7 +80,7 @@ class Manifest:
         version = content.get("contract_version")
         if version != CONTRACT_VERSION:
             raise TrigraphError(
-                f"{path}: contract_version is {version!r}, this program reads {CONTRACT_VERSION}; {_REMEDY}"
+                f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION}; {_REMEDY}"
             )
         manifest: Manifest = _decode(cls, content, "", path)
         manifest._check(folder, path)
@@ -99,18 +99,20 @@ class Manifest:
     def _check(self, folder: Path, path: Path) -> None:
         if unknown := [name for name in self.graphs if name not in GRAPHS]:
             raise TrigraphError(
-                f"{path}: key 'graphs' names {unknown[0]!r}, expected some of {', '.join(GRAPHS)}; {_REMEDY}"
+                f"{path}: key 'graphs' names {quote(unknown[0])}, expected some of {', '.join(GRAPHS)}; {_REMEDY}"
             )
         if self.weights_folder is not None and not Path(self.weights_folder).is_absolute():
             raise TrigraphError(
-                f"{path}: key 'weights_folder' is {self.weights_folder!r}, expected an absolute path; {_REMEDY}"
+                f"{path}: key 'weights_folder' is {quote(self.weights_folder)}, expected an absolute path; {_REMEDY}"
             )
         for name in self.graphs:
             if not (folder / f"{name}.onnx").is_file():
                 raise TrigraphError(f"{folder}: the package has no {name}.onnx; {_REMEDY}")
         for file in self.weight_files:
             if not _is_inside(file.location):
-                raise TrigraphError(f"{path}: weight file {file.location!r} is not a path inside a folder; {_REMEDY}")
+                raise TrigraphError(
+                    f"{path}: weight file {quote(file.location)} is not a path inside a folder; {_REMEDY}"
+                )
         for file, weights in zip(self.weight_files, self.weight_paths(folder), strict=True):
             _check_unchanged(file, weights)
 
@@ -152,7 +154,7 @@ def _decode(kind: Any, value: Any, key: str, path: Path) -> Any:
         return _decode_fields(kind, value, f"{key}." if key else "", path)
     elif _is_scalar(kind, value):
         return value
-    raise TrigraphError(f"{path}: key {key!r} is {str(value)[:60]!r}, which has the wrong type; {_REMEDY}")
+    raise TrigraphError(f"{path}: key {key!r} is {quote(str(value))}, which has the wrong type; {_REMEDY}")
 
 
 def _decode_fields(kind: Any, value: Mapping[str, Any], prefix: str, path: Path) -> Any:

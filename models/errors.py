@@ -1,11 +1,21 @@
 """The error that a user can act on."""
 
+_MAX_LENGTH = 900
+
 
 class TrigraphError(ValueError):
     """Bad input, in one sentence: which file, key or tensor, what was found, and what to do about it.
 
-    Programs print the text and exit with status 2; anything else that escapes is a defect of trigraph.
+    Programs print the text and exit with status 2; anything else that escapes is a defect of trigraph. Whatever it
+    quotes, the text is one line without control characters, and not long.
     """
+
+    def __init__(self, text: str) -> None:
+        if not text.isprintable():
+            text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+        if len(text) > _MAX_LENGTH:
+            text = f"{text[: _MAX_LENGTH // 2]} [...] {text[-_MAX_LENGTH // 2 :]}"
+        super().__init__(text)
 
 
 def quote(value: object) -> str:

@@ -47,7 +47,9 @@ class GGUFFile:
             for name, tensor in header.tensors.items():
                 if name in tensors:
                     first = tensors[name].file.name
-                    raise TrigraphError(f"{header.path}: tensor {name!r} is also in {first}; download the parts again")
+                    raise TrigraphError(
+                        f"{header.path}: tensor {quote(name)} is also in {first}; download the parts again"
+                    )
                 tensors[name] = tensor
         return cls(
             paths=tuple(header.path for header in headers),
@@ -72,7 +74,8 @@ class GGUFFile:
             values = quants.dequantize(rows, GGMLQuantizationType[tensor.type])
         except NotImplementedError as error:
             raise TrigraphError(
-                f"{tensor.file}: tensor {name!r} has type {tensor.type}, which cannot be read; use another quantisation"
+                f"{tensor.file}: tensor {quote(name)} has type {tensor.type}, which cannot be read; "
+                "use another quantisation"
             ) from error
         return values.reshape(tensor.shape)
 

@@ -191,8 +191,8 @@ def _parse(cursor: _Cursor) -> Header:
     for _ in range(pairs):
         key = cursor.name("the name of a key")
         if key in metadata:
-            cursor.fail(f"key {key!r} appears twice; {_DAMAGED}")
-        metadata[key] = cursor.value(f"key {key!r}")
+            cursor.fail(f"key {quote(key)} appears twice; {_DAMAGED}")
+        metadata[key] = cursor.value(f"key {quote(key)}")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"key 'general.alignment' is {quote(alignment)}, expected a power of two; convert the model again")
@@ -202,7 +202,7 @@ def _parse(cursor: _Cursor) -> Header:
     placed: dict[str, Tensor] = {}
     for tensor in described:
         if tensor.name in placed:
-            cursor.fail(f"tensor {tensor.name!r} appears twice; {_DAMAGED}")
+            cursor.fail(f"tensor {quote(tensor.name)} appears twice; {_DAMAGED}")
         placed[tensor.name] = _place_tensor(cursor, tensor, data_offset, alignment)
     return Header(cursor.path, metadata, placed, alignment, data_offset)
 
@@ -210,7 +210,7 @@ def _parse(cursor: _Cursor) -> Header:
 def _describe_tensor(cursor: _Cursor) -> Tensor:
     """A tensor with its offset still relative to the data."""
     name = cursor.name("the name of a tensor")
-    what = f"tensor {name!r}"
+    what = f"tensor {quote(name)}"
     rank = cursor.scalar("<I", what)
     if not 1 <= rank <= MAX_DIMENSIONS:
         cursor.fail(f"{what} has {rank} dimensions, expected 1 to {MAX_DIMENSIONS}; {_DAMAGED}")
@@ -228,7 +228,7 @@ def _describe_tensor(cursor: _Cursor) -> Tensor:
 
 
 def _place_tensor(cursor: _Cursor, tensor: Tensor, data_offset: int, alignment: int) -> Tensor:
-    what = f"tensor {tensor.name!r} {tensor.shape}"
+    what = f"tensor {quote(tensor.name)} {tensor.shape}"
     if tensor.offset % alignment:
         cursor.fail(f"{what} has offset {tensor.offset}, expected a multiple of {alignment}; {_DAMAGED}")
     start = data_offset + tensor.offset

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trigraph.models.config import ModelConfig, read_config
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
@@ -193,7 +193,7 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     for name in file.tensors:
         if name.startswith(prefix) and name not in found and not name.startswith(others):
             raise TrigraphError(
-                f"{path}: tensor {name!r} is not known in this architecture and may change its results; "
+                f"{path}: tensor {quote(name)} is not known in this architecture and may change its results; "
                 "use a file without it"
             )
     return found

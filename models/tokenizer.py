@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 
 # `tokenizer.ggml.token_type`
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
@@ -65,7 +65,7 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
     vocabulary = {text: i for i, text in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         repeated = next(text for i, text in enumerate(tokens) if vocabulary[text] != i)
-        raise TrigraphError(f"tokenizer.ggml.tokens holds {repeated!r} twice; token texts must be distinct")
+        raise TrigraphError(f"tokenizer.ggml.tokens holds {quote(repeated)} twice; token texts must be distinct")
     missing = [byte for byte, character in enumerate(byte_alphabet()) if character not in vocabulary]
     if missing:
         raise TrigraphError(
@@ -124,7 +124,7 @@ def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
     stop |= {i for i, kind in enumerate(types) if kind == CONTROL and tokens[i] in _STOP_TEXTS}
     add_bos = metadata.get("tokenizer.ggml.add_bos_token", False)
     if not isinstance(add_bos, bool):
-        raise TrigraphError(f"tokenizer.ggml.add_bos_token is {add_bos!r}; it must be a boolean")
+        raise TrigraphError(f"tokenizer.ggml.add_bos_token is {quote(add_bos)}; it must be a boolean")
     if add_bos and ids["bos_token_id"] is None:
         raise TrigraphError("tokenizer.ggml.add_bos_token is set, but tokenizer.ggml.bos_token_id is missing")
     return SpecialTokens(
@@ -147,11 +147,11 @@ def chat_template(metadata: Mapping[str, Any]) -> str | None:
 def _pattern(metadata: Mapping[str, Any]) -> str:
     model = metadata.get("tokenizer.ggml.model")
     if model != "gpt2":
-        raise TrigraphError(f"tokenizer.ggml.model is {model!r}; only 'gpt2' (byte-level BPE) is supported")
+        raise TrigraphError(f"tokenizer.ggml.model is {quote(model)}; only 'gpt2' (byte-level BPE) is supported")
     pre = metadata.get("tokenizer.ggml.pre")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise TrigraphError(
-            f"tokenizer.ggml.pre is {pre!r}; the known pre-tokenizers are {', '.join(sorted(PRE_TOKENIZERS))}"
+            f"tokenizer.ggml.pre is {quote(pre)}; the known pre-tokenizers are {', '.join(sorted(PRE_TOKENIZERS))}"
         )
     return PRE_TOKENIZERS[pre]
 
@@ -173,7 +173,7 @@ def _merges(metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[
         left, space, right = merge.partition(" ")
         if not (space and left in vocabulary and right in vocabulary and left + right in vocabulary):
             raise TrigraphError(
-                f"tokenizer.ggml.merges entry {rank} is {merge!r}; it must join two tokens into a third one"
+                f"tokenizer.ggml.merges entry {rank} is {quote(merge)}; it must join two tokens into a third one"
             )
         pairs.append((left, right))
     return pairs
@@ -193,5 +193,5 @@ def _token_id(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> in
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocabulary_size:
-        raise TrigraphError(f"{key} is {value!r}; it must be a token id below {vocabulary_size}")
+        raise TrigraphError(f"{key} is {quote(value)}; it must be a token id below {vocabulary_size}")
     return value

@@ -1,0 +1,111 @@
+"""Runs cases in a child process, so that a crash or a hang is a result too."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Without any line from a child for so long, it hangs. Limits of single cases count processor time, which does not
+# depend on what else the machine does.
+HANG_SECONDS = 60.0
+_TESTS = Path(__file__).parents[1]
+
+
+@dataclass
+class Report:
+    """What became of the cases."""
+
+    target: str
+    seed: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    defects: dict[int, str] = field(default_factory=dict)
+    """By number of the case."""
+    seconds: float = 0.0
+    slowest: float = 0.0
+    """Processor seconds of the slowest case."""
+    peak_bytes: int = 0
+    """Resident memory that the cases added to the child."""
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
+        lines = [
+            f"{self.target}: {self.outcomes.total()} cases in {self.seconds:.0f} s, seed {self.seed}: {counts}; "
+            f"slowest {self.slowest:.3f} s, at most {self.peak_bytes / 1e6:.0f} MB; {len(self.defects)} defects"
+        ]
+        lines += [f"case {case}: {text[:300]} ... {text[-900:]}" for case, text in sorted(self.defects.items())[:20]]
+        return "\n".join(lines)
+
+
+def run_campaign(target: str, count: int, *, seed: int = 1, first: int = 0) -> Report:
+    """Run cases first .. first + count - 1 of a target."""
+    report = Report(target, seed)
+    started = time.monotonic()
+    number, end = first, first + count
+    while number < end:
+        with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_scratch()) as folder:
+            number = _run_child(report, number, end, Path(folder))
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _run_child(report: Report, number: int, end: int, folder: Path) -> int:
+    """Run cases until the child ends; returns the number of the next case."""
+    errors = folder / "stderr"
+    command = [sys.executable, "-m", "fuzz.worker", report.target, str(report.seed), str(number), str(end), str(folder)]
+    paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "MALLOC_ARENA_MAX": "1",  # an arena reserves address space, which is limited
+    }
+    with (
+        open(errors, "wb") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=environment) as child,
+    ):
+        for line in _lines(child):
+            kind, rest = line.split(" ", 1)
+            if kind == "done":
+                name, seconds, peak = rest.split(" ")
+                report.outcomes[name] += 1
+                report.slowest = max(report.slowest, float(seconds))
+                report.peak_bytes = max(report.peak_bytes, int(peak))
+                number += 1
+            elif kind == "defect":
+                report.defects[number] = rest.replace("\\n", "\n")
+        hung = child.poll() is None and number < end
+        if hung:
+            child.kill()
+    if number < end:
+        tail = errors.read_text(errors="replace")[-2000:]
+        what = f"no result after {HANG_SECONDS:.0f} s" if hung else f"the process ended with status {child.returncode}"
+        report.defects[number] = f"{what}\n{tail}"
+        report.outcomes["crash"] += 1
+        number += 1
+    return number
+
+
+def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Lines of the child's output, until it ends or says nothing for too long."""
+    assert child.stdout is not None
+    descriptor, rest = child.stdout.fileno(), b""
+    while select.select([descriptor], [], [], HANG_SECONDS)[0]:
+        content = os.read(descriptor, 1 << 16)
+        if not content:
+            child.wait()
+            return
+        *lines, rest = (rest + content).split(b"\n")
+        for line in lines:
+            yield line.decode()
+
+
+def _scratch() -> str | None:
+    """A folder in memory where there is one: cases write small files, many of them."""
+    return "/dev/shm" if os.path.isdir("/dev/shm") else None
