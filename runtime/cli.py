@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.console import Console
 
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
@@ -18,7 +19,11 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.bench import BenchOptions
+from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import interact, progress_bars, say, stream
+from trigraph.runtime.loading import cached_package
+from trigraph.runtime.sessions import default_threads
 
 app = typer.Typer(
     help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
@@ -231,6 +236,45 @@ def synth(
             geometry, out, layers=layers, vocab=vocab, experts=experts, quant=quant, seed=seed, progress=show
         )
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")
+
+
+@app.command()
+def bench(
+    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Tokens of the prompt.")] = BenchOptions.prompt,
+    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0: none.")] = BenchOptions.tokens,
+    depths: Annotated[str, typer.Option("-k", help="Tokens of a verify, with commas.")] = "1,2,4,8",
+    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
+    repetitions: Annotated[int, typer.Option("-r", "--repetitions")] = BenchOptions.repetitions,
+    accept: Annotated[
+        float | None, typer.Option(help="Replace drafts by ones that are right with this probability.")
+    ] = None,
+    activations: Annotated[str, typer.Option(help="For a MODEL.gguf: float32 or int8.")] = ExportOptions().activations,
+    versus: Annotated[str | None, typer.Option(help="llama.cpp: time it too, on the same file, in turns.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,
+) -> None:
+    """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
+    if versus not in (None, "llama.cpp"):
+        raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
+    try:
+        verify = tuple(int(k) for k in depths.split(","))
+    except ValueError:
+        raise TrigraphError(f"-k {depths}: give numbers with commas, such as 1,2,4,8") from None
+    options = BenchOptions(
+        prompt, tokens, verify, threads or default_threads(), repetitions, accept, versus_llama_cpp=versus is not None
+    )
+    with progress_bars() as progress:
+        folder = model if model.is_dir() else cached_package(model, ExportOptions(activations=activations), progress)
+    report = bench_package(folder, options)
+    if report.machine.load > 0.2 * report.machine.cores:
+        say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
+    if as_json:
+        print(json.dumps(report.as_json()))
+    else:
+        Console().print(report.table())
+    if plot is not None:
+        report.plot(plot)
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str | None:
