@@ -1,0 +1,20 @@
+"""BlockGather in standard ONNX operators."""
+
+from functools import cache
+
+from onnxscript import OnnxFunction
+
+from trigraph.custom_ops.blocks.function import UNPACK
+from trigraph.custom_ops.scripting import Tensor, body, op
+
+
+@cache
+def block_gather(type: str) -> OnnxFunction:
+    """The body for a table of a ggml type."""
+    unpack = UNPACK[type]
+
+    @body
+    def block_gather(ids: Tensor, table: Tensor, type: str) -> Tensor:
+        return unpack(op.Gather(table, ids))
+
+    return block_gather

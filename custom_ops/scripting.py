@@ -1,0 +1,40 @@
+"""How function bodies are written: onnxscript functions of standard operators in this project's domain."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+
+import onnxscript
+from onnxscript.values import Opset
+
+from trigraph.custom_ops import DOMAIN
+
+# onnxscript's own hints refuse numbers as operands and the unpacking of several outputs.
+if TYPE_CHECKING:
+    Tensor: TypeAlias = Any
+else:
+    from onnxscript.onnx_types import TensorType as Tensor
+
+op: Any = onnxscript.opset23
+"""The standard operators."""
+
+FLOAT, DOUBLE = onnxscript.FLOAT.dtype, onnxscript.DOUBLE.dtype
+INT64, UINT8 = onnxscript.INT64.dtype, onnxscript.UINT8.dtype
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def body(function: Callable[_P, _R]) -> onnxscript.OnnxFunction[_P, _R]:
+    """Decorator: the ONNX function of a Python function. Parameters annotated `Tensor` are inputs, others attributes."""
+    return onnxscript.script(Opset(DOMAIN, 1), default_opset=op)(function)
+
+
+@body
+def row_positions(cu_seqlens: Tensor, past_lens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row, as int64 [rows]: its sequence, its number in the sequence, and its position in the text."""
+    cu = op.Cast(cu_seqlens, to=INT64)
+    rows = op.Range(0, op.Gather(cu, -1), 1)
+    begun = op.Cast(op.Unsqueeze(cu[1:], 1) <= rows, to=INT64)  # how many sequences end before each row
+    sequence = op.ReduceSum(begun, [0], keepdims=0)
+    number = rows - op.Gather(cu, sequence)
+    return sequence, number, number + op.Gather(op.Cast(past_lens, to=INT64), sequence)
