@@ -2,14 +2,12 @@
 
 from functools import cache
 
-from onnxscript import OnnxFunction
-
 from trigraph.custom_ops.blocks.function import UNPACK
-from trigraph.custom_ops.scripting import Tensor, body, op
+from trigraph.custom_ops.scripting import Function, Tensor, body, op
 
 
 @cache
-def block_matmul(type: str) -> OnnxFunction:
+def block_matmul(type: str) -> Function:
     """The body for weights of a ggml type; it takes activations as they are."""
     unpack = UNPACK[type]
 

@@ -2,6 +2,7 @@
 // scale and min. Codes fit int8; kBias makes them unsigned. The arithmetic is ggml's, so unpacking is exact to the bit.
 #pragma once
 
+#include "../kernel.h"
 #include "../simd.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -20,13 +21,34 @@ inline float read_half(const uint8_t* p) {
   return fast_half(h);
 }
 
-// 6-bit scales and mins of Q4_K and Q5_K, eight each in 12 bytes.
-inline void read_scales6(const uint8_t* p, float d, float dmin, float* scale, float* min) {
-  for (int i = 0; i < 4; ++i) {
-    scale[i] = d * static_cast<float>(p[i] & 63);
-    min[i] = dmin * static_cast<float>(p[4 + i] & 63);
-    scale[4 + i] = d * static_cast<float>((p[8 + i] & 15) | (p[i] >> 2 & 48));
-    min[4 + i] = dmin * static_cast<float>((p[8 + i] >> 4) | (p[4 + i] >> 2 & 48));
+// 6-bit scales and mins of Q4_K and Q5_K: eight of each in 12 bytes, to one byte each.
+inline void read_scales6_bytes(const uint8_t* p, uint64_t* scale, uint64_t* min) {
+  uint32_t a, b, c;
+  std::memcpy(&a, p, 4);
+  std::memcpy(&b, p + 4, 4);
+  std::memcpy(&c, p + 8, 4);
+  *scale = (a & 0x3f3f3f3f) | static_cast<uint64_t>((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
+  *min = (b & 0x3f3f3f3f) | static_cast<uint64_t>((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
+}
+
+// 6-bit scales of Q3_K: sixteen in 12 bytes, to one byte each (32 stands for zero).
+inline void read_scales3_bytes(const uint8_t* p, uint64_t* first, uint64_t* second) {
+  uint64_t low, high = 0;
+  std::memcpy(&low, p, 8);
+  std::memcpy(&high, p + 8, 4);
+  const uint64_t nibble = 0x0f0f0f0f0f0f0f0f, two = 0x03030303;
+  *first = (low & nibble) | ((high & two) | (high >> 2 & two) << 32) << 4;
+  *second = (low >> 4 & nibble) | ((high >> 4 & two) | (high >> 6 & two) << 32) << 4;
+}
+
+// Scales and mins of a block of Q4_K or Q5_K.
+inline void read_scales6(const uint8_t* p, float* scale, float* min) {
+  uint64_t scales, mins;
+  read_scales6_bytes(p + 4, &scales, &mins);
+  const float d = read_half(p), dmin = read_half(p + 2);
+  for (int i = 0; i < 8; ++i) {
+    scale[i] = d * static_cast<float>(scales >> (8 * i) & 63);
+    min[i] = dmin * static_cast<float>(mins >> (8 * i) & 63);
   }
 }
 
@@ -37,6 +59,7 @@ struct Q8_0 {
   static constexpr const char* kName = "Q8_0";
   static constexpr int kBlock = 32, kBytes = 34, kRun = 32, kBias = 128;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     scale[0] = read_half(p);
     std::memcpy(code, p + 2, 32);
@@ -47,6 +70,7 @@ struct Q4_0 {
   static constexpr const char* kName = "Q4_0";
   static constexpr int kBlock = 32, kBytes = 18, kRun = 32, kBias = 8;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     scale[0] = read_half(p);
     for (int i = 0; i < 16; ++i) {
@@ -60,6 +84,7 @@ struct Q4_1 {
   static constexpr const char* kName = "Q4_1";
   static constexpr int kBlock = 32, kBytes = 20, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
     scale[0] = read_half(p);
     min[0] = -read_half(p + 2);
@@ -83,6 +108,7 @@ struct Q5_0 {
   static constexpr const char* kName = "Q5_0";
   static constexpr int kBlock = 32, kBytes = 22, kRun = 32, kBias = 16;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     scale[0] = read_half(p);
     decode5(p + 2, p + 6, 16, code);
@@ -93,6 +119,7 @@ struct Q5_1 {
   static constexpr const char* kName = "Q5_1";
   static constexpr int kBlock = 32, kBytes = 24, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
     scale[0] = read_half(p);
     min[0] = -read_half(p + 2);
@@ -104,6 +131,7 @@ struct IQ4_NL {
   static constexpr const char* kName = "IQ4_NL";
   static constexpr int kBlock = 32, kBytes = 18, kRun = 32, kBias = 128;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     scale[0] = read_half(p);
     for (int i = 0; i < 16; ++i) {
@@ -117,6 +145,7 @@ struct Q2_K {
   static constexpr const char* kName = "Q2_K";
   static constexpr int kBlock = 256, kBytes = 84, kRun = 16, kBias = 0;
   static constexpr bool kMin = true;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
     const float d = read_half(p + 80), dmin = read_half(p + 82);
     for (int i = 0; i < 16; ++i) {
@@ -132,13 +161,13 @@ struct Q3_K {
   static constexpr const char* kName = "Q3_K";
   static constexpr int kBlock = 256, kBytes = 110, kRun = 16, kBias = 4;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    const uint8_t* packed = p + 96;
     const float d = read_half(p + 108);
-    for (int i = 0; i < 16; ++i) {
-      int low = packed[i % 8] >> (i / 8 * 4) & 15, high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
-      scale[i] = d * static_cast<float>((low | high << 4) - 32);
-    }
+    uint64_t packed[2];
+    read_scales3_bytes(p + 96, packed, packed + 1);
+    for (int i = 0; i < 16; ++i)
+      scale[i] = d * static_cast<float>(static_cast<int>(packed[i / 8] >> (i % 8 * 8) & 63) - 32);
     for (int i = 0; i < kBlock; ++i) {
       int low = p[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3, high = p[i % 32] >> (i / 32) & 1;
       code[i] = static_cast<int8_t>(low - (high ? 0 : 4));
@@ -150,8 +179,9 @@ struct Q4_K {
   static constexpr const char* kName = "Q4_K";
   static constexpr int kBlock = 256, kBytes = 144, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    read_scales6(p + 4, read_half(p), read_half(p + 2), scale, min);
+    read_scales6(p, scale, min);
     for (int chunk = 0; chunk < 4; ++chunk)
       for (int i = 0; i < 32; ++i) {
         const uint8_t byte = p[16 + chunk * 32 + i];
@@ -165,8 +195,9 @@ struct Q5_K {
   static constexpr const char* kName = "Q5_K";
   static constexpr int kBlock = 256, kBytes = 176, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    read_scales6(p + 4, read_half(p), read_half(p + 2), scale, min);
+    read_scales6(p, scale, min);
     for (int chunk = 0; chunk < 4; ++chunk)
       for (int i = 0; i < 32; ++i) {
         const uint8_t byte = p[48 + chunk * 32 + i], high = static_cast<uint8_t>(p[16 + i] >> (2 * chunk));
@@ -180,6 +211,7 @@ struct Q6_K {
   static constexpr const char* kName = "Q6_K";
   static constexpr int kBlock = 256, kBytes = 210, kRun = 16, kBias = 32;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     const float d = read_half(p + 208);
     for (int i = 0; i < 16; ++i) scale[i] = d * static_cast<float>(static_cast<int8_t>(p[192 + i]));
@@ -196,6 +228,7 @@ struct IQ4_XS {
   static constexpr const char* kName = "IQ4_XS";
   static constexpr int kBlock = 256, kBytes = 136, kRun = 32, kBias = 128;
   static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
   static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
     const float d = read_half(p);
     const int high = p[2] | p[3] << 8;
@@ -236,14 +269,17 @@ void unpack_super(const uint8_t* p, int count, float* out) {
 struct F32 {
   static constexpr const char* kName = "F32";
   static constexpr int kBlock = 1, kBytes = 4;
+  static constexpr DType kDType = DType::f32;
 };
 struct F16 {
   static constexpr const char* kName = "F16";
   static constexpr int kBlock = 1, kBytes = 2;
+  static constexpr DType kDType = DType::f16;
 };
 struct BF16 {
   static constexpr const char* kName = "BF16";
   static constexpr int kBlock = 1, kBytes = 2;
+  static constexpr DType kDType = DType::bf16;
 };
 
 template <>

@@ -6,9 +6,8 @@ byte first, and finite. `rows` is [N, row bytes], and a function returns [N, wei
 
 import numpy as np
 from onnx import numpy_helper
-from onnxscript import OnnxFunction
 
-from trigraph.custom_ops.scripting import FLOAT, INT64, UINT8, Tensor, body, op
+from trigraph.custom_ops.scripting import FLOAT, INT64, UINT8, Function, Tensor, body, op
 
 # A half is its significand times the unit of its exponent.
 HALF_UNITS = numpy_helper.from_array(np.exp2(np.maximum(np.arange(32), 1) - 25.0).astype(np.float32))
@@ -166,7 +165,7 @@ def unpack_iq4_xs(rows: Tensor) -> Tensor:
     return op.Flatten(scaled(levels, half(d) * scales))
 
 
-UNPACK: dict[str, OnnxFunction] = {
+UNPACK: dict[str, Function] = {
     "F32": unpack_f32,
     "F16": unpack_float,
     "BF16": unpack_float,

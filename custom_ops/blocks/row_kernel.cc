@@ -1,23 +1,22 @@
 #include "row_kernel.h"
 
-#include "float_rows.h"
+#include "int8_rows.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-template <class F>
-constexpr RowKernel float_kernel(DType dtype) {
-  using Rows = FloatRows<F>;
-  return {F::kName, dtype, F::kBlock, F::kBytes, Rows::prepared_bytes, Rows::prepare, Rows::product, Rows::unpack};
+template <class F, template <class> class Rows>
+constexpr RowKernel kernel() {
+  return {F::kName,         F::kDType,        F::kBlock,           F::kBytes, Rows<F>::prepared_bytes,
+          Rows<F>::prepare, Rows<F>::product, FloatRows<F>::unpack};
 }
-
-constexpr RowKernel kFloat[] = {
-    float_kernel<F32>(DType::f32), float_kernel<F16>(DType::f16),   float_kernel<BF16>(DType::bf16),
-    float_kernel<Q8_0>(DType::u8), float_kernel<Q4_0>(DType::u8),   float_kernel<Q4_1>(DType::u8),
-    float_kernel<Q5_0>(DType::u8), float_kernel<Q5_1>(DType::u8),   float_kernel<Q2_K>(DType::u8),
-    float_kernel<Q3_K>(DType::u8), float_kernel<Q4_K>(DType::u8),   float_kernel<Q5_K>(DType::u8),
-    float_kernel<Q6_K>(DType::u8), float_kernel<IQ4_NL>(DType::u8), float_kernel<IQ4_XS>(DType::u8),
+template <template <class> class Rows, class... F>
+struct Table {
+  static constexpr RowKernel kernels[] = {kernel<F, Rows>()...};
 };
+#define TRIGRAPH_BLOCK_TYPES Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
+using Float32 = Table<FloatRows, F32, F16, BF16, TRIGRAPH_BLOCK_TYPES>;
+using Int8 = Table<Int8Rows, TRIGRAPH_BLOCK_TYPES>;
 
 const char* name(DType type) {
   switch (type) {
@@ -39,7 +38,10 @@ const char* name(DType type) {
 const RowKernel& row_kernel(const std::string& type, const std::string& activations) {
   if (activations != "float32" && activations != "int8")
     fail("attribute activations is \"%s\", expected float32 or int8", activations.c_str());
-  for (const RowKernel& kernel : kFloat)
+  if (activations == "int8")
+    for (const RowKernel& kernel : Int8::kernels)
+      if (type == kernel.type) return kernel;
+  for (const RowKernel& kernel : Float32::kernels)
     if (type == kernel.type) return kernel;
   fail(
       "type \"%s\" has no kernel, expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
