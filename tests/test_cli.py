@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from random_gguf import write_random
+from test_runtime_text import TEMPLATE
 
 from trigraph.runtime.cli import main
 
@@ -192,6 +194,39 @@ def test_a_chat_without_a_template_completes_lines(trigraph: Run, package: Path,
     assert result.err.count("generated 4 tokens") == 2
     assert "Once upon" in result.out
     assert "more" not in result.out
+
+
+def test_a_chat_with_a_template(
+    trigraph: Run, synthetic: Callable[[str, str], Path], operator_library: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "chat"
+    assert trigraph("export", synthetic("tiny-dense", "Q8_0"), "-o", package, "--reference").status == 0
+    (package / "chat_template.jinja").write_text(TEMPLATE)
+    options = ["-n", 5, "--ignore-eos", "-sys", "Be brief.", "--seed", 1]
+    result = trigraph("run", package, *options, stdin=b"hello\nagain\n", terminal=True)
+    assert result.status == 0
+    first, second = (line for line in result.err.splitlines() if line.startswith("prompt "))
+    assert "reused" not in first
+    assert "reused" in second
+    once = trigraph("run", package, *options, "-p", "hello")
+    assert once.out.strip() in result.out
+    raw = trigraph("run", package, "-n", 5, "--seed", 1, "-p", "hello", "--raw")
+    assert raw.err.split(",")[0] != once.err.split(",")[0], "the template was used"
+
+
+def test_a_model_without_a_head_says_so(trigraph: Run, operator_library: Path, tmp_path: Path) -> None:
+    trunk, head = tmp_path / "trunk.gguf", tmp_path / "head.gguf"
+    write_random(trunk, "qwen35", preset="nano", mtp=False)
+    write_random(head, "qwen35", preset="nano", mtp="only")
+    options = ["-p", "hello", "-n", 8, "--seed", 1, "--ignore-eos"]
+    alone = trigraph("run", trunk, *options)
+    assert "speculation off: the model has no MTP head" in alone.err
+    both = trigraph("run", trunk, "--mtp", head, *options)
+    assert "speculation on" in both.err or "speculation parked" in both.err
+    assert both.out == alone.out
+    result = trigraph("export", trunk, "-o", tmp_path / "out")
+    assert "no MTP head" in result.err
+    assert_one_line_error(trigraph("run", tmp_path / "out", "--mtp", head, *options), "give --mtp when exporting")
 
 
 def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:

@@ -11,15 +11,19 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state import Sequence
 
-MODELS = [
-    ("trained", "Q8_0"),
-    ("tiny-dense", "F32"),
-    ("tiny-dense", "Q4_K_M"),
-    ("tiny-moe", "F32"),
-    ("tiny-moe", "Q4_K_M"),
-    ("tiny-next", "Q4_K_M"),
+# geometry, quantisation, activations
+FLOAT_MODELS = [
+    ("trained", "Q8_0", "float32"),
+    ("tiny-dense", "F32", "float32"),
+    ("tiny-dense", "Q4_K_M", "float32"),
+    ("tiny-moe", "F32", "float32"),
+    ("tiny-moe", "Q4_K_M", "float32"),
+    ("tiny-next", "Q4_K_M", "float32"),
 ]
+MODELS = [*FLOAT_MODELS, ("trained", "Q8_0", "int8"), ("tiny-moe", "Q4_K_M", "int8")]
 K = 8
+
+Model = tuple[str, str, str]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,11 @@ def packages(
     return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
 
 
+def package(packages: Packages, model: Model, **options: str) -> Path:
+    geometry, quant, activations = model
+    return packages(geometry, quant, activations=activations, **options)
+
+
 @pytest.fixture(params=[1, 2], ids=lambda n: f"{n}-threads")
 def threads(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -39,7 +48,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=MODELS, ids="-".join)
 def engine(request: pytest.FixtureRequest, packages: Packages, threads: int) -> Engine:
-    return load(packages(*request.param), threads=threads, context=600, sequences=6)
+    return load(package(packages, request.param), threads=threads, context=600, sequences=6)
 
 
 def tokens(engine: Engine, count: int, seed: int) -> list[int]:
@@ -153,19 +162,19 @@ def test_200_rounds_of_accepting_and_rejecting(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
-def test_the_number_of_threads_does_not_matter(packages: Packages, model: tuple[str, str]) -> None:
+def test_the_number_of_threads_does_not_matter(packages: Packages, model: Model) -> None:
     found = []
     for threads in (1, 2, 3):
-        engine = load(packages(*model), threads=threads, context=600)
+        engine = load(package(packages, model), threads=threads, context=600)
         sequence = started(engine, tokens(engine, 90, 5))
         found.append((rows(engine, [sequence], [tokens(engine, 7, 6)]), committed(engine, sequence)))
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
-def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, model: tuple[str, str]) -> None:
+@pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
+def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, model: Model) -> None:
     """Drafting after rejected drafts equals drafting on a text that was never drafted for."""
-    engine = load(packages(*model), threads=2, context=600)
+    engine = load(package(packages, model), threads=2, context=600)
     steps = engine.steps
     prompt, new = tokens(engine, 30, 1), tokens(engine, 6, 2)
     used = started(engine, prompt)
@@ -182,18 +191,16 @@ def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, mode
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
-def test_prefill_in_chunks(
-    packages: Packages, model: tuple[str, str], kv_type: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Chunks of any size give logits within 1e-4 of one chunk."""
-    folder = packages(*model, kv_type=kv_type)
+@pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
+def test_prefill_in_chunks(packages: Packages, model: Model, kv_type: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Chunks of any size give logits within 1e-4 of one chunk. (Rounding to int8 makes a jump of a tiny difference.)"""
+    folder = package(packages, model, kv_type=kv_type)
     largest = {}
     reference: np.ndarray | None = None
-    for chunk in (300, 1, 2, 7, 63, 64, 65, 128, 299):
+    for chunk in (200, 1, 7, 63, 64, 65, 199):
         engine = load(folder, threads=2, context=400, chunk=chunk)
         sequence = engine.steps.new_sequence()
-        logits = engine.steps.prefill([sequence], [tokens(engine, 300, 4)]).logits[0].copy()
+        logits = engine.steps.prefill([sequence], [tokens(engine, 200, 4)]).logits[0].copy()
         after = engine.steps.verify([sequence], [[1]]).logits[0]
         both = np.concatenate([logits, after])
         reference = both if reference is None else reference
