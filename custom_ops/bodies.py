@@ -4,24 +4,24 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from onnx import FunctionProto
-from onnxscript import OnnxFunction
 
 from trigraph.custom_ops.block_gather.function import block_gather
 from trigraph.custom_ops.block_matmul.function import block_matmul
 from trigraph.custom_ops.gated_delta_net.function import gated_delta_net
 from trigraph.custom_ops.grouped_expert_ffn.function import fused, separate
 from trigraph.custom_ops.paged_attention.function import paged_attention, paged_kv_write
+from trigraph.custom_ops.scripting import Function
 
 _Attributes = Mapping[str, Any]
 
 
-def _experts(attributes: _Attributes) -> OnnxFunction:
+def _experts(attributes: _Attributes) -> Function:
     if "up_type" in attributes:
         return separate(attributes["gate_type"], attributes["up_type"], attributes["down_type"])
     return fused(attributes["gate_type"], attributes["down_type"])
 
 
-_BODIES: Mapping[str, Callable[[_Attributes], OnnxFunction]] = {
+_BODIES: Mapping[str, Callable[[_Attributes], Function]] = {
     "BlockMatMul": lambda attributes: block_matmul(attributes["type"]),
     "BlockGather": lambda attributes: block_gather(attributes["type"]),
     "GatedDeltaNet": lambda _: gated_delta_net,
@@ -46,7 +46,7 @@ def bodies(op_type: str, attributes: _Attributes) -> list[FunctionProto]:
     return [proto, *(called.to_function_proto() for called in _called_by(function))]
 
 
-def _called_by(function: OnnxFunction) -> Iterator[OnnxFunction]:
+def _called_by(function: Function) -> Iterator[Function]:
     for called in function.function_ir.get_called_functions().values():
         yield called
         yield from _called_by(called)

@@ -1,7 +1,7 @@
 """How function bodies are written: onnxscript functions of standard operators in this project's domain."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnxscript
 from onnxscript.values import Opset
@@ -20,12 +20,12 @@ op: Any = onnxscript.opset23
 FLOAT, DOUBLE = onnxscript.FLOAT.dtype, onnxscript.DOUBLE.dtype
 INT64, UINT8 = onnxscript.INT64.dtype, onnxscript.UINT8.dtype
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+Function: TypeAlias = onnxscript.OnnxFunction[..., Any]
+"""An ONNX function; called in another one's body, a node of it."""
 
 
-def body(function: Callable[_P, _R]) -> onnxscript.OnnxFunction[_P, _R]:
-    """Decorator: the ONNX function of a Python function. Parameters annotated `Tensor` are inputs, others attributes."""
+def body(function: Callable[..., Any]) -> Function:
+    """Decorator that makes ONNX functions: parameters annotated `Tensor` are inputs, the others attributes."""
     return onnxscript.script(Opset(DOMAIN, 1), default_opset=op)(function)
 
 

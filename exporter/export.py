@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.folder import check_target, staged
 from trigraph.exporter.graph import GraphBuilder
 from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
-from trigraph.exporter.manifest import SIDE_FILE, Manifest, WeightFile
+from trigraph.exporter.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.network import Network
 from trigraph.exporter.placement import MODES, bring, locate
 from trigraph.exporter.progress import Progress, silent
@@ -42,6 +43,8 @@ class ExportOptions:
     """How block matrix products hold activations: "float32" or "int8"."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
+    portable: bool = False
+    """Whether graphs carry function bodies, for hosts without the operator library."""
 
 
 def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = silent) -> Manifest:
@@ -77,6 +80,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
             config=model.config,
             special_tokens=special,
             graphs=graphs,
+            operator_library=OperatorLibrary(DOMAIN, library_version()),
             state=state_tensors(model.config, options.kv_type),
             weight_files=tuple(weight_files),
             weights_folder=placement.folder,
@@ -86,6 +90,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
             draft_vocab=draft_vocab,
             kv_type=options.kv_type,
             activations=options.activations,
+            portable=options.portable,
             notices=weights.notices(),
         )
         manifest.write(folder)
@@ -103,7 +108,12 @@ def _write_graphs(
     for name, build in builders.items():
         graph = GraphBuilder(name)
         build(Network(graph, config, weights, state, options.activations))
-        (folder / f"{name}.onnx").write_bytes(graph.proto().SerializeToString())
+        proto = graph.proto()
+        if options.portable:
+            from trigraph.exporter.portable import add_bodies  # compiles the bodies, for which few exports have a use
+
+            add_bodies(proto)
+        (folder / f"{name}.onnx").write_bytes(proto.SerializeToString())
     return tuple(builders)
 
 

@@ -45,6 +45,16 @@ class WeightFile:
 
 
 @dataclass(frozen=True)
+class OperatorLibrary:
+    """The library of custom operators that graphs were made for."""
+
+    name: str
+    """Domain of the operators; the file for a provider is lib{name}_{provider}.so, .dylib, or {name}_{provider}.dll."""
+    version: str
+    """A library that differs in the first two numbers is refused."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A package's description, everything that its graphs do not say themselves."""
 
@@ -52,6 +62,7 @@ class Manifest:
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
     """Those of GRAPHS that exist, each in `{name}.onnx`; a model without an MTP head has no draft."""
+    operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]
     weights_folder: str | None
@@ -65,6 +76,9 @@ class Manifest:
     """How many token ids the draft can choose from; None in a package without a draft."""
     kv_type: str
     activations: str
+    portable: bool
+    """Whether graphs carry function bodies. A host without the operator library then runs them, on two buffers for each
+    state tensor that it swaps after each step: native operators may write an output before another reads the input."""
     notices: tuple[str, ...]
     """What the export changed, one sentence each."""
 
@@ -90,6 +104,15 @@ class Manifest:
         """Write manifest.json."""
         content = {"format": _FORMAT, "contract_version": CONTRACT_VERSION, **dataclasses.asdict(self)}
         (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def check_library(self, version: str) -> None:
+        """Raise TrigraphError unless an operator library of `version` runs the graphs."""
+        wanted = self.operator_library
+        if version.split(".")[:2] != wanted.version.split(".")[:2]:
+            raise TrigraphError(
+                f"the package was exported for version {wanted.version} of the operator library {wanted.name!r}, "
+                f"and the one here is {version}; {_REMEDY}, or install the other version of trigraph"
+            )
 
     def weight_paths(self, folder: Path) -> tuple[Path, ...]:
         """Where the weight files of the package in `folder` are."""

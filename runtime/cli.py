@@ -179,6 +179,9 @@ def export(
         bool, typer.Option("--copy-weights", help="Copy the GGUF instead of hard-linking it.")
     ] = False,
     reference: Annotated[bool, typer.Option("--reference", help="Leave the GGUF where it is.")] = False,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Let the graphs run without the operator library too, slowly.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a package that is there.")] = False,
 ) -> None:
     """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in it."""
@@ -187,7 +190,7 @@ def export(
     if is_package(out) and not force:
         raise TrigraphError(f"{out}: holds a package already; --force replaces it")
     weights = "copy" if copy_weights else "reference" if reference else "link"
-    options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights)
+    options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights, portable)
     started = time.perf_counter()
     with progress_bars() as progress:
         manifest = export_package(model, out, options, progress)
@@ -249,6 +252,8 @@ def bench(
     accept: Annotated[
         float | None, typer.Option(help="Replace drafts by ones that are right with this probability.")
     ] = None,
+    contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
+    sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
     activations: Annotated[str, typer.Option(help="For a MODEL.gguf: float32 or int8.")] = ExportOptions().activations,
     versus: Annotated[str | None, typer.Option(help="llama.cpp: time it too, on the same file, in turns.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
@@ -257,12 +262,16 @@ def bench(
     """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
     if versus not in (None, "llama.cpp"):
         raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
-    try:
-        verify = tuple(int(k) for k in depths.split(","))
-    except ValueError:
-        raise TrigraphError(f"-k {depths}: give numbers with commas, such as 1,2,4,8") from None
     options = BenchOptions(
-        prompt, tokens, verify, threads or default_threads(), repetitions, accept, versus_llama_cpp=versus is not None
+        prompt,
+        tokens,
+        _numbers("-k", depths),
+        threads or default_threads(),
+        repetitions,
+        accept,
+        versus_llama_cpp=versus is not None,
+        contexts=_numbers("--contexts", contexts),
+        sequences=_numbers("--sequences", sequences),
     )
     with progress_bars() as progress:
         folder = model if model.is_dir() else cached_package(model, ExportOptions(activations=activations), progress)
@@ -275,6 +284,13 @@ def bench(
         Console().print(report.table())
     if plot is not None:
         report.plot(plot)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(",") if text)
+    except ValueError:
+        raise TrigraphError(f"{option} {text}: give numbers with commas, such as 1,2,4,8") from None
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str | None:
@@ -294,12 +310,10 @@ def _prompt(prompt: str | None, file: Path | None) -> str | None:
 
 
 def _describe_engine(engine: Engine, seconds: float) -> None:
-    from trigraph.custom_ops import instruction_set
-
     for notice in engine.notices:
         say(f"note: {notice}")
     say(
-        f"loaded in {seconds:.2f} s: context {engine.context}, {instruction_set()} kernels, state of up to "
+        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
         f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.no_draft or 'on'}"
     )
 

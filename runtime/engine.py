@@ -25,6 +25,8 @@ class Engine:
     """What the user should know of the model, one sentence each."""
     no_draft: str | None = None
     """Why the model cannot draft; None when it can."""
+    kernels: str = "no"
+    """The instruction set of the operators' kernels; "no" when function bodies run in their place."""
     costs: Costs = field(default_factory=Costs)
 
     @property

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import trigraph.exporter as exporter
+from trigraph.custom_ops import instruction_set, library_path, library_version
 from trigraph.exporter import ExportOptions, Manifest
 from trigraph.exporter.manifest import CONTRACT_VERSION
 from trigraph.exporter.progress import Progress, silent
@@ -48,13 +49,14 @@ def load(
     folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
     manifest = Manifest.read(folder)
     limits = _limits(manifest, context)
-    state = State(manifest.state, limits, sequences)
+    library = _library(manifest)
+    state = State(manifest.state, limits, sequences, twice=library is None)
     weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
     threads = threads or default_threads()
 
     def graph(name: str) -> SessionGraph:
-        session = open_session(folder / f"{name}.onnx", weights_folder, threads)
-        return SessionGraph(session, state.tensors, limits.pages)
+        session = open_session(folder / f"{name}.onnx", weights_folder, threads, library)
+        return SessionGraph(session, state.buffers, limits.pages)
 
     no_draft = None
     if "draft" not in manifest.graphs:
@@ -64,7 +66,12 @@ def load(
     draft = graph("draft") if no_draft is None else None
     steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
     tokenizer = _tokenizer(folder, manifest)
-    return Engine(steps, tokenizer, _template(folder, manifest, tokenizer), manifest.notices, no_draft)
+    notices, kernels = manifest.notices, "no"
+    if library is None:
+        notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
+    else:
+        kernels = instruction_set()
+    return Engine(steps, tokenizer, _template(folder, manifest, tokenizer), notices, no_draft, kernels)
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
@@ -94,7 +101,7 @@ def _is_current(package: Path, stamp_file: Path, stamp: str) -> bool:
     try:
         if stamp_file.read_text(encoding="utf-8") != stamp:
             return False
-        Manifest.read(package)
+        Manifest.read(package).check_library(library_version())
     except (OSError, TrigraphError):
         return False
     return True
@@ -108,6 +115,18 @@ def _cache_home() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "trigraph"
     return Path.home() / ".cache" / "trigraph"
+
+
+def _library(manifest: Manifest) -> Path | None:
+    """The operator library; None where it is missing and the package can do without."""
+    try:
+        library = library_path("cpu")
+    except TrigraphError:
+        if manifest.portable:
+            return None
+        raise
+    manifest.check_library(library_version())
+    return library
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

@@ -16,9 +16,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.state import aligned_zeros
+from trigraph.runtime.state import StateBuffer, aligned_zeros
 
 Array = NDArray[Any]
 
@@ -59,19 +58,25 @@ class Buffers:
 
 
 class SessionGraph:
-    """One graph in ONNX Runtime, on state tensors that it reads and writes in place."""
+    """One graph in ONNX Runtime, on the state tensors that it reads and writes."""
 
-    def __init__(self, session: ort.InferenceSession, state: Mapping[str, Array], pages: int) -> None:
+    def __init__(self, session: ort.InferenceSession, state: Mapping[str, StateBuffer], pages: int) -> None:
         """`pages` is the width of the page table."""
         self._session = session
         self._pages = pages
-        self._state = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in state.items()}
+        names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
+        self._state = {name: state[name] for name in names if name in state}
+        self._values = {
+            name: [ort.OrtValue.ortvalue_from_numpy(array) for array in buffer.arrays]
+            for name, buffer in self._state.items()
+        }
+        self._swapped = [buffer for buffer in self._state.values() if buffer.next_turn != buffer.turn]
         self._buffers = Buffers()
-        self._bindings: OrderedDict[tuple[int, int], Binding] = OrderedDict()
+        self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
 
     def bind(self, tokens: int, sequences: int) -> Binding:
-        """The binding for a shape, made at its first use."""
-        key = (tokens, sequences)
+        """The binding for a shape, made at its first use; to be run before any other graph."""
+        key = (tokens, sequences, *(buffer.turn for buffer in self._swapped))
         binding = self._bindings.get(key)
         if binding is None:
             binding = self._bindings[key] = self._make(tokens, sequences)
@@ -87,33 +92,42 @@ class SessionGraph:
         io = self._session.io_binding()
         inputs, outputs = {}, {}
         for arg in self._session.get_inputs():
-            value = self._state.get(arg.name.removeprefix("past."))
-            if value is None:
-                inputs[arg.name] = self._buffer("in", arg, sizes)
-                value = ort.OrtValue.ortvalue_from_numpy(inputs[arg.name])
+            name = arg.name.removeprefix("past.")
+            if name in self._state:
+                value = self._values[name][self._state[name].turn]
+            else:
+                inputs[name] = self._buffer("in", arg, sizes)
+                value = ort.OrtValue.ortvalue_from_numpy(inputs[name])
             io.bind_ortvalue_input(arg.name, value)
         for arg in self._session.get_outputs():
-            value = self._state.get(arg.name.removeprefix("present."))
-            if value is None:
-                outputs[arg.name] = self._buffer("out", arg, sizes)
-                value = ort.OrtValue.ortvalue_from_numpy(outputs[arg.name])
+            name = arg.name.removeprefix("present.")
+            if name in self._state:
+                value = self._values[name][self._state[name].next_turn]
+            else:
+                outputs[name] = self._buffer("out", arg, sizes)
+                value = ort.OrtValue.ortvalue_from_numpy(outputs[name])
             io.bind_ortvalue_output(arg.name, value)
-        session = self._session
-        return Binding(inputs, outputs, lambda: session.run_with_iobinding(io))
+        return Binding(inputs, outputs, lambda: self._run(io))
+
+    def _run(self, io: ort.IOBinding) -> None:
+        self._session.run_with_iobinding(io)
+        for buffer in self._swapped:
+            buffer.turn = buffer.next_turn
 
     def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Array:
         rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)
         return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
 
 
-def session_options(threads: int, weights_folder: Path | None) -> ort.SessionOptions:
+def session_options(threads: int, weights_folder: Path | None, library: Path | None) -> ort.SessionOptions:
     """The options of every session: our operators, `threads` threads, weights mapped and not packed.
 
     With `weights_folder` the graph must be given as bytes; its weights are looked for there.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    options.register_custom_ops_library(str(library_path("cpu")))
+    if library is not None:
+        options.register_custom_ops_library(str(library))
     # A pool of threads for each session that spins only while the session runs: within 3 % of one shared pool for steps
     # of a millisecond, and a shared one makes every other session of the process fail that does not join it.
     options.intra_op_num_threads = threads
@@ -125,13 +139,14 @@ def session_options(threads: int, weights_folder: Path | None) -> ort.SessionOpt
     return options
 
 
-def open_session(path: Path, weights_folder: Path | None, threads: int) -> ort.InferenceSession:
+def open_session(path: Path, weights_folder: Path | None, threads: int, library: Path | None) -> ort.InferenceSession:
     """A session for one graph file; weights are looked for beside it, or in `weights_folder`.
 
-    Raises TrigraphError when ONNX Runtime refuses the graph or its weights.
+    Without the operator library a portable graph runs its function bodies. Raises TrigraphError when ONNX Runtime
+    refuses the graph or its weights.
     """
     source = str(path) if weights_folder is None else path.read_bytes()
-    options = session_options(threads, weights_folder)
+    options = session_options(threads, weights_folder, library)
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own

@@ -55,13 +55,35 @@ class Sequence:
         return len(self.tokens)
 
 
+class StateBuffer:
+    """Memory of one state tensor: the array that a step reads, and the one it writes, which may be the same."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, twice: bool) -> None:
+        self.arrays = tuple(aligned_zeros(shape, dtype) for _ in range(1 + twice))
+        self.turn = 0
+        """Index of the array that the next step reads."""
+
+    @property
+    def current(self) -> NDArray[Any]:
+        """What the last step left."""
+        return self.arrays[self.turn]
+
+    @property
+    def next_turn(self) -> int:
+        """Index of the array that the next step writes."""
+        return (self.turn + 1) % len(self.arrays)
+
+
 class State:
     """The tensors by name, allocated once, and the slots and pages of `sequences` texts of full context.
 
     A fork is one more sequence. Memory is touched when it is first used: a large context costs nothing until filled.
     """
 
-    def __init__(self, tensors: tuple[StateTensor, ...], limits: StateLimits, sequences: int) -> None:
+    def __init__(
+        self, tensors: tuple[StateTensor, ...], limits: StateLimits, sequences: int, *, twice: bool = False
+    ) -> None:
+        """`twice`: a step writes other buffers than it reads, as native operators need it."""
         if sequences < 1:
             raise TrigraphError(f"sequences is {sequences}; it must be 1 or more")
         self.limits = limits
@@ -69,14 +91,21 @@ class State:
         self.slots = Pool(2 * sequences, "state slots")
         self.pages = Pool(sequences * limits.pages, "KV pages")
         sizes = {"slots": self.slots.size, "pages": self.pages.size}
-        self.tensors: Mapping[str, NDArray[Any]] = {
-            tensor.name: aligned_zeros(
-                tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims), np.dtype(tensor.dtype)
+        self.buffers: Mapping[str, StateBuffer] = {
+            tensor.name: StateBuffer(
+                tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
+                np.dtype(tensor.dtype),
+                twice=twice,
             )
             for tensor in tensors
         }
-        self._paged = [self.tensors[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"]
+        self._paged = [self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"]
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
+
+    @property
+    def tensors(self) -> Mapping[str, NDArray[Any]]:
+        """What the last steps left, by name."""
+        return {name: buffer.current for name, buffer in self.buffers.items()}
 
     def new(self) -> Sequence:
         """An empty sequence."""
@@ -142,11 +171,11 @@ class State:
 
     def nbytes(self) -> int:
         """Bytes of all state tensors, touched or not."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
 
     def _copy_page(self, source: int, target: int) -> None:
-        for tensor in self._paged:
-            tensor[target] = tensor[source]
+        for buffer in self._paged:
+            buffer.current[target] = buffer.current[source]
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

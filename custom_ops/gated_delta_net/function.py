@@ -52,7 +52,7 @@ def convolve(columns: Tensor, conv: Tensor) -> Tensor:
 def delta_rule(
     state: Tensor, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, kept: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """State [S, v, D, D], q, k, v [L, S, v, D], decay and beta [L, S, v] -> the state after `kept` [S] tokens, outputs."""
+    """State [S, v, D, D], q, k, v [L, S, v, D], decay and beta [L, S, v] -> state after `kept` [S] tokens, outputs."""
     committing = op.Unsqueeze(op.Range(0, op.Squeeze(op.Shape(q, end=1)), 1), [1]) < kept
 
     @graph()

@@ -5,10 +5,8 @@ Only chosen experts are unpacked, and anew in each step: in float32 a whole stac
 
 from functools import cache
 
-from onnxscript import OnnxFunction
-
 from trigraph.custom_ops.blocks.function import UNPACK
-from trigraph.custom_ops.scripting import Tensor, body, op
+from trigraph.custom_ops.scripting import Function, Tensor, body, op
 
 
 @body
@@ -38,7 +36,7 @@ def sum_of_slots(products: Tensor, weights: Tensor) -> Tensor:
 
 
 @cache
-def separate(gate_type: str, up_type: str, down_type: str) -> OnnxFunction:
+def separate(gate_type: str, up_type: str, down_type: str) -> Function:
     """The body for gate and up matrices in two stacks; it takes activations as they are."""
     unpack_gate, unpack_up, unpack_down = UNPACK[gate_type], UNPACK[up_type], UNPACK[down_type]
 
@@ -65,7 +63,7 @@ def separate(gate_type: str, up_type: str, down_type: str) -> OnnxFunction:
 
 
 @cache
-def fused(gate_type: str, down_type: str) -> OnnxFunction:
+def fused(gate_type: str, down_type: str) -> Function:
     """The body for a stack whose matrices hold gate rows, then up rows; it takes activations as they are."""
     unpack_both, unpack_down = UNPACK[gate_type], UNPACK[down_type]
 
