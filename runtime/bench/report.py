@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from trigraph.models.errors import TrigraphError
@@ -19,13 +20,14 @@ class Result:
 
     engine: str
     name: str  # "prefill", "decode", "verify", "draft" or "generate"
-    k: int  # tokens of the step, of the text for prefill and generate
-    context: int  # positions before the step
+    k: int  # tokens of each sequence in the step, of the text for prefill and generate
+    sequences: int
+    context: int  # positions before the step, of each sequence
     threads: int
     median_ms: float
     min_ms: float
     max_ms: float
-    tokens_per_s: float  # at the median
+    tokens_per_s: float  # of all sequences, at the median
     bytes: float | None = None  # that the step must move
     floor_ms: float | None = None  # the roofline: the larger of bytes over bandwidth and products over multiply rate
     roofline: float | None = None  # fraction of it reached: floor over median
@@ -45,41 +47,30 @@ class Report:
         return asdict(self)
 
     def table(self) -> Table:
-        """The figures, one step a line, the peer's time beside ours."""
+        """The figures, one step a line; `roofline` is the fraction of it that was reached."""
         machine = self.machine
-        table = Table(title=self.model)
-        table.caption = (
-            f"{machine.processor}, {machine.instruction_set}, {machine.threads} threads, load {machine.load:.2f}; "
-            f"reads {machine.read_gb_s:.1f} GB/s, multiplies {machine.float32_gmac_s:.0f} (float32) "
-            f"and {machine.int8_gmac_s:.0f} (int8) G/s"
-        )
-        headings = (
-            "engine",
-            "step",
-            "tokens",
-            "context",
-            "ms median",
-            "min",
-            "max",
-            "tokens/s",
-            "MB",
-            "of roofline",
-            "",
-        )
-        for index, heading in enumerate(headings):
-            table.add_column(heading, justify="left" if index in (0, 1, len(headings) - 1) else "right")
+        table = Table(title=self.model, box=SIMPLE_HEAD, pad_edge=False)
+        for heading in ("engine", "step"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("tokens", "texts", "context", "ms", "min", "max", "tokens/s", "MB", "roofline"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for r in self.results:
             table.add_row(
                 r.engine,
                 r.name,
-                str(r.k),
-                str(r.context),
+                *(str(count) for count in (r.k, r.sequences, r.context)),
                 *(f"{ms:.2f}" for ms in (r.median_ms, r.min_ms, r.max_ms)),
                 f"{r.tokens_per_s:.1f}",
                 "" if r.bytes is None else f"{r.bytes / 1e6:.1f}",
                 "" if r.roofline is None else f"{r.roofline:.2f}",
-                r.note,
             )
+        lines = [f"{r.name} {r.k}: {r.note}" for r in self.results if r.note]
+        lines.append(
+            f"{machine.processor}, {machine.instruction_set}, {machine.threads} threads, load {machine.load:.2f}; "
+            f"reads {machine.read_gb_s:.1f} GB/s, multiplies {machine.float32_gmac_s:.0f} (float32) "
+            f"and {machine.int8_gmac_s:.0f} (int8) G/s"
+        )
+        table.caption = "\n".join(lines)
         return table
 
     def plot(self, path: Path) -> None:

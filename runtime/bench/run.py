@@ -40,6 +40,10 @@ class BenchOptions:
     repetitions: int = 10
     accept: float | None = None
     versus_llama_cpp: bool = False
+    contexts: tuple[int, ...] = ()
+    """Lengths of the text before a decode step, for a sweep."""
+    sequences: tuple[int, ...] = ()
+    """Texts that decode in one step, for a sweep after `prompt` tokens each."""
 
     def __post_init__(self) -> None:
         for name, value in (("prompt", self.prompt), ("threads", self.threads), ("repetitions", self.repetitions)):
@@ -60,9 +64,11 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     machine = measure_machine(options.threads)
     steps = sum(options.depths) + manifest.max_pending
     context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
+    context = max(context, *(length + options.repetitions + 1 for length in (0, *options.contexts)))
     if context > manifest.max_context:
         raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
-    engine = load(folder, threads=options.threads, context=context, chunk=max(options.prompt, 1))
+    sequences = 1 + max((1, *options.sequences))
+    engine = load(folder, threads=options.threads, context=context, sequences=sequences, chunk=max(options.prompt, 1))
     contenders: list[Contender] = [Trigraph(engine)]
     if options.versus_llama_cpp:
         weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
@@ -70,6 +76,10 @@ def bench(folder: Path, options: BenchOptions) -> Report:
         contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
     timer = _Timer(folder, manifest, machine, options)
     results = [*timer.prefills(contenders), *timer.steps(contenders)]
+    results += [
+        *timer.sweep(engine, options.contexts, (1,)),
+        *timer.sweep(engine, (options.prompt,), options.sequences),
+    ]
     if options.tokens:
         results += timer.generations(engine)
     return Report(machine, manifest.config.name, results)
@@ -116,6 +126,24 @@ class _Timer:
         for name, seconds_ in drafts.items():
             yield self._result(name, "draft", 1, len(self._prompt), seconds_)
 
+    def sweep(self, engine: Engine, contexts: Sequence[int], sequences: Sequence[int]) -> Iterator[Result]:
+        """Decode steps of our engine after texts of each length, for each number of texts."""
+        steps = engine.steps
+        for context in contexts:
+            for count in sequences:
+                texts = [steps.new_sequence() for _ in range(count)]
+                for text in texts:
+                    steps.prefill([text], [self._draw(context)])
+                times = []
+                for _ in range(self._options.repetitions + 1):
+                    tokens = [self._draw(1) for _ in texts]
+                    times.append(_seconds(lambda texts=texts, tokens=tokens: steps.verify(texts, tokens)))  # type: ignore[misc]
+                    for text in texts:
+                        steps.accept(text, 1)
+                yield self._result("trigraph", "decode", 1, context, times[1:], sequences=count)
+                for text in texts:
+                    steps.release(text)
+
     def generations(self, engine: Engine) -> Iterator[Result]:
         """Greedy texts: plain, then speculative with the governor's choice of depth."""
         depth: Depth = FixedDepth(0, "plain")
@@ -159,19 +187,21 @@ class _Timer:
         return [int(token) for token in self._random.integers(0, vocab, count)]
 
     @cache  # noqa: B019 - one timer lives as long as a run
-    def _cost(self, name: str, k: int, context: int) -> Cost | None:
+    def _cost(self, name: str, k: int, context: int, sequences: int) -> Cost | None:
         if name not in ("decode", "verify", "draft"):
             return None
         graph = GraphCost(self._folder / ("draft.onnx" if name == "draft" else "verify.onnx"))
         if name == "draft":  # one token chooses as many experts as the router gives it
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
         else:
-            experts = self._experts.count([self._draw(k) for _ in range(_DRAWS)])
-        return graph.of(Step(tokens=k, sequences=1, context=context, experts=experts))
+            experts = self._experts.count([self._draw(k * sequences) for _ in range(_DRAWS)])
+        return graph.of(Step(k * sequences, sequences, context, experts))
 
-    def _result(self, engine: str, name: str, k: int, context: int, seconds: Sequence[float], note: str = "") -> Result:
+    def _result(
+        self, engine: str, name: str, k: int, context: int, seconds: Sequence[float], note: str = "", sequences: int = 1
+    ) -> Result:
         median = statistics.median(seconds)
-        cost = self._cost(name, k, context)
+        cost = self._cost(name, k, context, sequences)
         floor = None
         if cost is not None:
             floor = self._machine.floor_ms(cost.bytes, cost.float32_products, cost.int8_products)
@@ -179,12 +209,13 @@ class _Timer:
             engine=engine,
             name=name,
             k=k,
+            sequences=sequences,
             context=context,
             threads=self._options.threads,
             median_ms=1e3 * median,
             min_ms=1e3 * min(seconds),
             max_ms=1e3 * max(seconds),
-            tokens_per_s=k / median,
+            tokens_per_s=k * sequences / median,
             bytes=None if cost is None else cost.bytes,
             floor_ms=floor,
             roofline=None if floor is None else floor / (1e3 * median),
