@@ -281,7 +281,9 @@ def bench(
     if as_json:
         print(json.dumps(report.as_json()))
     else:
-        Console().print(report.table())
+        console = Console()
+        console.width = max(console.width, 112)  # a narrower table would lose its figures
+        console.print(report.table())
     if plot is not None:
         report.plot(plot)
 
