@@ -40,7 +40,12 @@ class Report:
             f"{self.target}: {self.outcomes.total()} cases in {self.seconds:.0f} s, seed {self.seed}: {counts}; "
             f"slowest {self.slowest:.3f} s, at most {self.peak_bytes / 1e6:.0f} MB; {len(self.defects)} defects"
         ]
-        lines += [f"case {case}: {text[:300]} ... {text[-900:]}" for case, text in sorted(self.defects.items())[:20]]
+        groups: dict[str, list[int]] = {}
+        for case, text in sorted(self.defects.items()):
+            groups.setdefault(text.strip().rsplit("\n", 1)[-1][:80], []).append(case)
+        for cases in groups.values():
+            text = self.defects[cases[0]]
+            lines.append(f"cases {cases[:10]} ({len(cases)}): {text[:300]} ... {text[-1200:]}")
         return "\n".join(lines)
 
 

@@ -1,0 +1,254 @@
+"""Packages with damaged files: each loads and runs, or is refused with a TrigraphError; ONNX Runtime's errors too.
+
+Damage knows the files: values of manifest.json and tokenizer.json, tensors, nodes, types and external data of the
+graphs, syntax of the chat template; then single bytes of any file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto
+from random_gguf import Architecture, write_random
+
+from fuzz.damage import INTEGERS, TEXTS, damage_bytes, damage_json, number
+from trigraph.exporter import ExportOptions, describe, export
+from trigraph.runtime import Options, Sampling, load
+
+_MODELS: tuple[tuple[Architecture, dict[str, Any]], ...] = (
+    ("qwen35", {"types": {"*ffn_up*": "Q8_0"}}),
+    ("qwen35moe", {"dtype": "Q8_0", "mtp": False}),
+    ("qwen3next", {}),
+)
+_TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+_SYNTAX = (
+    "{%",
+    "%}",
+    "{{",
+    "}}",
+    "{#",
+    "for",
+    "endfor",
+    "if",
+    "(",
+    "[",
+    "|",
+    "**",
+    "'",
+    "99999999",
+    "~",
+    "loop",
+    "1/0",
+)
+
+
+class Fuzzer:
+    """See fuzz.target.Target."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._packages = []
+        for index, (architecture, how) in enumerate(_MODELS):
+            source = write_random(folder / f"{index}.gguf", architecture, preset="nano", **how)
+            package = folder / f"package{index}"
+            export(source, package, ExportOptions(weights="reference" if index == 1 else "link"))
+            (package / "chat_template.jinja").write_text(_TEMPLATE)
+            self._packages.append(package)
+
+    def run(self, seed: int, case: int) -> str:
+        """Damage a package, describe it, load it, and run it."""
+        rng = random.Random(f"{seed}:{case}")
+        package = self._folder / "case"
+        shutil.rmtree(package, ignore_errors=True)
+        shutil.copytree(rng.choice(self._packages), package, copy_function=_link)
+        _damage(rng, package)
+        engine = load(package, threads=1, context=rng.choice((None, None, 100, 4096)))
+        describe(package)
+        options = Options(Sampling(temperature=0.0), max_tokens=6, draft_tokens=rng.choice((0, 2, 3)) or None)
+        engine.generate([1, 2, 3], options).run()
+        engine.generate("a b", options).run()
+        if engine.template is not None:
+            engine.chat("Be brief.").say("Hello", options).generation.run()
+        return "ran"
+
+
+def _link(source: str, target: str) -> None:
+    # Weights are large, and never changed in place; a damaged file is written anew.
+    os.link(source, target)
+
+
+def _damage(rng: random.Random, package: Path) -> None:
+    graphs = [path for path in package.iterdir() if path.suffix == ".onnx"]
+    match rng.randrange(12):
+        case 0 | 1 | 2:
+            _rewrite(package / "manifest.json", lambda text: _damaged_json(rng, text))
+        case 3:
+            _rewrite(package / "tokenizer.json", lambda text: _damaged_json(rng, text))
+        case 4 | 5 | 6 | 7:
+            _rewrite(rng.choice(graphs), lambda content: _damaged_graph(rng, content))
+        case 8:
+            _rewrite(package / "chat_template.jinja", lambda text: _damaged_template(rng, text))
+        case 9:
+            path = rng.choice(sorted(package.iterdir()))
+            path.unlink()
+            if rng.random() < 0.3:
+                path.symlink_to(rng.choice(("/etc/passwd", "/dev/zero", "/dev/full", "missing", ".", "manifest.json")))
+            elif rng.random() < 0.3:
+                path.mkdir()
+        case _:
+            path = rng.choice([path for path in sorted(package.iterdir()) if path.suffix != ".gguf"])
+            _rewrite(path, lambda content: damage_bytes(rng, content))
+
+
+def _rewrite(path: Path, change: Any) -> None:
+    content = change(path.read_bytes())
+    path.unlink()  # the other link stays as it is
+    path.write_bytes(content)
+
+
+def _damaged_json(rng: random.Random, text: bytes) -> bytes:
+    document = json.loads(text)
+    for _ in range(rng.choice((1, 1, 2))):
+        document = damage_json(rng, document)
+    # Surrogates and infinities are legal for Python's parser.
+    return json.dumps(document).encode()
+
+
+def _damaged_template(rng: random.Random, text: bytes) -> bytes:
+    template = text.decode()
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(template))
+        template = template[:at] + rng.choice(_SYNTAX) + template[at + rng.randrange(4) :]
+    return template.encode()
+
+
+def _damaged_graph(rng: random.Random, content: bytes) -> bytes:
+    model = onnx.ModelProto.FromString(content)
+    for _ in range(rng.choice((1, 1, 2))):
+        rng.choice(
+            (_damage_initializer, _damage_initializer, _damage_node, _damage_node, _damage_interface, _damage_model)
+        )(rng, model)
+    return bytes(model.SerializeToString())
+
+
+def _damage_initializer(rng: random.Random, model: onnx.ModelProto) -> None:
+    tensor = rng.choice(model.graph.initializer)
+    match rng.randrange(5):
+        case 0 | 1 if tensor.external_data:
+            entry = rng.choice(tensor.external_data)
+            match entry.key:
+                case "location":
+                    entry.value = rng.choice(
+                        (
+                            *TEXTS,
+                            "../0.gguf",
+                            "manifest.json",
+                            "verify.onnx",
+                            "/dev/zero",
+                            "a/../../0.gguf",
+                            "*/_ORT_MEM_ADDR_/*",
+                        )
+                    )
+                case _:
+                    entry.value = str(rng.choice((*INTEGERS, int(entry.value) + 1, "x", "-1", "1e9", "")))
+        case 2 if tensor.dims:
+            at = rng.randrange(len(tensor.dims))
+            tensor.dims[at] = rng.choice((0, -1, tensor.dims[at] + 1, tensor.dims[at] // 2, number(rng, 63)))
+        case 3:
+            tensor.data_type = rng.randrange(30)
+        case _:
+            _damage_list(rng, rng.choice((model.graph.initializer, tensor.dims, tensor.external_data)))
+
+
+def _damage_node(rng: random.Random, model: onnx.ModelProto) -> None:
+    node = rng.choice(model.graph.node)
+    match rng.randrange(6):
+        case 0:
+            _damage_list(rng, model.graph.node)
+        case 1:
+            _damage_list(rng, rng.choice((node.input, node.output)))
+        case 2 if node.input:
+            other = rng.choice(model.graph.node)
+            names = (*other.output, *other.input, *(value.name for value in model.graph.input), "", "unknown")
+            node.input[rng.randrange(len(node.input))] = rng.choice(names)
+        case 3:
+            node.op_type = rng.choice(
+                ("Add", "Concat", "Identity", "Softmax", "NoSuchOp", "BlockMatMul", "GatedDeltaNet")
+            )
+            node.domain = rng.choice(("", "trigraph", "com.microsoft", "other"))
+        case _ if node.attribute:
+            attribute = rng.choice(node.attribute)
+            match attribute.type:
+                case AttributeProto.INT:
+                    attribute.i = rng.choice((0, 1, -1, attribute.i + 1, number(rng, 63)))
+                case AttributeProto.FLOAT:
+                    attribute.f = rng.choice((0.0, -1.0, float("nan"), float("inf")))
+                case AttributeProto.STRING:
+                    attribute.s = rng.choice((b"", b"Q4_K", b"Q8_0", b"F32", b"int8", b"x" * 100, b"\xff"))
+        case _:
+            node.name = rng.choice(TEXTS[:-5])
+
+
+def _damage_interface(rng: random.Random, model: onnx.ModelProto) -> None:
+    values = rng.choice((model.graph.input, model.graph.output))
+    if rng.random() < 0.3 or not values:
+        _damage_list(rng, values)
+        return
+    value = rng.choice(values)
+    dims = value.type.tensor_type.shape.dim
+    match rng.randrange(4):
+        case 0:
+            value.name = rng.choice(("past.x", "input_ids", "present.x", "x", "logits", ""))
+        case 1:
+            value.type.tensor_type.elem_type = rng.randrange(20)
+        case _ if dims:
+            dim = rng.choice(dims)
+            if rng.random() < 0.5:
+                dim.dim_param = rng.choice(("T", "S", "P", "slots", "pages", "N", ""))
+            else:
+                dim.dim_value = rng.choice((0, 1, -1, dim.dim_value + 1, number(rng, 63)))
+        case _:
+            _damage_list(rng, dims)
+
+
+def _damage_model(rng: random.Random, model: onnx.ModelProto) -> None:
+    match rng.randrange(5):
+        case 0:
+            model.ir_version = rng.choice((0, 3, 99, 2**31))
+        case 1:
+            rng.choice(model.opset_import).version = rng.choice((0, 1, 7, 24, 99))
+        case 2:
+            _damage_list(rng, model.opset_import)
+        case 3:
+            _damage_list(rng, model.graph.value_info)
+        case _:
+            extra = TensorProto(name=model.graph.initializer[0].name, data_type=TensorProto.FLOAT, dims=[4])
+            extra.raw_data = np.zeros(4, np.float32).tobytes()
+            model.graph.initializer.append(extra)
+
+
+def _damage_list(rng: random.Random, items: Any) -> None:
+    """Drop, repeat or reorder entries of a repeated field."""
+    copies: Sequence[Any] = list(items)
+    if not copies:
+        return
+    at = rng.randrange(len(copies))
+    match rng.randrange(3):
+        case 0:
+            changed = [*copies[:at], *copies[at + 1 :]]
+        case 1:
+            changed = [*copies[:at], copies[at], *copies[at:]]
+        case _:
+            changed = rng.sample(copies, len(copies))
+    del items[:]
+    items.extend(changed)
