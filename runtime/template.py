@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,5 +111,8 @@ class ChatTemplate:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with process:  # closes the pipes and waits
-        pass
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):  # a request that nobody read
+            if pipe is not None:
+                pipe.close()
+    process.wait()
