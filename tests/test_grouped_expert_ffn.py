@@ -65,13 +65,12 @@ class Layer:
         self.gate = draw_weights(self.gate_type, (self.experts, rows, self.width), 1)
         self.up = draw_weights(self.up_type, (self.experts, self.ffn, self.width), 2) if self.up_type else None
         self.down = draw_weights(self.down_type, (self.experts, self.width, self.ffn), 3)
-        self.types = {"gate_type": self.gate_type, "down_type": self.down_type}
+        self.attributes = dict(gate_type=self.gate_type, down_type=self.down_type, activations=self.activations)
         if self.up_type:
-            self.types["up_type"] = self.up_type
+            self.attributes["up_type"] = self.up_type
         x, ids, weights = self.tokens(1)
-        attributes = {**self.types, "activations": self.activations}
         self.operator = Operator(
-            "GroupedExpertFFN", [x, ids, weights, *self.matrices()], [np.float32], attributes, threads=self.threads
+            "GroupedExpertFFN", [x, ids, weights, *self.matrices()], [np.float32], self.attributes, threads=self.threads
         )
 
     def matrices(self) -> list[Any]:
@@ -89,15 +88,15 @@ class Layer:
         return self.operator(x, ids, weights, *self.matrices(), output_shapes=[x.shape])[0]
 
     def expected(self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-        return grouped_expert_ffn(x, ids, weights, self.gate, self.down, self.up, **self.types)
+        return grouped_expert_ffn(x, ids, weights, self.gate, self.down, self.up, **self.attributes)
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-# float32: a different order of the sums. int8: rows of x and h are rounded to 8 bits, about 0.5 % each.
-TOLERANCE = {"float32": 3e-6, "int8": 2e-2}
+# float32: another order of the sums. int8: a rounding error in h may also move its code to the next one.
+TOLERANCE = {"float32": 3e-6, "int8": 2e-3}
 
 SHAPES: list[dict[str, Any]] = [
     dict(width=256, ffn=256, experts=8, k=4, gate_type="Q4_K", up_type="Q4_K", down_type="Q6_K"),
