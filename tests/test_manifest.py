@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 from random_gguf import write_random
 
+from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
+from trigraph.exporter.manifest import OperatorLibrary
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
+from trigraph.runtime import load
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,7 @@ def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (change("contract_version", None), "contract_version is None"),
         (change("format", "other"), "is not the manifest of a trigraph package"),
         (change("kv_type", None), "key 'kv_type' is missing"),
+        (change("operator_library.version", None), "key 'operator_library.version' is missing"),
         (change("config.hidden", None), "key 'config.hidden' is missing"),
         (change("config.hidden", "64"), "key 'config.hidden' is '64', which has the wrong type"),
         (change("config.hidden", True), "key 'config.hidden' is 'True'"),
@@ -72,6 +77,29 @@ def test_bad_manifest(edit: Callable[[dict[str, Any]], None], text: str, source:
     with pytest.raises(TrigraphError, match=text) as error:
         Manifest.read(tmp_path / "package")
     assert "\n" not in str(error.value)
+
+
+def test_operator_library(source: Path, tmp_path: Path) -> None:
+    manifest = export(source, tmp_path / "package")
+    assert manifest.operator_library == OperatorLibrary("trigraph", library_version())
+    made_for = dataclasses.replace(manifest, operator_library=OperatorLibrary("trigraph", "1.4.2"))
+    for version in ("1.4.2", "1.4.0", "1.4.11", "1.4"):
+        made_for.check_library(version)
+    for version in ("1.5.2", "2.4.2", "0.0.0", "1", "1.40", ""):
+        with pytest.raises(
+            TrigraphError, match=rf"exported for version 1\.4\.2 .*, and the one here is {version}; export"
+        ):
+            made_for.check_library(version)
+
+
+def test_load_refuses_another_operator_library(source: Path, tmp_path: Path) -> None:
+    export(source, tmp_path / "package")
+    path = tmp_path / "package/manifest.json"
+    content = json.loads(path.read_text())
+    content["operator_library"]["version"] = "99.0.0"
+    path.write_text(json.dumps(content))
+    with pytest.raises(TrigraphError, match=r"exported for version 99\.0\.0 of the operator library 'trigraph'"):
+        load(tmp_path / "package")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100000, b'{"a":' * 100000, b"null"])
