@@ -55,16 +55,6 @@ class OperatorLibrary:
 
 
 @dataclass(frozen=True)
-class OperatorLibrary:
-    """The library of custom operators that graphs were made for."""
-
-    name: str
-    """Domain of the operators; the file for a provider is lib{name}_{provider}.so, .dylib, or {name}_{provider}.dll."""
-    version: str
-    """A library that differs in the first two numbers is refused."""
-
-
-@dataclass(frozen=True)
 class Manifest:
     """A package's description, everything that its graphs do not say themselves."""
 
@@ -72,7 +62,6 @@ class Manifest:
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
     """Those of GRAPHS that exist, each in `{name}.onnx`; a model without an MTP head has no draft."""
-    operator_library: OperatorLibrary
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]
@@ -115,15 +104,6 @@ class Manifest:
         """Write manifest.json."""
         content = {"format": _FORMAT, "contract_version": CONTRACT_VERSION, **dataclasses.asdict(self)}
         (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-    def check_library(self, version: str) -> None:
-        """Raise TrigraphError unless an operator library of `version` runs the graphs."""
-        wanted = self.operator_library
-        if version.split(".")[:2] != wanted.version.split(".")[:2]:
-            raise TrigraphError(
-                f"the package was exported for version {wanted.version} of the operator library {wanted.name!r}, "
-                f"and the one here is {version}; {_REMEDY}, or install the other version of trigraph"
-            )
 
     def check_library(self, version: str) -> None:
         """Raise TrigraphError unless an operator library of `version` runs the graphs."""
