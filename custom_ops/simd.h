@@ -291,7 +291,7 @@ inline void store_f16(uint16_t* p, vf x) {
 // e^x by range reduction to [-ln2/2, ln2/2] and a degree-6 polynomial (coefficients of the Cephes expf; relative error
 // below 2e-7). A lane's bits depend on that lane alone. Inputs are clamped to [-87.3, 88.3].
 inline vf exp(vf x) {
-  x = min(max(x, splat(-87.33654f)), splat(88.37626f));
+  x = min(splat(88.37626f), max(splat(-87.33654f), x));  // in this order NaN stays NaN
   vf n = round(mul(x, splat(1.44269504f)));
   vf r = fmadd(n, splat(-0.693359375f), x);
   r = fmadd(n, splat(2.12194440e-4f), r);

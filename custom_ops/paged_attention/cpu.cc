@@ -19,8 +19,10 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kTargetRows = 64;                   // rows of a prefill tile; its queries and sums stay in L2
-constexpr int64_t kVerifyTokens = 8;                  // a tile holds a whole verify
+constexpr int64_t kTargetRows = 64;   // rows of a prefill tile; its queries and sums stay in L2
+constexpr int64_t kDirectRows = 8;    // more rows than this widen an entry once, for all of them
+constexpr int64_t kVerifyTokens = 8;  // a tile holds a whole verify
+constexpr int64_t kAngleRows = 16;
 constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that wait to be merged
 
 void widen(const float* x, int64_t count, float* out) { std::memcpy(out, x, count * sizeof(float)); }
@@ -28,9 +30,9 @@ void widen(const uint16_t* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += VL) store(out + i, load_f16(x + i));
 }
 
-struct Tile {
-  int64_t sequence, head, row, tokens, position;  // first row and its position
-  int64_t splits() const { return (position + tokens + kSplit - 1) / kSplit; }
+struct Tile : Run {
+  int64_t head;  // of the cache
+  int64_t splits() const { return (position + count + kSplit - 1) / kSplit; }
 };
 
 // Softmax of a tile's rows over some positions. A row that has none of them has sum 0.
@@ -39,7 +41,8 @@ struct Softmax {
   float* largest;  // [rows]
   float* sum;      // [rows] sums of exp(score - largest)
 
-  static int64_t size(int64_t rows, int64_t width) { return rows * (width + 2 + VL) / VL * VL; }
+  // Floats, in whole cache lines.
+  static int64_t size(int64_t rows, int64_t width) { return (rows * (width + 2) + 15) / 16 * 16; }
   static Softmax at(float* memory, int64_t rows, int64_t width) {
     return {memory, memory + rows * width, memory + rows * (width + 1)};
   }
@@ -63,62 +66,88 @@ struct Step {
   }
   int64_t softmax_size() const { return Softmax::size(rows, width()); }
 
-  // Positions that row m of the tile sees in the split.
-  static int64_t seen(int64_t position, int64_t split) {
-    return std::clamp<int64_t>(position + 1 - split * kSplit, 0, kSplit);
+  // Where the entries of positions [first, first + count) lie, for the tile's kv head.
+  void locate(const Tile& tile, int64_t first, int64_t count, int64_t* offsets) const {
+    for (int64_t p = 0; p < count;) {
+      const int64_t entry = sequences.entry(tile.sequence, first + p);
+      const int64_t end = std::min(count, p + sequences.page_size() - (first + p) % sequences.page_size());
+      for (int64_t i = entry; p < end; ++p, ++i) offsets[p] = i * cache.entry() + tile.head * width();
+    }
   }
 
-  // Entries [first, first + count) of one kv head, in float32.
-  void gather(const T* from, const Tile& tile, int64_t first, int64_t count, float* group_out) const {
-    for (int64_t p = 0; p < count; ++p)
-      widen(from + sequences.entry(tile.sequence, first + p) * cache.entry() + tile.head * width(), width(),
-            group_out + p * width());
+  // Calls body(m, n, p, count, entries) for the positions [0, count) of a split in groups and, in each, for the tile's
+  // rows n at a time.
+  template <class Body>
+  void for_groups(const T* base, const int64_t* offsets, int64_t positions, int64_t tile_rows, float* wide,
+                  Body&& body) const {
+    int64_t wide_offsets[kGroup];
+    for (int64_t i = 0; i < kGroup; ++i) wide_offsets[i] = i * width();
+    for (int64_t p = 0; p < positions; p += kGroup) {
+      const int64_t count = std::min(kGroup, positions - p);
+      const auto each_rows = [&](auto&& call) {
+        for (int64_t m = 0; m < tile_rows; m += kTileRows)
+          with_rows(std::min(kTileRows, tile_rows - m), [&](auto n) { call(m, n); });
+      };
+      if (tile_rows <= kDirectRows) {
+        each_rows([&](int64_t m, auto n) { body(m, n, p, count, Entries<T>{base, offsets + p, m == 0}); });
+        continue;
+      }
+      for (int64_t i = 0; i < count; ++i) widen(base + offsets[p + i], width(), wide + i * width());
+      const int64_t step = (kGroup * kTileRows + tile_rows - 1) / tile_rows;
+      int64_t next = p + kGroup;
+      each_rows([&](int64_t m, auto n) {
+        for (int64_t end = std::min(next + step, p + 2 * kGroup); next < end; ++next)
+          prefetch(base + offsets[std::min(next, positions - 1)], width() * sizeof(T));
+        body(m, n, p, count, Entries<float>{wide, wide_offsets, false});
+      });
+    }
   }
 
-  void walk(const Tile& tile, int64_t split, const Softmax& result) const {
-    struct Memory;
-    const int64_t m_count = tile.tokens * group;
-    auto* q = static_cast<float*>(scratch<Memory>((rows * (width() + kSplit) + kGroup * width()) * sizeof(float)));
-    float *scores = q + rows * width(), *entries = scores + rows * kSplit;
+  // The tile's queries, normed, rotated and scaled: [rows, width].
+  void prepare(const Tile& tile, float* q) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(width()));
-    for (int64_t m = 0; m < m_count; ++m)
+    for (int64_t m = 0; m < tile.count * group; ++m)
       rotary.apply(query(tile, m), norm, angles + (tile.row + m / group) * rotary.angle_size(), width(), scale,
                    q + m * width());
-    const auto count_of = [&](int64_t m) { return seen(tile.position + m / group, split); };
-    const int64_t first = split * kSplit, last_count = count_of(m_count - 1);
+  }
 
-    for (int64_t p = 0; p < last_count; p += kGroup) {
-      const int64_t count = std::min(kGroup, last_count - p);
-      gather(keys, tile, first + p, count, entries);
-      for (int64_t m = 0; m < m_count; m += kTileRows)
-        with_rows(std::min(kTileRows, m_count - m),
-                  [&](auto n) { dot<n>(q + m * width(), entries, count, width(), scores + m * kSplit + p); });
-    }
-    for (int64_t m = 0; m < m_count; ++m) {
-      const Weights weights = count_of(m) ? exponentiate(scores + m * kSplit, count_of(m)) : Weights{0, 0};
+  void walk(const Tile& tile, const float* q, int64_t split, const Softmax& result) const {
+    struct Memory;
+    const int64_t tile_rows = tile.count * group, first = split * kSplit;
+    auto* scores = static_cast<float*>(scratch<Memory>((rows * kSplit + kGroup * width()) * sizeof(float)));
+    float* wide = scores + rows * kSplit;
+    const auto seen = [&](int64_t m) {  // positions of the split that row m attends to
+      return std::clamp<int64_t>(tile.position + m / group + 1 - first, 0, kSplit);
+    };
+    int64_t offsets[kSplit + kAhead];
+    const int64_t positions = seen(tile_rows - 1);
+    locate(tile, first, positions, offsets);
+    std::fill(offsets + positions, offsets + positions + kAhead, offsets[positions - 1]);
+
+    for_groups(keys, offsets, positions, tile_rows, wide,
+               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& entries) {
+                 dot<n>(q + m * width(), entries, count, width(), scores + m * kSplit + p);
+               });
+    for (int64_t m = 0; m < tile_rows; ++m) {
+      const Weights weights = seen(m) ? exponentiate(scores + m * kSplit, seen(m)) : Weights{0, 0};
       result.largest[m] = weights.largest;
       result.sum[m] = weights.sum;
     }
-    std::fill(result.values, result.values + m_count * width(), 0.0f);
-    for (int64_t p = 0; p < last_count; p += kGroup) {
-      gather(values, tile, first + p, std::min(kGroup, last_count - p), entries);
-      const auto inside = [&](int64_t m) { return std::clamp<int64_t>(count_of(m) - p, 0, kGroup); };
-      for (int64_t m = 0; m < m_count; m += kTileRows) {
-        const int64_t n_rows = std::min(kTileRows, m_count - m), shared = inside(m);
-        with_rows(n_rows, [&](auto n) {
-          weighted_sum<n>(scores + m * kSplit + p, entries, shared, width(), result.values + m * width());
-        });
-        for (int64_t i = m; i < m + n_rows; ++i)  // rows of later tokens see a few positions more
-          if (inside(i) > shared)
-            weighted_sum<1>(scores + i * kSplit + p + shared, entries + shared * width(), inside(i) - shared, width(),
-                            result.values + i * width());
-      }
-    }
+    std::fill(result.values, result.values + tile_rows * width(), 0.0f);
+    for_groups(values, offsets, positions, tile_rows, wide,
+               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& entries) {
+                 const auto inside = [&](int64_t row) { return std::clamp<int64_t>(seen(row) - p, 0, count); };
+                 const int64_t shared = inside(m);
+                 weighted_sum<n>(scores + m * kSplit + p, entries, 0, shared, width(), result.values + m * width());
+                 for (int64_t i = m + 1; i < m + n; ++i)  // rows of later tokens see a few positions more
+                   weighted_sum<1>(scores + i * kSplit + p, entries, shared, inside(i) - shared, width(),
+                                   result.values + i * width());
+               });
   }
 
   // total = total and, after it, one more split.
   void merge(const Tile& tile, const Softmax& total, const Softmax& split) const {
-    for (int64_t m = 0; m < tile.tokens * group; ++m) {
+    for (int64_t m = 0; m < tile.count * group; ++m) {
       if (split.sum[m] == 0) continue;
       const float largest = std::max(total.largest[m], split.largest[m]);
       const vf keep = exp(splat(total.largest[m] - largest)), take = exp(splat(split.largest[m] - largest));
@@ -131,7 +160,7 @@ struct Step {
   }
 
   void finish(const Tile& tile, const Softmax& total) const {
-    for (int64_t m = 0; m < tile.tokens * group; ++m) {
+    for (int64_t m = 0; m < tile.count * group; ++m) {
       const vf inverse = splat(1.0f / total.sum[m]);
       const float *gate = query(tile, m) + width(), *values = total.values + m * width();
       float* y = out + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * width();
@@ -145,13 +174,14 @@ struct Step {
     const auto count = static_cast<int64_t>(tiles.size());
     context.parallel_for(count, [&](int64_t i) {
       struct Memory;
-      auto* memory = static_cast<float*>(scratch<Memory>(2 * softmax_size() * sizeof(float)));
-      const Softmax total = Softmax::at(memory, rows, width());
-      const Softmax next = Softmax::at(memory + softmax_size(), rows, width());
+      auto* q = static_cast<float*>(scratch<Memory>((rows * width() + 2 * softmax_size()) * sizeof(float)));
+      const Softmax total = Softmax::at(q + rows * width(), rows, width());
+      const Softmax next = Softmax::at(q + rows * width() + softmax_size(), rows, width());
       const Tile& tile = tiles[count - 1 - i];  // the last tiles of a sequence are the longest: they start first
-      walk(tile, 0, total);
+      prepare(tile, q);
+      walk(tile, q, 0, total);
       for (int64_t split = 1; split < tile.splits(); ++split) {
-        walk(tile, split, next);
+        walk(tile, q, split, next);
         merge(tile, total, next);
       }
       finish(tile, total);
@@ -163,16 +193,19 @@ struct Step {
     struct Memory;
     const auto count = static_cast<int64_t>(tiles.size());
     const int64_t wave = std::clamp<int64_t>(kPartialFloats / (count * softmax_size()), 1, most_splits);
-    auto* memory = static_cast<float*>(scratch<Memory>(count * (wave + 1) * softmax_size() * sizeof(float)));
+    const int64_t q_size = rows * width();
+    auto* memory = static_cast<float*>(scratch<Memory>(count * ((wave + 1) * softmax_size() + q_size) * sizeof(float)));
+    float* queries = memory + count * (wave + 1) * softmax_size();
     const auto partial = [&](int64_t tile, int64_t i) {  // the last one of a tile is its total
       return Softmax::at(memory + (tile * (wave + 1) + i) * softmax_size(), rows, width());
     };
+    context.parallel_for(count, [&](int64_t i) { prepare(tiles[i], queries + i * q_size); });
     for (int64_t first = 0; first < most_splits; first += wave) {
       const auto end = [&](const Tile& tile) { return std::min(tile.splits(), first + wave); };
       context.parallel_for(count * wave, [&](int64_t i) {
-        const Tile& tile = tiles[i / wave];
-        const int64_t split = first + i % wave;
-        if (split < end(tile)) walk(tile, split, split == 0 ? partial(i / wave, wave) : partial(i / wave, i % wave));
+        const int64_t t = i / wave, split = first + i % wave;
+        if (split < end(tiles[t]))
+          walk(tiles[t], queries + t * q_size, split, partial(t, split == 0 ? wave : i % wave));
       });
       context.parallel_for(count, [&](int64_t i) {
         const Tile& tile = tiles[i];
@@ -186,14 +219,12 @@ struct Step {
   void run(const Context& context) const {
     std::vector<Tile> tiles;
     int64_t all_splits = 0, most_splits = 0;
-    for (int64_t s = 0; s < sequences.count(); ++s)
-      for (int64_t t = 0; t < sequences.length(s); t += rows / group)
-        for (int64_t head = 0; head < cache.heads; ++head) {
-          const int64_t tokens = std::min(rows / group, sequences.length(s) - t);
-          tiles.push_back({s, head, sequences.first_row(s) + t, tokens, sequences.past(s) + t});
-          all_splits += tiles.back().splits();
-          most_splits = std::max(most_splits, tiles.back().splits());
-        }
+    for (const Run& run : sequences.runs(rows / group))
+      for (int64_t head = 0; head < cache.heads; ++head) {
+        tiles.push_back({run, head});
+        all_splits += tiles.back().splits();
+        most_splits = std::max(most_splits, tiles.back().splits());
+      }
     if (most_splits <= 1 || 16 * most_splits <= all_splits)
       run_tiles(context, tiles);
     else
@@ -228,19 +259,11 @@ struct PagedAttention {
 
     struct Angles;
     auto* angles = static_cast<float*>(scratch<Angles>(count * rotary_.angle_size() * sizeof(float)));
-    std::vector<int64_t> positions;
-    positions.reserve(count);
-    int64_t longest = 0;
-    for (int64_t s = 0; s < sequences.count(); ++s) {
-      longest = std::max(longest, sequences.length(s));
-      for (int64_t i = 0; i < sequences.length(s); ++i) positions.push_back(sequences.past(s) + i);
-    }
-    constexpr int64_t kRowsPerTask = 8;
-    context.parallel_for((count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t block) {
-      for (int64_t t = block * kRowsPerTask; t < std::min(count, (block + 1) * kRowsPerTask); ++t)
-        rotary_.angles(positions[t], angles + t * rotary_.angle_size());
+    const std::vector<Run> runs = sequences.runs(kAngleRows);
+    context.parallel_for(static_cast<int64_t>(runs.size()), [&](int64_t i) {
+      rotary_.angles(runs[i].position, runs[i].count, angles + runs[i].row * rotary_.angle_size());
     });
-    const int64_t tokens = std::min(longest, std::max(kVerifyTokens, kTargetRows / group));
+    const int64_t tokens = std::min(sequences.longest(), std::max(kVerifyTokens, kTargetRows / group));
     const Step<T> step{cache,
                        sequences,
                        rotary_,

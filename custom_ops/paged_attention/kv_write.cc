@@ -38,28 +38,22 @@ struct PagedKVWrite {
     T* keys = context.output_like(0, past_key).as<T>();
     T* values = context.output_like(1, past_value).as<T>();
     copy_cache(context, cache, past_key.as<const T>(), keys, past_value.as<const T>(), values);
-    struct Row {
-      int64_t position, entry;
-    };
-    std::vector<Row> rows;
-    rows.reserve(k.dims[0]);
-    for (int64_t s = 0; s < sequences.count(); ++s)
-      for (int64_t i = 0; i < sequences.length(s); ++i)
-        rows.push_back({sequences.past(s) + i, sequences.entry(s, sequences.past(s) + i)});
-    const int64_t count = k.dims[0], blocks = (count + kRowsPerTask - 1) / kRowsPerTask;
-    context.parallel_for(blocks, [&](int64_t block) {
-      struct Head;
-      auto* head = static_cast<float*>(scratch<Head>((cache.width + rotary_.angle_size()) * sizeof(float)));
+    const std::vector<Run> runs = sequences.runs(kRowsPerTask);
+    context.parallel_for(static_cast<int64_t>(runs.size()), [&](int64_t task) {
+      struct Memory;
+      const Run& run = runs[task];
+      const int64_t angle_size = rotary_.angle_size();
+      auto* head = static_cast<float*>(scratch<Memory>((cache.width + run.count * angle_size) * sizeof(float)));
       float* angles = head + cache.width;
-      for (int64_t t = block * kRowsPerTask; t < std::min(count, (block + 1) * kRowsPerTask); ++t) {
-        rotary_.angles(rows[t].position, angles);
-        T* out = keys + rows[t].entry * cache.entry();
-        for (int64_t h = 0; h < cache.heads; ++h) {
-          rotary_.apply(k.as<float>() + t * cache.entry() + h * cache.width, norm.as<float>(), angles, cache.width,
-                        1.0f, head);
-          narrow(head, cache.width, out + h * cache.width);
+      rotary_.angles(run.position, run.count, angles);
+      for (int64_t i = 0; i < run.count; ++i) {
+        const int64_t from = (run.row + i) * cache.entry();
+        const int64_t to = sequences.entry(run.sequence, run.position + i) * cache.entry();
+        for (int64_t h = 0; h < cache.entry(); h += cache.width) {
+          rotary_.apply(k.as<float>() + from + h, norm.as<float>(), angles + i * angle_size, cache.width, 1.0f, head);
+          narrow(head, cache.width, keys + to + h);
         }
-        narrow(v.as<float>() + t * cache.entry(), cache.entry(), values + rows[t].entry * cache.entry());
+        narrow(v.as<float>() + from, cache.entry(), values + to);
       }
     });
   }
@@ -76,7 +70,7 @@ struct PagedKVWrite {
     });
   }
 
-  static constexpr int64_t kRowsPerTask = 8;
+  static constexpr int64_t kRowsPerTask = 16;
   Rotary rotary_;
 };
 

@@ -2,6 +2,9 @@
 // checked.
 #pragma once
 
+#include <algorithm>
+#include <vector>
+
 #include "../kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -20,6 +23,11 @@ struct CacheShape {
       fail("input %s has head dimension %lld, not a multiple of 16", key.name, static_cast<long long>(width));
   }
   int64_t entry() const { return heads * width; }  // elements of one position
+};
+
+// Consecutive rows of one sequence.
+struct Run {
+  int64_t sequence, row, count, position;  // row and position of the first one
 };
 
 class Sequences {
@@ -49,13 +57,22 @@ class Sequences {
     if (starts_[count_] != rows)
       fail("input %s ends at %d, but there are %lld rows", cu_seqlens.name, starts_[count_],
            static_cast<long long>(rows));
-    for (int64_t s = 0; s < count_; ++s) check_pages(page_table, s, whole ? 0 : past(s), cache.pages);
+    for (int64_t s = 0; s < count_; ++s) check_pages(page_table, s, whole ? 0 : past_[s], cache.pages);
   }
 
-  int64_t count() const { return count_; }
-  int64_t first_row(int64_t s) const { return starts_[s]; }
-  int64_t length(int64_t s) const { return int64_t{starts_[s + 1]} - starts_[s]; }
-  int64_t past(int64_t s) const { return past_[s]; }  // position of the first row
+  int64_t longest() const {
+    int64_t most = 0;
+    for (int64_t s = 0; s < count_; ++s) most = std::max(most, length(s));
+    return most;
+  }
+  // All rows, in order, in runs of at most `most`.
+  std::vector<Run> runs(int64_t most) const {
+    std::vector<Run> all;
+    for (int64_t s = 0; s < count_; ++s)
+      for (int64_t i = 0; i < length(s); i += most)
+        all.push_back({s, starts_[s] + i, std::min(most, length(s) - i), past_[s] + i});
+    return all;
+  }
   int64_t page_size() const { return page_size_; }
   // Index of a position's entry in the cache seen as [pages * page size] entries.
   int64_t entry(int64_t s, int64_t position) const {
@@ -63,8 +80,10 @@ class Sequences {
   }
 
  private:
+  int64_t length(int64_t s) const { return int64_t{starts_[s + 1]} - starts_[s]; }
+
   void check_pages(const Tensor& page_table, int64_t s, int64_t first, int64_t pages) const {
-    const int64_t last = past(s) + length(s) - 1;
+    const int64_t last = int64_t{past_[s]} + length(s) - 1;
     const auto index = static_cast<long long>(s);
     if (last / page_size_ >= columns_)
       fail("input %s has %lld columns of %lld positions, too few for position %lld of sequence %lld", page_table.name,

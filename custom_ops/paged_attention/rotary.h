@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <complex>
 #include <vector>
 
 #include "../kernel.h"
@@ -13,12 +14,15 @@ class Rotary {
  public:
   explicit Rotary(const KernelInfo& info) : dims_(info.integer("rope_dims")), eps_(info.real("eps")) {
     const double theta = info.real("rope_theta");
-    if (dims_ < 0 || dims_ % 2 != 0 || dims_ > 65536)
-      fail("attribute rope_dims is %lld, not an even number of dimensions", static_cast<long long>(dims_));
+    if (dims_ < 0 || dims_ % 2 != 0 || dims_ > kMostDims)
+      fail("attribute rope_dims is %lld, not an even number from 0 to %lld", static_cast<long long>(dims_),
+           static_cast<long long>(kMostDims));
     if (!(theta > 0)) fail("attribute rope_theta is %g, not above 0", theta);
     if (!(eps_ >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps_));
     for (int64_t i = 0; i < dims_ / 2; ++i)
       frequency_.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims_)));
+    for (int64_t step = 0; step < kAnchor; ++step)
+      for (double f : frequency_) steps_.push_back(std::polar(1.0, static_cast<double>(step) * f));
   }
 
   // Checks the norm weight, and that the head is wide enough to rotate.
@@ -31,13 +35,22 @@ class Rotary {
 
   int64_t angle_size() const { return dims_; }
 
-  // out = cosines, then sines, of the rope_dims / 2 angles of a position.
-  void angles(int64_t position, float* out) const {
+  // Of `count` positions from `position` on: rope_dims / 2 cosines, then as many sines. Each position is turned from
+  // the multiple of kAnchor below it, so its angles do not depend on the others asked for.
+  void angles(int64_t position, int64_t count, float* out) const {
     const int64_t half = dims_ / 2;
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequency_[i];
-      out[i] = static_cast<float>(std::cos(angle));
-      out[half + i] = static_cast<float>(std::sin(angle));
+    std::complex<double> anchor[kMostDims / 2];
+    for (int64_t t = 0; t < count; ++t, ++position, out += dims_) {
+      const int64_t step = position % kAnchor;
+      if (t == 0 || step == 0)
+        for (int64_t i = 0; i < half; ++i)
+          anchor[i] = std::polar(1.0, static_cast<double>(position - step) * frequency_[i]);
+      const std::complex<double>* turn = steps_.data() + step * half;
+      for (int64_t i = 0; i < half; ++i) {
+        const double c = anchor[i].real(), s = anchor[i].imag();
+        out[i] = static_cast<float>(c * turn[i].real() - s * turn[i].imag());
+        out[half + i] = static_cast<float>(c * turn[i].imag() + s * turn[i].real());
+      }
     }
   }
 
@@ -58,9 +71,11 @@ class Rotary {
   }
 
  private:
+  static constexpr int64_t kMostDims = 1024, kAnchor = 64;
   int64_t dims_;
   float eps_;
-  std::vector<double> frequency_;
+  std::vector<double> frequency_;            // radians a position
+  std::vector<std::complex<double>> steps_;  // [kAnchor, dims_ / 2]
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

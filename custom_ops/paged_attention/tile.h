@@ -1,69 +1,108 @@
-// The two products of attention on a group of cache entries in float32. Each score is one chain of fma over the head
-// dimension and each output element one chain over positions, so its bits do not depend on the rows beside it.
+// The two products of attention between query rows in float32 and cache entries in the cache's type. Each score is one
+// chain of fma over the head dimension and each output element one chain over positions, so its bits do not depend on
+// the rows beside it.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
 #include "../simd.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int64_t kSplit = 256;   // positions that share one softmax; splits are merged in order
-constexpr int64_t kGroup = 16;    // positions that are widened to float32 together: 16 KiB of a 256-wide head
-constexpr int64_t kTileRows = 4;  // query rows in registers
-constexpr int kDotPositions = VL == 8 ? 2 : 4;  // beside them: as many accumulators as the register file holds
-constexpr int kSumVectors = VL == 8 ? 2 : 4;
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_neon)  // 32 vector registers, elsewhere 16
+constexpr int kTileColumns = 4;
+#else
+constexpr int kTileColumns = 3;
+#endif
+constexpr int64_t kTileRows = 4;
+constexpr int64_t kGroup = 24;  // positions whose entries stay in L1 while all rows use them: 24 KiB of a 256-wide head
+constexpr int64_t kAhead = 32;  // positions between an entry in use and the one to ask memory for
+constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
 
-template <int ROWS, int POSITIONS>
-inline void dot_tile(const float* q, const float* k, int64_t width, float* scores) {
-  vf sum[ROWS][POSITIONS];
-  for (int m = 0; m < ROWS; ++m)
-    for (int p = 0; p < POSITIONS; ++p) sum[m][p] = zero();
+inline vf load_entry(const float* p) { return load(p); }
+inline vf load_entry(const uint16_t* p) { return load_f16(p); }
+
+TRIGRAPH_INLINE void prefetch(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) prefetch(static_cast<const char*>(from) + i);
+}
+
+// The entry of position p is at base + offsets[p].
+template <class T>
+struct Entries {
+  const T* base;
+  const int64_t* offsets;
+  bool ahead;  // ask for what lies kAhead positions further on, a little with every use: a burst would stall
+
+  const T* operator[](int64_t p) const { return base + offsets[p]; }
+  TRIGRAPH_INLINE void ask(int64_t p, int64_t first, int64_t count) const {
+    if (ahead) prefetch(base + offsets[p + kAhead] + first, count * sizeof(T));
+  }
+};
+
+template <int ROWS, int POSITIONS, class T>
+inline void dot_tile(const float* q, const Entries<T>& entries, int64_t position, int64_t width, float* scores) {
+  constexpr int kSums = ROWS * POSITIONS, kQuads = kSums / 4 * 4;
+  vf sum[kSums];
+  const T* entry[POSITIONS];
+  for (int p = 0; p < POSITIONS; ++p) {
+    entry[p] = entries[position + p];
+    entries.ask(position + p, 0, width);
+  }
+  TRIGRAPH_UNROLL
+  for (int i = 0; i < kSums; ++i) sum[i] = zero();
   for (int64_t i = 0; i < width; i += VL) {
     vf x[POSITIONS];
-    for (int p = 0; p < POSITIONS; ++p) x[p] = load(k + p * width + i);
+    for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry(entry[p] + i);
     for (int m = 0; m < ROWS; ++m) {
       const vf y = load(q + m * width + i);
-      for (int p = 0; p < POSITIONS; ++p) sum[m][p] = fmadd(y, x[p], sum[m][p]);
+      for (int p = 0; p < POSITIONS; ++p) sum[m * POSITIONS + p] = fmadd(y, x[p], sum[m * POSITIONS + p]);
     }
   }
-  for (int m = 0; m < ROWS; ++m)
-    for (int p = 0; p < POSITIONS; ++p) scores[m * kSplit + p] = reduce_add(sum[m][p]);
+  float lanes[kSums];
+  for (int i = 0; i < kQuads; i += 4) reduce_add4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3], lanes + i);
+  for (int i = kQuads; i < kSums; ++i) lanes[i] = reduce_add(sum[i]);
+  for (int m = 0; m < ROWS; ++m) std::memcpy(scores + m * kSplit, lanes + m * POSITIONS, POSITIONS * sizeof(float));
 }
 
-// scores[m][p] = q[m] . k[p] for ROWS rows (kSplit apart) and `count` positions.
-template <int ROWS>
-inline void dot(const float* q, const float* k, int64_t count, int64_t width, float* scores) {
+// scores[m][p] = q[m] . entries[p] for ROWS rows (scores kSplit apart) and positions [0, count).
+template <int ROWS, class T>
+inline void dot(const float* q, const Entries<T>& entries, int64_t count, int64_t width, float* scores) {
   int64_t p = 0;
-  for (; p + kDotPositions <= count; p += kDotPositions)
-    dot_tile<ROWS, kDotPositions>(q, k + p * width, width, scores + p);
-  for (; p < count; ++p) dot_tile<ROWS, 1>(q, k + p * width, width, scores + p);
+  for (; p + kTileColumns <= count; p += kTileColumns) dot_tile<ROWS, kTileColumns>(q, entries, p, width, scores + p);
+  for (; p < count; ++p) dot_tile<ROWS, 1>(q, entries, p, width, scores + p);
 }
 
-template <int ROWS, int VECTORS>
-inline void sum_tile(const float* weights, const float* v, int64_t count, int64_t width, float* out) {
-  vf sum[ROWS][VECTORS];
+template <int ROWS, int VECTORS, class T>
+inline void sum_tile(const float* weights, const Entries<T>& entries, int64_t first, int64_t count, int64_t width,
+                     int64_t column, float* out) {
+  vf sum[ROWS * VECTORS];
   for (int m = 0; m < ROWS; ++m)
-    for (int j = 0; j < VECTORS; ++j) sum[m][j] = load(out + m * width + j * VL);
-  for (int64_t p = 0; p < count; ++p) {
+    for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = load(out + m * width + column + j * VL);
+  for (int64_t p = first; p < first + count; ++p) {
+    const T* entry = entries[p] + column;
+    entries.ask(p, column, VECTORS * VL);
     vf x[VECTORS];
-    for (int j = 0; j < VECTORS; ++j) x[j] = load(v + p * width + j * VL);
+    for (int j = 0; j < VECTORS; ++j) x[j] = load_entry(entry + j * VL);
     for (int m = 0; m < ROWS; ++m) {
       const vf y = splat(weights[m * kSplit + p]);
-      for (int j = 0; j < VECTORS; ++j) sum[m][j] = fmadd(y, x[j], sum[m][j]);
+      for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = fmadd(y, x[j], sum[m * VECTORS + j]);
     }
   }
   for (int m = 0; m < ROWS; ++m)
-    for (int j = 0; j < VECTORS; ++j) store(out + m * width + j * VL, sum[m][j]);
+    for (int j = 0; j < VECTORS; ++j) store(out + m * width + column + j * VL, sum[m * VECTORS + j]);
 }
 
-// out[m] += sum over `count` positions of weights[m][p] * v[p].
-template <int ROWS>
-inline void weighted_sum(const float* weights, const float* v, int64_t count, int64_t width, float* out) {
+// out[m] += sum over positions [first, first + count) of weights[m][p] * entries[p].
+template <int ROWS, class T>
+inline void weighted_sum(const float* weights, const Entries<T>& entries, int64_t first, int64_t count, int64_t width,
+                         float* out) {
   int64_t i = 0;
-  for (; i + kSumVectors * VL <= width; i += kSumVectors * VL)
-    sum_tile<ROWS, kSumVectors>(weights, v + i, count, width, out + i);
-  for (; i < width; i += VL) sum_tile<ROWS, 1>(weights, v + i, count, width, out + i);
+  for (; i + kTileColumns * VL <= width; i += kTileColumns * VL)
+    sum_tile<ROWS, kTileColumns>(weights, entries, first, count, width, i, out);
+  for (; i + 2 * VL <= width; i += 2 * VL) sum_tile<ROWS, 2>(weights, entries, first, count, width, i, out);
+  if (i < width) sum_tile<ROWS, 1>(weights, entries, first, count, width, i, out);
 }
 
 // Calls body(std::integral_constant<int, n>{}) for n = rows, 1 to kTileRows.
