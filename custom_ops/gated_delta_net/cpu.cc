@@ -1,14 +1,181 @@
-#include "../kernel.h"
+// GatedDeltaNet: convolution, gates, delta rule with commit of accepted tokens, output norm and gate; see reference.py.
+#include <iterator>
+
+#include "run.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-struct GatedDeltaNet {
+enum Input {
+  kQkv,
+  kZ,
+  kAlpha,
+  kBeta,
+  kConv,
+  kDtBias,
+  kA,
+  kNorm,
+  kState,
+  kWindow,
+  kGates,
+  kCuSeqlens,
+  kPastLens,
+  kAccepted,
+  kSlotsIn,
+  kSlotsOut
+};
+
+// Slots that the step does not write, when the state comes out in another buffer. A written slot's window rows past the
+// step's own are copied too, so that both ways leave the same bits.
+void copy_untouched(const Context& context, const Slots& slots, const std::vector<char>* written) {
+  if (slots.past == slots.present) return;
+  context.parallel_for(slots.count, [&](int64_t slot) {
+    if (!written || !(*written)[slot]) std::memcpy(slots.out(slot), slots.in(slot), slots.size * sizeof(float));
+  });
+}
+
+struct StepScratch;
+
+class GatedDeltaNet {
+ public:
   static constexpr const char* kName = "GatedDeltaNet";
-  static constexpr Argument kInputs[] = {{"x", DType::f32}};
-  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
-  explicit GatedDeltaNet(const KernelInfo&) {}
-  void compute(Context&) { fail("not implemented"); }
+  static constexpr Argument kInputs[] = {
+      {"qkv", DType::f32},        {"z", DType::f32},           {"alpha", DType::f32},      {"beta", DType::f32},
+      {"conv", DType::f32},       {"dt_bias", DType::f32},     {"a", DType::f32},          {"norm", DType::f32},
+      {"past_state", DType::f32}, {"past_window", DType::f32}, {"past_gates", DType::f32}, {"cu_seqlens", DType::i32},
+      {"past_lens", DType::i32},  {"accepted", DType::i32},    {"slots_in", DType::i32},   {"slots_out", DType::i32}};
+  static constexpr Argument kOutputs[] = {
+      {"y", DType::f32}, {"present_state", DType::f32}, {"present_window", DType::f32}, {"present_gates", DType::f32}};
+
+  explicit GatedDeltaNet(const KernelInfo& info) {
+    geometry_.k_heads = info.integer("k_heads");
+    geometry_.eps = info.real("eps");
+    geometry_.tiled = flag(info, "tiled");
+    geometry_.commit = flag(info, "commit");
+    if (geometry_.k_heads < 1) fail("attribute k_heads is %lld, expected at least 1", as_printed(geometry_.k_heads));
+  }
+
+  void compute(Context& context) {
+    Tensor in[std::size(kInputs)];
+    for (size_t i = 0; i < std::size(kInputs); ++i) in[i] = context.input(i);
+    const Geometry geometry = check(in);
+    const int64_t rows = in[kQkv].dims[0];
+    const Step step = read_step(
+        geometry, {in[kCuSeqlens], in[kPastLens], in[kAccepted], in[kSlotsIn], in[kSlotsOut], in[kGates]}, rows);
+
+    Run run;
+    run.geometry = geometry;
+    run.z = in[kZ].as<float>();
+    run.conv = in[kConv].as<float>();
+    run.norm = in[kNorm].as<float>();
+    run.y = context.output(0, {rows, geometry.v_heads * geometry.dim}).as<float>();
+    run.state = slots(in[kState], context.output_like(1, in[kState]));
+    run.window = slots(in[kWindow], context.output_like(2, in[kWindow]));
+    run.gates = slots(in[kGates], context.output_like(3, in[kGates]));
+    copy_untouched(context, run.state, &step.written);
+    copy_untouched(context, run.window, nullptr);
+    copy_untouched(context, run.gates, nullptr);
+
+    run.gate_row = (geometry.v_heads + VL - 1) / VL * VL;
+    const int64_t values = step.tokens * run.gate_row;
+    const int64_t columns = step.tokens + 3 * static_cast<int64_t>(step.sequences.size());
+    float* decay = static_cast<float*>(scratch<StepScratch>(2 * values * sizeof(float) + columns * sizeof(float*)));
+    float* beta = decay + values;
+    const float** column = reinterpret_cast<const float**>(beta + values);
+    run.decay = decay;
+    run.beta = beta;
+    run.columns = column;
+    gather_columns(run, step, in[kQkv].as<float>(), column);
+    compute_gates(run, step, in, decay, beta);
+    if (geometry.commit)
+      prefill(context, run, step);
+    else
+      verify(context, run, step);
+  }
+
+ private:
+  static long long as_printed(int64_t value) { return static_cast<long long>(value); }
+
+  static bool flag(const KernelInfo& info, const char* name) {
+    const int64_t value = info.integer(name);
+    if (value != 0 && value != 1) fail("attribute %s is %lld, expected 0 or 1", name, as_printed(value));
+    return value == 1;
+  }
+
+  static Slots slots(const Tensor& past, const Tensor& present) {
+    int64_t size = 1;
+    for (int i = 1; i < past.rank; ++i) size *= past.dims[i];
+    return {past.as<float>(), present.as<float>(), past.dims[0], size};
+  }
+
+  // Shapes: what the weights say about the geometry, then everything else against it.
+  Geometry check(const Tensor* in) const {
+    Geometry g = geometry_;
+    in[kNorm].expect({-1});
+    in[kDtBias].expect({-1});
+    g.dim = in[kNorm].dims[0];
+    g.v_heads = in[kDtBias].dims[0];
+    if (g.dim < 16 || g.dim % 16)
+      fail("input norm has %lld values, but a head must be a multiple of 16 wide", as_printed(g.dim));
+    if (g.v_heads < 1 || g.v_heads % g.k_heads)
+      fail("input dt_bias has %lld values, but there must be a multiple of k_heads = %lld value heads",
+           as_printed(g.v_heads), as_printed(g.k_heads));
+    in[kGates].expect({-1, -1, 2 * g.v_heads});
+    g.pending_max = in[kGates].dims[1];
+    in[kQkv].expect({-1, g.channels()});
+    const int64_t rows = in[kQkv].dims[0], slots = in[kGates].dims[0];
+    in[kZ].expect({rows, g.v_heads * g.dim});
+    in[kAlpha].expect({rows, g.v_heads});
+    in[kBeta].expect({rows, g.v_heads});
+    in[kConv].expect({g.channels(), 4});
+    in[kA].expect({g.v_heads});
+    in[kState].expect({slots, g.v_heads, g.dim, g.dim});
+    in[kWindow].expect({slots, g.window_rows(), g.channels()});
+    return g;
+  }
+
+  static void gather_columns(const Run& run, const Step& step, const float* qkv, const float** columns) {
+    const int64_t size = run.geometry.channels();
+    for (const Sequence& sequence : step.sequences) {
+      const float* window = run.window.in(sequence.slot_in);
+      for (int64_t row = 0; row < 3 + sequence.pending; ++row)
+        *columns++ = sequence.fresh ? nullptr : window + row * size;
+      for (int64_t row = 0; row < sequence.own; ++row) *columns++ = qkv + (sequence.begin + row) * size;
+    }
+  }
+
+  // Gates of every token, [tokens][gate_row], those of pending tokens as they were saved; and what is pending from now
+  // on.
+  static void compute_gates(const Run& run, const Step& step, const Tensor* in, float* log_decay, float* beta) {
+    const int64_t heads = run.geometry.v_heads, row = run.gate_row;
+    const size_t bytes = heads * sizeof(float);
+    for (const Sequence& sequence : step.sequences) {
+      float *g = log_decay + sequence.first * row, *b = beta + sequence.first * row;
+      const float* saved = run.gates.in(sequence.slot_in);
+      for (int64_t t = 0; t < sequence.pending; ++t) {
+        std::memcpy(g + t * row, saved + 2 * t * heads, bytes);
+        std::memcpy(b + t * row, saved + (2 * t + 1) * heads, bytes);
+      }
+      g += sequence.pending * row;
+      b += sequence.pending * row;
+      for (int64_t t = 0; t < sequence.own; ++t) {
+        const int64_t at = (sequence.begin + t) * heads;
+        gates(in[kAlpha].as<float>() + at, in[kBeta].as<float>() + at, in[kDtBias].as<float>(), in[kA].as<float>(),
+              heads, g + t * row, b + t * row);
+      }
+      float* out = run.gates.out(sequence.slot_out);
+      for (int64_t t = 0; t < run.geometry.pending_max; ++t, out += 2 * heads) {
+        const bool pending = !run.geometry.commit && t < sequence.own;
+        for (int64_t h = 0; h < heads; ++h) {
+          out[h] = pending ? g[t * row + h] : 0;
+          out[heads + h] = pending ? b[t * row + h] : -1;  // -1: not pending
+        }
+      }
+    }
+    decays(log_decay, step.tokens * row);
+  }
+
+  Geometry geometry_{};
 };
 
 }  // namespace

@@ -1,0 +1,496 @@
+"""GatedDeltaNet against its reference and against transformers; bits of verify, commit and batches; refused steps."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from operators import Operator, same_bits
+
+from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights, gated_delta_net
+from trigraph.models.errors import TrigraphError
+
+K = 8
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Shape:
+    k_heads: int
+    v_heads: int
+    dim: int
+    tiled: bool = True
+
+    @property
+    def channels(self) -> int:
+        return (2 * self.k_heads + self.v_heads) * self.dim
+
+
+SMALL = Shape(2, 4, 32)
+SHAPES = [SMALL, Shape(2, 6, 64, tiled=False), Shape(1, 3, 128), Shape(3, 3, 48, tiled=False), Shape(1, 20, 16)]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Projections of some tokens."""
+
+    qkv: np.ndarray
+    z: np.ndarray
+    alpha: np.ndarray
+    beta: np.ndarray
+
+    def __getitem__(self, rows: slice) -> "Rows":
+        return Rows(self.qkv[rows], self.z[rows], self.alpha[rows], self.beta[rows])
+
+    def __len__(self) -> int:
+        return len(self.qkv)
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    return Rows(*(np.concatenate([getattr(p, n) for p in parts]) for n in ("qkv", "z", "alpha", "beta")))
+
+
+def random_rows(rng: np.random.Generator, shape: Shape, count: int) -> Rows:
+    def normal(width: int) -> np.ndarray:
+        return rng.standard_normal((count, width), dtype=np.float32)
+
+    return Rows(
+        normal(shape.channels), normal(shape.v_heads * shape.dim), 2 * normal(shape.v_heads), normal(shape.v_heads)
+    )
+
+
+def random_weights(rng: np.random.Generator, shape: Shape) -> Weights:
+    return Weights(
+        conv=(rng.standard_normal((shape.channels, 4)) / 2).astype(np.float32),
+        dt_bias=rng.standard_normal(shape.v_heads, dtype=np.float32),
+        a=-np.exp(rng.uniform(-3, 1, shape.v_heads)).astype(np.float32),
+        norm=rng.uniform(0.5, 1.5, shape.dim).astype(np.float32),
+    )
+
+
+def random_state(rng: np.random.Generator, shape: Shape, slots: int, pending: int = K) -> State:
+    """Every slot in use, with `pending` tokens of an earlier verify."""
+    gates = np.zeros((slots, K, 2, shape.v_heads), np.float32)
+    gates[:, :, 0] = -rng.exponential(1.0, (slots, K, shape.v_heads))
+    gates[:, :, 1] = rng.uniform(0, 1, (slots, K, shape.v_heads))
+    gates[:, pending:] = np.array([0, -1], np.float32)[:, None]
+    return State(
+        state=rng.standard_normal((slots, shape.v_heads, shape.dim, shape.dim), dtype=np.float32),
+        window=rng.standard_normal((slots, 3 + K, shape.channels), dtype=np.float32),
+        gates=gates.reshape(slots, K, -1),
+    )
+
+
+def empty_state(shape: Shape, slots: int) -> State:
+    """Slots full of NaN: what a start of a text must not read."""
+    state = random_state(np.random.default_rng(0), shape, slots)
+    for x in (state.state, state.window, state.gates):
+        x.fill(np.nan)
+    return state
+
+
+def make_step(
+    lengths: Sequence[int],
+    past_lens: Sequence[int],
+    accepted: Sequence[int],
+    slots_in: Sequence[int],
+    slots_out: Sequence[int] | None = None,
+) -> Step:
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    return Step(
+        *(
+            np.array(x, np.int32)
+            for x in (cu, past_lens, accepted, slots_in, slots_in if slots_out is None else slots_out)
+        )
+    )
+
+
+class Kernel:
+    """The operator for one shape, weights and form."""
+
+    def __init__(self, shape: Shape, weights: Weights, *, commit: bool, threads: int = 1, aliased: bool = True) -> None:
+        self.shape, self.weights, self.commit, self.aliased = shape, weights, commit, aliased
+        rng = np.random.default_rng(0)
+        example = self._inputs(random_rows(rng, shape, 1), random_state(rng, shape, 1), make_step([1], [0], [0], [0]))
+        attributes = {"k_heads": shape.k_heads, "eps": EPS, "tiled": int(shape.tiled), "commit": int(commit)}
+        alias = {1: 8, 2: 9, 3: 10} if aliased else {}
+        self.operator = Operator("GatedDeltaNet", example, [np.float32] * 4, attributes, threads=threads, alias=alias)
+
+    def _inputs(self, rows: Rows, state: State, step: Step) -> list[np.ndarray]:
+        w = self.weights
+        tokens = [rows.qkv, rows.z, rows.alpha, rows.beta, w.conv, w.dt_bias, w.a, w.norm]
+        indices = [step.cu_seqlens, step.past_lens, step.accepted, step.slots_in, step.slots_out]
+        return [*tokens, state.state, state.window, state.gates, *indices]
+
+    def __call__(self, rows: Rows, state: State, step: Step) -> tuple[np.ndarray, State]:
+        shapes = [rows.z.shape, state.state.shape, state.window.shape, state.gates.shape]
+        y, *present = self.operator(*self._inputs(rows, state, step), output_shapes=shapes)
+        return y, State(*present)
+
+    def reference(self, rows: Rows, state: State, step: Step) -> tuple[np.ndarray, State]:
+        return gated_delta_net(
+            rows.qkv, rows.z, rows.alpha, rows.beta, self.weights, state, step,
+            k_heads=self.shape.k_heads, eps=EPS, tiled=self.shape.tiled, commit=self.commit,
+        )  # fmt: skip
+
+
+def assert_close(actual: np.ndarray, wanted: np.ndarray, tolerance: float = 3e-6) -> None:
+    """Largest difference against the largest value: single values may cancel to nearly nothing."""
+    assert np.isfinite(actual).all()
+    difference = float(np.abs(actual.astype(np.float64) - wanted).max(initial=0))
+    assert difference <= tolerance * float(np.abs(wanted).max(initial=1e-30)), difference
+
+
+def assert_same_state(actual: State, wanted: State) -> None:
+    for name in ("state", "window", "gates"):
+        assert same_bits(getattr(actual, name), getattr(wanted, name)), name
+
+
+@pytest.fixture(params=["portable", "neon", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each instruction set that this machine can run."""
+    monkeypatch.setenv("TRIGRAPH_ISA", request.param)
+    try:
+        Kernel(SMALL, random_weights(np.random.default_rng(0), SMALL), commit=False)
+    except TrigraphError as error:
+        pytest.skip(str(error))
+    except Exception as error:
+        if "names no instruction set" in str(error):
+            pytest.skip(f"no {request.param} here")
+        raise
+    return str(request.param)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_reference(isa: str, shape: Shape, commit: bool) -> None:
+    rng = np.random.default_rng(1)
+    kernel = Kernel(shape, random_weights(rng, shape), commit=commit)
+    for lengths in ([1], [3, 1, 8], [63], [65, 1, 32]) if commit else ([1], [3, 1, 8]):
+        state = random_state(rng, shape, 5)
+        n = len(lengths)
+        step = make_step(lengths, [9, 0, 700][:n], [K, 0, 2][:n], [2, 4, 1][:n], [2, 0, 3][:n])
+        rows = random_rows(rng, shape, sum(lengths))
+        y, present = kernel(rows, state, step)
+        wanted, wanted_state = kernel.reference(rows, state, step)
+        assert_close(y, wanted, 1e-5)
+        assert_close(present.state, wanted_state.state, 1e-5)
+        assert same_bits(present.window, wanted_state.window)
+        assert_close(present.gates, wanted_state.gates, 1e-6)
+
+
+def test_start_of_a_text_reads_nothing() -> None:
+    rng = np.random.default_rng(2)
+    for commit in (False, True):
+        kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=commit)
+        rows, step = random_rows(rng, SMALL, 5), make_step([5], [0], [0], [1])
+        state = empty_state(SMALL, 3)
+        y, present = kernel(rows, state, step)
+        wanted, wanted_state = kernel.reference(rows, state, step)
+        assert_close(y, wanted)
+        assert_close(present.state[1], wanted_state.state[1])
+        assert_close(present.gates[1], wanted_state.gates[1])
+        assert same_bits(present.window[1, :3], wanted_state.window[1, :3])
+
+
+def test_extreme_gates() -> None:
+    """Gates from fully open to fully shut, and a softplus that must be exact at both ends."""
+    rng = np.random.default_rng(3)
+    shape = Shape(1, 20, 32)
+    weights = replace(random_weights(rng, shape), dt_bias=np.zeros(20, np.float32))
+    kernel, prefill = Kernel(shape, weights, commit=False), Kernel(shape, weights, commit=True)
+    values = np.array([-100, -87, -30, -15, -8, -1, -1e-3, 0, 1e-3, 1, 5, 8, 15, 19.9, 20.1, 25, 50, 88, 100, 1e4])
+    rows = replace(random_rows(rng, shape, 5), alpha=np.tile(values, (5, 1)).astype(np.float32))
+    state = random_state(rng, shape, 1)
+    step = make_step([5], [8], [3], [0])
+    y, present = kernel(rows, state, step)
+    wanted, wanted_state = kernel.reference(rows, state, step)
+    assert_close(y, wanted)
+    wanted_gates = wanted_state.gates[0, :5].astype(np.float64)
+    assert (np.abs(present.gates[0, :5] - wanted_gates) <= 5e-7 * np.abs(wanted_gates) + 1e-37).all()
+
+    rows = random_rows(rng, shape, 64)
+    rows.alpha[:] = rng.choice(values[6:], rows.alpha.shape)  # strong and weak decays side by side in one chunk
+    y, present = prefill(rows, state, make_step([64], [8], [3], [0]))
+    wanted, wanted_state = prefill.reference(rows, state, make_step([64], [8], [3], [0]))
+    assert_close(y, wanted, 1e-5)
+    assert_close(present.state, wanted_state.state, 1e-5)
+
+
+def test_prefill_chunks_match_single_tokens(isa: str) -> None:
+    rng = np.random.default_rng(4)
+    shape = Shape(1, 2, 128)
+    kernel = Kernel(shape, random_weights(rng, shape), commit=True)
+    rows = random_rows(rng, shape, 200)
+    whole, state = kernel(rows, empty_state(shape, 1), make_step([200], [0], [0], [0]))
+    single, parts = empty_state(shape, 1), []
+    for t in range(200):
+        y, single = kernel(rows[t : t + 1], single, make_step([1], [t], [0], [0]))
+        parts.append(y)
+    assert_close(whole, np.concatenate(parts), 1e-5)
+    assert_close(state.state, single.state, 1e-5)
+    assert same_bits(state.window[:, :3], single.window[:, :3])
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_separate_buffers_leave_the_bits_of_one_buffer(commit: bool) -> None:
+    rng = np.random.default_rng(5)
+    weights = random_weights(rng, SMALL)
+    one, two = (Kernel(SMALL, weights, commit=commit, aliased=aliased) for aliased in (True, False))
+    state, rows = random_state(rng, SMALL, 7), random_rows(rng, SMALL, 8)
+    for accepted in ([0, 0, 0, 0], [3, 8, 0, 0], [0, 1, 5, 0]):
+        # slot 1 is read by two sequences, slot 3 is moved, slot 5 starts a text, slots 0 and 1 stay
+        step = make_step([2, 1, 4, 1], [9, 9, 9, 0], accepted, [1, 1, 2, 3], [3, 4, 2, 5])
+        y1, state1 = one(rows, state, step)
+        y2, state2 = two(rows, state, step)
+        assert same_bits(y1, y2)
+        assert_same_state(state1, state2)
+        for slot in (0, 1, 6):
+            assert same_bits(state1.state[slot], state.state[slot])
+            assert same_bits(state1.window[slot], state.window[slot])
+
+
+def decode(kernel: Kernel, rows: Rows, state: State, past_len: int, accepted: int) -> tuple[np.ndarray, State]:
+    """Plain decoding in slot 0: one token a step, each step keeps the token before."""
+    outputs = []
+    for t in range(len(rows)):
+        y, state = kernel(rows[t : t + 1], state, make_step([1], [past_len + t], [accepted if t == 0 else 1], [0]))
+        outputs.append(y)
+    return np.concatenate(outputs), state
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_verify_equals_single_decodes(isa: str, shape: Shape) -> None:
+    rng = np.random.default_rng(6)
+    kernel = Kernel(shape, random_weights(rng, shape), commit=False)
+    start, rows, last = random_state(rng, shape, 1), random_rows(rng, shape, K), random_rows(rng, shape, 1)
+    for k in range(1, K + 1):
+        for accepted in (0, 1, k):
+            together, pending = kernel(rows[:k], start, make_step([k], [50], [accepted], [0]))
+            singles, plain = decode(kernel, rows[:k], start, 50, accepted)
+            assert same_bits(together, singles)
+            # committing all k at once, against the commits one by one
+            y, state = kernel(last, pending, make_step([1], [50 + k], [k], [0]))
+            y_plain, plain = kernel(last, plain, make_step([1], [50 + k], [1], [0]))
+            assert same_bits(y, y_plain)
+            assert same_bits(state.state, plain.state)
+            assert same_bits(state.window[:, :4], plain.window[:, :4])
+            assert same_bits(state.gates, plain.gates)
+
+
+def test_random_histories_commit_the_bits_of_plain_decoding(isa: str) -> None:
+    """200 rounds of up to four sequences: any draft length and accept count, prefills between, slots that move."""
+    rng = np.random.default_rng(7)
+    weights = random_weights(rng, SMALL)
+    verify, prefill = (Kernel(SMALL, weights, commit=commit, threads=2) for commit in (False, True))
+    sequences, slots = 4, 9
+    state = empty_state(SMALL, slots)
+    plain = [empty_state(SMALL, 1) for _ in range(sequences)]
+    kept = [0] * sequences  # tokens that the sequence really has, all of them decoded plainly
+    slot = list(range(sequences))
+    pending: list[Rows] = [random_rows(rng, SMALL, 0) for _ in range(sequences)]
+
+    def settle(s: int, accepted: int) -> None:
+        """Decodes the accepted tokens plainly; the first one commits the one before it."""
+        for t in range(accepted):
+            commit = int(kept[s] > 0 and not np.isnan(plain[s].gates[0, 0, 0]) and plain[s].gates[0, 0, -1] >= 0)
+            _, plain[s] = verify(pending[s][t : t + 1], plain[s], make_step([1], [kept[s]], [commit], [0]))
+            kept[s] += 1
+
+    for _ in range(200):
+        chosen = sorted(rng.choice(sequences, rng.integers(1, sequences + 1), replace=False).tolist())
+        accepted = [int(rng.integers(0, len(pending[s]) + 1)) for s in chosen]
+        for s, a in zip(chosen, accepted, strict=True):
+            settle(s, a)
+        free = [x for x in range(slots) if x not in slot]
+        moved = [free.pop() if rng.random() < 0.2 else slot[s] for s in chosen]
+        commit = rng.random() < 0.1
+        lengths = [int(rng.integers(1, 41 if commit else K + 1)) for _ in chosen]
+        rows = [random_rows(rng, SMALL, n) for n in lengths]
+        step = make_step(lengths, [kept[s] for s in chosen], accepted, [slot[s] for s in chosen], moved)
+        y, state = (prefill if commit else verify)(join(rows), state, step)
+        offset = 0
+        for s, a, new, own in zip(chosen, accepted, moved, rows, strict=True):
+            slot[s] = new
+            commit_last = 0 if kept[s] == 0 or plain[s].gates[0, 0, -1] < 0 else 1
+            one = make_step([len(own)], [kept[s]], [commit_last], [0])
+            alone, after = (prefill if commit else verify)(own, plain[s], one)
+            assert same_bits(y[offset : offset + len(own)], alone), (s, a)
+            assert same_bits(state.state[new], after.state[0])
+            assert same_bits(state.window[new, :3], after.window[0, :3])
+            offset += len(own)
+            if commit:
+                plain[s], kept[s], pending[s] = after, kept[s] + len(own), own[:0]
+            else:
+                pending[s] = own
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_companions_and_threads_leave_a_sequence_as_it_is_alone(isa: str, commit: bool) -> None:
+    rng = np.random.default_rng(8)
+    weights = random_weights(rng, SMALL)
+    one, two = (Kernel(SMALL, weights, commit=commit, threads=n) for n in (1, 2))
+    state = random_state(rng, SMALL, 6)
+    lengths, accepted, past_lens = ([70, 1, 33, 5] if commit else [8, 1, 3, 5]), [4, 0, 8, 1], [30, 0, 8, 1]
+    rows = [random_rows(rng, SMALL, n) for n in lengths]
+    for count in range(1, 5):
+        for first in range(5 - count):
+            chosen = slice(first, first + count)
+            step = make_step(lengths[chosen], past_lens[chosen], accepted[chosen], list(range(4))[chosen])
+            y, present = one(join(rows[chosen]), state, step)
+            y2, present2 = two(join(rows[chosen]), state, step)
+            assert same_bits(y, y2)
+            assert_same_state(present, present2)
+            offset = 0
+            for s in range(first, first + count):
+                alone, after = one(rows[s], state, make_step([lengths[s]], [past_lens[s]], [accepted[s]], [s]))
+                assert same_bits(y[offset : offset + lengths[s]], alone)
+                assert_same_state(
+                    State(present.state[s], present.window[s], present.gates[s]),
+                    State(after.state[s], after.window[s], after.gates[s]),
+                )
+                offset += lengths[s]
+
+
+@pytest.mark.parametrize("module", ["qwen3_next", "qwen3_5"])
+@pytest.mark.parametrize("shape", [Shape(2, 4, 64), Shape(2, 6, 32, tiled=False)], ids=str)
+def test_matches_transformers(module: str, shape: Shape) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    modeling = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
+    rng = np.random.default_rng(9)
+    weights = random_weights(rng, shape)
+    rows = random_rows(rng, shape, 90)
+
+    def tensor(x: np.ndarray) -> Any:
+        return torch.from_numpy(np.ascontiguousarray(x))
+
+    columns = torch.nn.functional.pad(tensor(rows.qkv.T), (3, 0))[None]
+    mixed = torch.nn.functional.silu(
+        torch.nn.functional.conv1d(columns, tensor(weights.conv)[:, None], groups=shape.channels)
+    )[0].T
+    heads = mixed.reshape(90, -1, shape.dim)
+    head = torch.arange(shape.v_heads)
+    k_head = head % shape.k_heads if shape.tiled else head // (shape.v_heads // shape.k_heads)
+    q, k, v = (
+        heads[:, : shape.k_heads][:, k_head],
+        heads[:, shape.k_heads : 2 * shape.k_heads][:, k_head],
+        heads[:, 2 * shape.k_heads :],
+    )
+    g = torch.nn.functional.softplus(tensor(rows.alpha) + tensor(weights.dt_bias)) * tensor(weights.a)
+    beta = torch.sigmoid(tensor(rows.beta))
+    norms = {"qwen3_next": "Qwen3NextRMSNormGated", "qwen3_5": "Qwen3_5RMSNormGated"}
+    norm = getattr(modeling, norms[module])(shape.dim, eps=EPS)
+    norm.weight.data = tensor(weights.norm)
+    for rule in (modeling.torch_recurrent_gated_delta_rule, modeling.torch_chunk_gated_delta_rule):
+        with torch.no_grad():
+            out, final = rule(
+                q[None], k[None], v[None], g=g[None], beta=beta[None],
+                initial_state=None, output_final_state=True, use_qk_l2norm_in_kernel=True,
+            )  # fmt: skip
+            wanted = norm(out[0], tensor(rows.z).reshape(90, -1, shape.dim)).reshape(90, -1).numpy()
+        y, state = Kernel(shape, weights, commit=True)(rows, empty_state(shape, 1), make_step([90], [0], [0], [0]))
+        assert_close(y, wanted, 1e-5)
+        assert_close(state.state, final.numpy(), 1e-5)
+        steps, _ = decode(Kernel(shape, weights, commit=False), rows[:20], empty_state(shape, 1), 0, 0)
+        assert_close(steps, wanted[:20], 1e-5)
+
+
+Change = Callable[[Step], Step]
+
+
+def with_value(name: str, index: int, value: int) -> Change:
+    def change(step: Step) -> Step:
+        array = getattr(step, name).copy()
+        array[index] = value
+        return replace(step, **{name: array})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_value("cu_seqlens", 0, 1), r"cu_seqlens\[0\] is 1, expected 0"),
+        (with_value("cu_seqlens", 1, 0), "cu_seqlens goes from 0 to 0 at sequence 0"),
+        (with_value("cu_seqlens", 1, 9), "cu_seqlens gives sequence 0 9 tokens, but a verify takes at most 8"),
+        (with_value("cu_seqlens", 1, 11), "cu_seqlens gives sequence 0 11 tokens"),
+        (with_value("cu_seqlens", 2, 9), "cu_seqlens ends at 9, but the step has 10 tokens"),
+        (with_value("cu_seqlens", 2, 1 << 30), "cu_seqlens ends at 1073741824"),
+        (with_value("past_lens", 1, -1), r"past_lens\[1\] is -1"),
+        (with_value("past_lens", 0, 2), r"accepted\[0\] is 3, more than past_lens\[0\] = 2"),
+        (with_value("accepted", 1, -1), r"accepted\[1\] is -1, expected 0 to 8"),
+        (with_value("accepted", 1, 9), r"accepted\[1\] is 9, expected 0 to 8"),
+        (with_value("accepted", 1, 5), r"accepted\[1\] is 5, but slot 2 holds 4 pending tokens"),
+        (with_value("slots_in", 0, -1), r"slots_in\[0\] is -1, but there are 5 slots"),
+        (with_value("slots_in", 1, 5), r"slots_in\[1\] is 5, but there are 5 slots"),
+        (with_value("slots_out", 0, 5), r"slots_out\[0\] is 5, but there are 5 slots"),
+        (with_value("slots_out", 1, -7), r"slots_out\[1\] is -7"),
+        (with_value("slots_out", 1, 1), r"slots_out\[1\] is 1, which sequence 0 writes too"),
+        (with_value("slots_in", 0, 2), r"slots_in\[0\] is 2, which sequence 1 writes in the same step"),
+        (lambda s: replace(s, slots_in=s.slots_in[:1]), r"slots_in has shape \[1\], expected \[2\]"),
+        (lambda s: replace(s, cu_seqlens=s.cu_seqlens[:2]), r"cu_seqlens has shape \[2\], expected \[3\]"),
+    ],
+)
+def test_refused_steps(change: Change, message: str) -> None:
+    rng = np.random.default_rng(10)
+    kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=False)
+    state, rows = random_state(rng, SMALL, 5, pending=4), random_rows(rng, SMALL, 10)
+    step = make_step([7, 3], [9, 9], [3, 4], [1, 2])
+    kernel(rows, state, step)
+    with pytest.raises(Exception, match=message):
+        kernel(rows, state, change(step))
+    if len(change(step).slots_in) == 2 and len(change(step).cu_seqlens) == 3:
+        with pytest.raises(TrigraphError):
+            kernel.reference(rows, state, change(step))
+
+
+def test_accepted_after_a_prefill_is_refused() -> None:
+    rng = np.random.default_rng(11)
+    weights = random_weights(rng, SMALL)
+    _, state = Kernel(SMALL, weights, commit=True)(
+        random_rows(rng, SMALL, 40), empty_state(SMALL, 1), make_step([40], [0], [0], [0])
+    )
+    with pytest.raises(Exception, match=r"accepted\[0\] is 1, but slot 0 holds 0 pending tokens"):
+        Kernel(SMALL, weights, commit=False)(random_rows(rng, SMALL, 1), state, make_step([1], [41], [1], [0]))
+
+
+def test_no_sequences() -> None:
+    rng = np.random.default_rng(12)
+    for commit in (False, True):
+        kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=commit, aliased=False)
+        state = random_state(rng, SMALL, 2)
+        y, present = kernel(random_rows(rng, SMALL, 0), state, make_step([], [], [], []))
+        assert y.shape == (0, SMALL.v_heads * SMALL.dim)
+        assert_same_state(present, state)
+
+
+def test_refused_shapes() -> None:
+    rng = np.random.default_rng(13)
+    good = random_weights(rng, SMALL)
+    state, rows, step = random_state(rng, SMALL, 2), random_rows(rng, SMALL, 2), make_step([2], [0], [0], [0])
+
+    def refuse(
+        message: str, rows: Rows = rows, weights: Weights = good, state: State = state, shape: Shape = SMALL
+    ) -> None:
+        kernel = Kernel(shape, good, commit=False, aliased=False)
+        kernel.weights = weights
+        with pytest.raises(Exception, match=message):
+            kernel(rows, state, step)
+
+    refuse("input z has shape", rows=replace(rows, z=rows.z[:, :-1]))
+    refuse("input alpha has shape", rows=replace(rows, alpha=rows.alpha[:1]))
+    refuse("input beta has shape", rows=replace(rows, beta=rows.beta[:, :-1]))
+    refuse("input qkv has shape", rows=replace(rows, qkv=rows.qkv[:, :-1]))
+    refuse("input conv has shape", weights=replace(good, conv=good.conv[:, :3]))
+    refuse("input a has shape", weights=replace(good, a=good.a[:2]))
+    refuse(
+        "input norm has 40 values, but a head must be a multiple of 16",
+        weights=replace(good, norm=np.ones(40, np.float32)),
+    )
+    refuse("input past_state has shape", state=replace(state, state=state.state[:1]))
+    refuse("input past_window has shape", state=replace(state, window=state.window[:, :-1]))
+    refuse("input past_gates has shape", state=replace(state, gates=state.gates[:, :, :-1]))
+    refuse("multiple of k_heads = 3 value heads", shape=replace(SMALL, k_heads=3))
