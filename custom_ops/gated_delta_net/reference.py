@@ -136,8 +136,8 @@ def gated_delta_net(
 
     Each sequence reads slots_in (zeros when past_lens is 0), applies its `accepted` pending tokens, writes the
     committed state to slots_out and runs its own tokens from there. A verify (commit False) leaves its own tokens
-    pending; a prefill (commit True) commits them. Slots that are not written stay as they are. Head h reads key head h % k_heads
-    when tiled, else h // (v / k_heads). Raises TrigraphError for a step that cannot be.
+    pending; a prefill (commit True) commits them. Slots that are not written stay as they are. Value head h uses key
+    head h % k_heads when tiled, else h // (v / k_heads). Raises TrigraphError for a step that cannot be.
     """
     check(step, past, len(qkv), commit)
     v_heads, dim = past.state.shape[1:3]
