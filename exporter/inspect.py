@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.external import load_graph
 from trigraph.exporter.manifest import SIDE_FILE, Manifest
 from trigraph.exporter.state import PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.config import ModelConfig
@@ -176,10 +176,7 @@ def _model_of(folder: Path, manifest: Manifest) -> Model:
 
 
 def _count_operators(path: Path) -> dict[str, int]:
-    try:
-        graph = onnx.load(path, load_external_data=False).graph
-    except Exception as error:  # protobuf's own error classes differ between its implementations
-        raise TrigraphError(f"{path}: is not an ONNX model; export the package again") from error
+    graph = load_graph(path).graph
     return dict(Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node))
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from trigraph.exporter.consistency import check_values
+from trigraph.exporter.inside import file_inside, stays_inside
 from trigraph.exporter.state import StateTensor
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError, quote
@@ -24,6 +27,7 @@ SIDE_FILE = "side.bin"
 
 _FORMAT = "trigraph package"
 _MAX_BYTES = 16 << 20
+_MAX_GRAPH_BYTES = 1 << 30
 _REMEDY = "export the package again"
 
 
@@ -128,16 +132,17 @@ class Manifest:
             raise TrigraphError(
                 f"{path}: key 'weights_folder' is {quote(self.weights_folder)}, expected an absolute path; {_REMEDY}"
             )
+        check_values(self, path)
         for name in self.graphs:
-            if not (folder / f"{name}.onnx").is_file():
+            if not os.path.lexists(folder / f"{name}.onnx"):
                 raise TrigraphError(f"{folder}: the package has no {name}.onnx; {_REMEDY}")
+            file_inside(folder, f"{name}.onnx", _MAX_GRAPH_BYTES)
         for file in self.weight_files:
-            if not _is_inside(file.location):
+            if not stays_inside(file.location):
                 raise TrigraphError(
                     f"{path}: weight file {quote(file.location)} is not a path inside a folder; {_REMEDY}"
                 )
-        for file, weights in zip(self.weight_files, self.weight_paths(folder), strict=True):
-            _check_unchanged(file, weights)
+            _check_weights(file, folder if self.weights_folder is None else Path(self.weights_folder), folder)
 
 
 def is_package(folder: Path) -> bool:
@@ -150,9 +155,9 @@ def is_package(folder: Path) -> bool:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            text = file.read(_MAX_BYTES)
-        content = json.loads(text)
+        if not os.path.lexists(path):
+            raise FileNotFoundError
+        content = json.loads(file_inside(path.parent, path.name, _MAX_BYTES).read_bytes())
     except FileNotFoundError:
         raise TrigraphError(f"{path.parent}: is not a trigraph package: it has no {FILE_NAME}") from None
     except OSError as error:
@@ -196,23 +201,31 @@ def _is_scalar(kind: Any, value: Any) -> bool:
     return type(value) is kind
 
 
-def _is_inside(location: str) -> bool:
-    """Whether a location stays inside the folder that it is relative to, on any platform."""
-    path = PureWindowsPath(location)  # knows both kinds of slash, and drives
-    return bool(path.parts) and not path.anchor and ".." not in path.parts
+def _check_weights(expected: WeightFile, base: Path, package: Path) -> None:
+    """Check that a weight file, at its location in the folder `base`, is the one that the package was made from.
 
-
-def _check_unchanged(expected: WeightFile, path: Path) -> None:
+    What lies outside of the package must be a GGUF file: a package of a stranger makes nobody read anything else.
+    """
+    path = base / expected.location
     try:
         size = path.stat().st_size
-        same = size == expected.bytes and _sha256(path, expected.header_bytes) == expected.header_sha256
+        file_inside(base, expected.location, size)
+        if size != expected.bytes:
+            raise _changed(path, f"{size} bytes, not {expected.bytes}")
+        with open(path, "rb") as file:
+            is_gguf = file.read(4) == b"GGUF"
+        if not is_gguf and not (path.name == SIDE_FILE and os.path.samefile(path.parent, package)):
+            raise TrigraphError(f"{path}: the package's weights are not a GGUF file; {_REMEDY}")
+        if _sha256(path, expected.header_bytes) != expected.header_sha256:
+            raise _changed(path, "another header")
     except FileNotFoundError:
         raise TrigraphError(f"{path}: the package's weights are gone; put the file back, or {_REMEDY}") from None
     except OSError as error:
         raise TrigraphError(f"{path}: the package's weights cannot be read: {error.strerror}") from error
-    if not same:
-        found = f"{size} bytes, not {expected.bytes}" if size != expected.bytes else "another header"
-        raise TrigraphError(f"{path}: the package's weights have changed since the export ({found}); {_REMEDY}")
+
+
+def _changed(path: Path, found: str) -> TrigraphError:
+    return TrigraphError(f"{path}: the package's weights have changed since the export ({found}); {_REMEDY}")
 
 
 def _sha256(path: Path, count: int) -> str:

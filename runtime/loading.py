@@ -12,9 +12,12 @@ from pathlib import Path
 import trigraph.exporter as exporter
 from trigraph.custom_ops import instruction_set, library_path, library_version
 from trigraph.exporter import ExportOptions, Manifest
+from trigraph.exporter.external import check_locations
+from trigraph.exporter.inside import file_inside
 from trigraph.exporter.manifest import CONTRACT_VERSION
 from trigraph.exporter.progress import Progress, silent
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.contract import check_contract
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
 from trigraph.runtime.state import State, StateLimits
@@ -24,6 +27,7 @@ from trigraph.runtime.text import Tokenizer
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
+_MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
 def load(
@@ -51,11 +55,15 @@ def load(
     limits = _limits(manifest, context)
     library = _library(manifest)
     state = State(manifest.state, limits, sequences, twice=library is None)
+    locations = {file.location for file in manifest.weight_files}
     weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
     threads = threads or default_threads()
 
     def graph(name: str) -> SessionGraph:
-        session = open_session(folder / f"{name}.onnx", weights_folder, threads, library)
+        path = folder / f"{name}.onnx"
+        check_locations(path, locations)
+        session = open_session(path, weights_folder, threads, library)
+        check_contract(session, path, manifest)
         return SessionGraph(session, state.buffers, limits.pages)
 
     no_draft = None
@@ -138,21 +146,22 @@ def _limits(manifest: Manifest, context: int | None) -> StateLimits:
 
 def _tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
     special = manifest.special_tokens
-    return Tokenizer(_read(folder / "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
+    return Tokenizer(_read(folder, "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
 
 
 def _template(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
-    path = folder / "chat_template.jinja"
-    if not path.exists():
+    if not os.path.lexists(folder / "chat_template.jinja"):
         return None
     special = manifest.special_tokens
     ids = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
     return ChatTemplate(
-        _read(path), {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None}
+        _read(folder, "chat_template.jinja"),
+        {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None},
     )
 
 
-def _read(path: Path) -> str:
+def _read(folder: Path, name: str) -> str:
+    path = file_inside(folder, name, _MAX_TEXT_BYTES)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

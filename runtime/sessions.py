@@ -110,7 +110,10 @@ class SessionGraph:
         return Binding(inputs, outputs, lambda: self._run(io))
 
     def _run(self, io: ort.IOBinding) -> None:
-        self._session.run_with_iobinding(io)
+        try:
+            self._session.run_with_iobinding(io)
+        except Exception as error:
+            raise TrigraphError(f"a step failed: {_first_line(error)}") from error
         for buffer in self._swapped:
             buffer.turn = buffer.next_turn
 

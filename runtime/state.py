@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trigraph.exporter.state import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.hiddens import HiddenRows
+from trigraph.runtime.memory import explained_shortage
 from trigraph.runtime.pool import Pool
 
 _ALIGNMENT = 64
@@ -91,14 +92,17 @@ class State:
         self.slots = Pool(2 * sequences, "state slots")
         self.pages = Pool(sequences * limits.pages, "KV pages")
         sizes = {"slots": self.slots.size, "pages": self.pages.size}
-        self.buffers: Mapping[str, StateBuffer] = {
-            tensor.name: StateBuffer(
-                tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
-                np.dtype(tensor.dtype),
-                twice=twice,
-            )
-            for tensor in tensors
-        }
+        needed = (1 + twice) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
+        what = f"the state of {sequences} texts of {limits.context} tokens"
+        with explained_shortage(what, needed, "load with a smaller context or fewer sequences"):
+            self.buffers: Mapping[str, StateBuffer] = {
+                tensor.name: StateBuffer(
+                    tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
+                    np.dtype(tensor.dtype),
+                    twice=twice,
+                )
+                for tensor in tensors
+            }
         self._paged = [self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"]
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
 

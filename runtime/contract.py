@@ -1,0 +1,66 @@
+"""The graph contract from the host's side: a graph whose inputs and outputs are others is refused before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import onnxruntime as ort
+
+from trigraph.exporter import Manifest
+from trigraph.models.errors import TrigraphError, quote
+
+Port: TypeAlias = tuple[str, tuple[int | str, ...]]
+"""Element type and dimensions of an input or output; names are sizes that the host chooses."""
+
+
+def check_contract(session: ort.InferenceSession, path: Path, manifest: Manifest) -> None:
+    """Raises TrigraphError when the graph in file `path` is not the one that the manifest describes."""
+    inputs, outputs = expected_ports(path.stem, manifest)
+    _compare(path, "input", session.get_inputs(), inputs)
+    _compare(path, "output", session.get_outputs(), outputs)
+
+
+def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], Mapping[str, Port]]:
+    """Inputs and outputs of the prefill, draft or verify graph of a package."""
+    config, draft = manifest.config, graph == "draft"
+    inputs: dict[str, Port] = {
+        "input_ids": ("int64", ("T",)),
+        "cu_seqlens": ("int32", ("S+1",)),
+        "past_lens": ("int32", ("S",)),
+        "page_table": ("int32", ("S", "P")),
+    }
+    if not draft:
+        inputs |= dict.fromkeys(("accepted", "slots_in", "slots_out"), ("int32", ("S",)))
+    if graph != "verify":
+        inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.hidden))
+    rows = "T" if graph == "verify" else "S"
+    outputs: dict[str, Port] = {"tokens": ("int64", (rows,)), "hidden": ("float", (rows, config.hidden))}
+    if draft:
+        outputs["probability"] = ("float", (rows,))
+    else:
+        outputs["logits"] = ("float", (rows, config.vocab))
+    for tensor in manifest.state:
+        if graph in tensor.graphs:
+            port = ("float" if tensor.dtype == "float32" else tensor.dtype, tensor.dims)
+            inputs[f"past.{tensor.name}"] = outputs[f"present.{tensor.name}"] = port
+    return inputs, outputs
+
+
+def _compare(path: Path, side: str, found: Sequence[ort.NodeArg], expected: Mapping[str, Port]) -> None:
+    ports = {arg.name: (arg.type.removeprefix("tensor(").removesuffix(")"), tuple(arg.shape)) for arg in found}
+    for name in _different(ports, expected):
+        there, wanted = ports.get(name), expected.get(name)
+        raise TrigraphError(
+            f"{path}: {side} {quote(name)} is {_describe(there)}, the contract has {_describe(wanted)}; "
+            "export the package again"
+        )
+
+
+def _different(ports: Mapping[str, Port], expected: Mapping[str, Port]) -> Iterable[str]:
+    return (name for name in {**expected, **ports} if ports.get(name) != expected.get(name))
+
+
+def _describe(port: Port | None) -> str:
+    return "absent" if port is None else f"{port[0]} [{', '.join(map(str, port[1]))}]"
