@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,3 +43,16 @@ def operator_library() -> Path:
         return Path(custom_ops.library_path("cpu"))
     except (TrigraphError, OSError) as error:
         pytest.skip(f"the operator library is not built: {error}")
+
+
+@pytest.fixture(
+    params=["neon", "portable"] if platform.machine() in ("aarch64", "arm64") else ["avx512", "avx2", "portable"]
+)
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> str:
+    """Every instruction set in turn; sessions made in the test use its kernels. Skips where the processor lacks it."""
+    monkeypatch.setenv("TRIGRAPH_ISA", request.param)
+    library = ctypes.CDLL(str(operator_library))
+    library.trigraph_instruction_set.restype = ctypes.c_char_p
+    if not library.trigraph_instruction_set():
+        pytest.skip(f"this processor does not run {request.param}")
+    return str(request.param)

@@ -1,9 +1,9 @@
 """Attention over paged keys and values: what PagedKVWrite and PagedAttention compute.
 
-Shapes: T or R rows (tokens) of S sequences laid end to end, H query heads, KV kv heads, head dimension D; the cache is
-[pages, page size, KV, D], float16 or float32. Row i of sequence s has position past_lens[s] + i, and position p of
+Shapes: T or R rows (tokens) of S sequences laid end to end, H query heads, KV kv heads, head dimension D; the cache
+is [pages, page size, KV, D], float16 or float32. Row i of sequence s has position past_lens[s] + i, and position p of
 sequence s lives in page page_table[s, p // page size] at offset p % page size.
-Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p * theta^(-2i / rope_dims).
+Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p theta^(-2i / rope_dims).
 """
 
 from typing import TypeAlias
@@ -15,7 +15,9 @@ Array: TypeAlias = NDArray[np.floating]
 Ints: TypeAlias = NDArray[np.int32]
 
 
-def _norm_rotate(x: Array, weight: Array, positions: NDArray[np.int64], rope_dims: int, theta: float, eps: float) -> Array:
+def _norm_rotate(
+    x: Array, weight: Array, positions: NDArray[np.int64], rope_dims: int, theta: float, eps: float
+) -> Array:
     """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T]; float64."""
     x = x.astype(np.float64)
     x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight

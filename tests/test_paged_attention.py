@@ -1,0 +1,392 @@
+"""PagedKVWrite and PagedAttention against their NumPy reference and torch, and the promise that a row's bits depend on
+its query, its position and the entries up to it, and on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from operators import Operator, same_bits
+
+from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
+
+ROPE = {"rope_theta": 1e7, "eps": 1e-6}
+UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
+
+
+@dataclass
+class Heads:
+    width: int = 64
+    kv: int = 2
+    group: int = 2  # query heads of a kv head
+    page: int = 16
+    dtype: Any = np.float16
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"rope_dims": self.width // 4, **ROPE}
+
+
+@dataclass
+class Step:
+    """The inputs of a step, in the operators' order."""
+
+    q_gate: NDArray[np.float32]
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+    q_norm: NDArray[np.float32]
+    k_norm: NDArray[np.float32]
+    past_key: NDArray[Any]
+    past_value: NDArray[Any]
+    cu_seqlens: NDArray[np.int32]
+    past_lens: NDArray[np.int32]
+    page_table: NDArray[np.int32]
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        return self.cu_seqlens, self.past_lens, self.page_table
+
+    @property
+    def write(self) -> tuple[Any, ...]:
+        return self.k, self.v, self.k_norm, self.past_key, self.past_value, *self.sequences
+
+    def attend(self, key: NDArray[Any], value: NDArray[Any]) -> tuple[Any, ...]:
+        return self.q_gate, self.q_norm, key, value, *self.sequences
+
+    def part(self, sequence: int, first: int, count: int) -> Step:
+        """Rows [first, first + count) of one sequence as a step of their own."""
+        rows = slice(self.cu_seqlens[sequence] + first, self.cu_seqlens[sequence] + first + count)
+        return replace(
+            self,
+            q_gate=self.q_gate[rows],
+            k=self.k[rows],
+            v=self.v[rows],
+            cu_seqlens=np.array([0, count], np.int32),
+            past_lens=self.past_lens[sequence : sequence + 1] + np.int32(first),
+            page_table=self.page_table[sequence : sequence + 1],
+        )
+
+
+def make_step(heads: Heads, lengths: Sequence[int], pasts: Sequence[int], seed: int = 0) -> Step:
+    """Random inputs; all that no position of a sequence lies in is NaN, or a page id that does not exist."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    needed = [-(-(past + n) // heads.page) for past, n in zip(pasts, lengths, strict=True)]
+    ids = rng.permutation(sum(needed) + 2).astype(np.int32)
+    table = np.full((len(needed), max(needed, default=0) + 1), UNUSED_PAGE, np.int32)
+    key = np.full((len(ids), heads.page, heads.kv, heads.width), np.nan, heads.dtype)
+    value = key.copy()
+    for s, (count, past) in enumerate(zip(needed, pasts, strict=True)):
+        table[s, :count], ids = ids[:count], ids[count:]
+        seen = np.arange(past)
+        entries = table[s, seen // heads.page], seen % heads.page
+        key[entries] = normal(past, heads.kv, heads.width)
+        value[entries] = normal(past, heads.kv, heads.width)
+    rows = sum(lengths)
+    return Step(
+        q_gate=normal(rows, heads.kv * heads.group * 2 * heads.width),
+        k=normal(rows, heads.kv * heads.width),
+        v=normal(rows, heads.kv * heads.width),
+        q_norm=normal(heads.width),
+        k_norm=normal(heads.width),
+        past_key=key,
+        past_value=value,
+        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
+        past_lens=np.array(pasts, np.int32),
+        page_table=table,
+    )
+
+
+class Attention:
+    """Both operators; `__call__` writes a step's entries and attends."""
+
+    def __init__(self, heads: Heads, threads: int = 1, same_buffer: bool = True) -> None:
+        example = make_step(heads, [1], [0])
+        self.writer = Operator(
+            "PagedKVWrite",
+            example.write,
+            [heads.dtype] * 2,
+            heads.attributes,
+            threads=threads,
+            alias={0: 3, 1: 4} if same_buffer else None,
+        )
+        self.reader = Operator(
+            "PagedAttention",
+            example.attend(example.past_key, example.past_value),
+            [np.float32],
+            heads.attributes,
+            threads=threads,
+        )
+
+    def write(self, step: Step) -> tuple[NDArray[Any], NDArray[Any]]:
+        key, value = self.writer(*step.write, output_shapes=[step.past_key.shape] * 2)
+        return key, value
+
+    def attend(self, step: Step, key: NDArray[Any], value: NDArray[Any]) -> NDArray[np.float32]:
+        rows, columns = step.q_gate.shape
+        return self.reader(*step.attend(key, value), output_shapes=[(rows, columns // 2)])[0]
+
+    def __call__(self, step: Step) -> NDArray[np.float32]:
+        return self.attend(step, *self.write(step))
+
+
+def assert_close(found: NDArray[Any], wanted: NDArray[Any], tolerance: float) -> None:
+    difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    assert difference.max() <= tolerance, f"{difference.max()} at {np.unravel_index(difference.argmax(), found.shape)}"
+
+
+LENGTHS, PASTS = [1, 3, 63, 65, 1, 2], [0, 1, 63, 64, 65, 1000]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+@pytest.mark.parametrize(("width", "group"), [(64, 1), (64, 8), (80, 3), (128, 2), (256, 6), (256, 8)])
+def test_matches_the_reference(isa: str, width: int, group: int, dtype: Any) -> None:
+    heads = Heads(width=width, group=group, kv=2, page=16, dtype=dtype)
+    step = make_step(heads, LENGTHS, PASTS)
+    attention = Attention(heads)
+    key, value = attention.write(step)
+    wanted_key, wanted_value = paged_kv_write(*step.write, **heads.attributes)
+    written = np.isnan(step.past_key) & ~np.isnan(wanted_key)
+    assert same_bits(key[~written], step.past_key[~written]) and same_bits(value, wanted_value)
+    # Float32 and float64 may round to neighbours.
+    ulp = np.finfo(dtype).eps * np.maximum(np.abs(wanted_key[written]), 1)
+    assert_close(key[written] / ulp, wanted_key[written] / ulp, 1.0 if dtype == np.float16 else 16.0)
+    wanted = paged_attention(*step.attend(key, value), **heads.attributes)
+    assert_close(attention.attend(step, key, value), wanted, 4e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("heads", [Heads(width=256, group=8), Heads(group=1, dtype=np.float32)], ids=["gqa8", "mha"])
+def test_verify_rows_equal_single_rows(isa: str, heads: Heads, threads: int) -> None:
+    attention = Attention(heads, threads)
+    for past in (0, 62, 251, 1000):  # the softmax splits end at multiples of 256
+        whole = make_step(heads, [8], [past], seed=past)
+        cache = attention.write(whole)
+        alone = [attention.attend(whole.part(0, i, 1), *cache) for i in range(8)]
+        for k in range(1, 9):
+            verify = whole.part(0, 0, k)
+            assert same_bits(attention(verify), np.concatenate(alone[:k])), (past, k)
+
+
+def test_prefill_rows_equal_single_rows(isa: str) -> None:
+    heads = Heads(width=64, group=6)
+    attention = Attention(heads, threads=2)
+    step = make_step(heads, [300], [5])
+    key, value = attention.write(step)
+    whole = attention.attend(step, key, value)
+    for row in (0, 1, 9, 10, 63, 64, 250, 251, 299):
+        assert same_bits(attention.attend(step.part(0, row, 1), key, value)[0], whole[row]), row
+    first, second = step.part(0, 0, 123), step.part(0, 123, 177)
+    chunk = attention.write(first)
+    assert same_bits(attention.attend(first, *chunk), whole[:123])
+    second = replace(second, past_key=chunk[0], past_value=chunk[1])
+    assert same_bits(attention(second), whole[123:])
+
+
+def test_companions_do_not_matter(isa: str) -> None:
+    heads = Heads(width=128, group=4)
+    attention = Attention(heads, threads=2)
+    step = make_step(heads, [3, 1, 70, 8], [300, 0, 20, 1023])
+    key, value = attention.write(step)
+    together = attention.attend(step, key, value)
+    for s in range(4):
+        alone = step.part(s, 0, int(np.diff(step.cu_seqlens)[s]))
+        wanted = together[step.cu_seqlens[s] : step.cu_seqlens[s + 1]]
+        assert same_bits(attention(alone), wanted), s
+    assert same_bits(Attention(heads, threads=1).attend(step, key, value), together)
+
+
+def test_many_sequences_run_as_tiles_and_one_as_splits() -> None:
+    heads = Heads(width=64, kv=1, group=2)
+    attention = Attention(heads, threads=2)
+    alone = make_step(heads, [2], [3000])
+    cache = attention.write(alone)
+    count = 20  # all of them read the same pages
+    many = replace(
+        alone,
+        q_gate=np.tile(alone.q_gate, (count, 1)),
+        cu_seqlens=np.arange(0, 2 * count + 1, 2, dtype=np.int32),
+        past_lens=np.repeat(alone.past_lens, count),
+        page_table=np.tile(alone.page_table, (count, 1)),
+    )
+    assert same_bits(attention.attend(many, *cache), np.tile(attention.attend(alone, *cache), (count, 1)))
+
+
+def test_splits_of_a_long_text_are_merged_in_waves() -> None:
+    heads = Heads(width=256, kv=1, group=8, page=64)
+    attention = Attention(heads, threads=2)
+    pages = 1100  # 70400 positions: more partial results of eight rows than are kept at a time
+    step = make_step(heads, [8], [64 * 8 - 8])
+    filled = make_step(heads, [1], [64 * 50])
+    step.past_key, step.past_value = filled.past_key[:50].copy(), filled.past_value[:50].copy()
+    step.past_key[np.isnan(step.past_key)] = 0
+    step.past_value[np.isnan(step.past_value)] = 0
+    step.page_table = (np.arange(pages, dtype=np.int32) % 50)[None]
+    step.past_lens = np.array([64 * pages - 8], np.int32)
+    together = attention.attend(step, step.past_key, step.past_value)
+    for row in (0, 7):
+        alone = attention.attend(step.part(0, row, 1), step.past_key, step.past_value)
+        assert same_bits(alone[0], together[row])
+
+
+def test_page_size_does_not_matter() -> None:
+    rows = make_step(Heads(), [270], [0])
+    wanted = Attention(Heads())(rows)
+    for page in (1, 7, 64):
+        heads = Heads(page=page)
+        cache = make_step(heads, [270], [0])
+        step = replace(rows, past_key=cache.past_key, past_value=cache.past_value, page_table=cache.page_table)
+        assert same_bits(Attention(heads)(step), wanted), page
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+def test_other_buffers_get_the_whole_cache(dtype: Any) -> None:
+    heads = Heads(dtype=dtype)
+    step = make_step(heads, [5, 1], [30, 2])
+    same, other = Attention(heads), Attention(heads, threads=2, same_buffer=False)
+    for a, b in zip(same.write(step), other.write(step), strict=True):
+        assert same_bits(a, b)
+
+
+def test_a_later_rows_nan_stays_in_that_row(isa: str) -> None:
+    heads = Heads(group=4)
+    attention = Attention(heads)
+    step = make_step(heads, [4], [61])
+    clean = attention(step)
+    for name in ("k", "v"):
+        rows = getattr(step, name).copy()
+        rows[2] = np.nan
+        dirty = attention(replace(step, **{name: rows}))
+        assert same_bits(dirty[:2], clean[:2])
+        assert np.isnan(dirty[2:]).all()
+
+
+def test_no_rows() -> None:
+    heads = Heads()
+    attention = Attention(heads)
+    step = make_step(heads, [], [])
+    assert attention(step).shape == (0, heads.kv * heads.group * heads.width)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
+def test_matches_torch(dtype: Any) -> None:
+    """torch's scaled_dot_product_attention and transformers' rotary embedding, on a text written in two steps."""
+    torch = pytest.importorskip("torch")
+    qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    heads = Heads(width=128, kv=2, group=4, page=64, dtype=dtype)
+    length, first = 300, 170
+    whole = make_step(heads, [length], [0])
+    attention = Attention(heads, threads=2)
+    steps = [whole.part(0, 0, first), whole.part(0, first, length - first)]
+    key, value = attention.write(steps[0])
+    out = [attention.attend(steps[0], key, value)]
+    steps[1] = replace(steps[1], past_key=key, past_value=value)
+    out.append(attention(steps[1]))
+
+    dims = heads.attributes["rope_dims"]
+    angles = torch.outer(torch.arange(length).double(), 1e7 ** (-torch.arange(0, dims, 2).double() / dims))
+    cosine, sine = (f(torch.cat([angles, angles], -1))[None] for f in (torch.cos, torch.sin))
+
+    def split(x: NDArray[np.float32], count: int, width: int) -> Any:
+        return torch.from_numpy(x).double().view(1, length, count, width).transpose(1, 2)
+
+    def norm(x: Any, weight: NDArray[np.float32]) -> Any:
+        return torch.nn.functional.rms_norm(x, (heads.width,), torch.from_numpy(weight).double(), ROPE["eps"])
+
+    q, gate = split(whole.q_gate, heads.kv * heads.group, 2 * heads.width).chunk(2, -1)
+    k, v = split(whole.k, heads.kv, heads.width), split(whole.v, heads.kv, heads.width)
+    q, k = qwen.apply_rotary_pos_emb(norm(q, whole.q_norm), norm(k, whole.k_norm), cosine, sine)
+    if dtype == np.float16:  # what the cache holds
+        k, v = k.half().double(), v.half().double()
+    attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    wanted = (attended * torch.sigmoid(gate)).transpose(1, 2).reshape(length, -1).numpy()
+    # An entry of the float16 cache may be rounded to the neighbour of torch's.
+    assert_close(np.concatenate(out), wanted, 4e-6 if dtype == np.float32 else 2e-3)
+
+
+def changed(array: NDArray[Any], index: Any, value: Any) -> NDArray[Any]:
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+ERRORS: dict[str, tuple[str, Callable[[NDArray[np.int32]], NDArray[np.int32]], str]] = {
+    "page id too high": ("page_table", lambda x: changed(x, (1, 0), 99), r"page_table\[1\]\[0\] is page 99, outside"),
+    "negative page id": ("page_table", lambda x: changed(x, (0, 1), -1), r"page_table\[0\]\[1\] is page -1"),
+    "too few pages": ("page_table", lambda x: x[:, :1], "1 columns of 16 positions, too few for position 21"),
+    "pages of another batch": ("page_table", lambda x: x[:1], r"page_table has shape \[1, 3\], expected \[2, \*\]"),
+    "negative past": ("past_lens", lambda x: changed(x, 1, -3), r"past_lens\[1\] is -3"),
+    "past of another batch": ("past_lens", lambda x: x[:1], r"past_lens has shape \[1\], expected \[2\]"),
+    "past at the end of int32": ("past_lens", lambda x: changed(x, 0, 2**31 - 1), "too few for position 2147483648"),
+    "first start": ("cu_seqlens", lambda x: changed(x, 0, 1), "cu_seqlens starts at 1"),
+    "empty sequence": ("cu_seqlens", lambda x: changed(x, 1, 0), "cu_seqlens goes from 0 to 0: sequence 0 has no rows"),
+    "falling starts": ("cu_seqlens", lambda x: changed(x, 1, 9), "cu_seqlens goes from 9 to 5: sequence 1 has no rows"),
+    "too many rows": ("cu_seqlens", lambda x: changed(x, 2, 6), "cu_seqlens ends at 6, but there are 5 rows"),
+    "no starts": ("cu_seqlens", lambda x: x[:0], "cu_seqlens is empty"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", ["write", "attend"])
+@pytest.mark.parametrize("what", ERRORS)
+def test_bad_sequences_are_refused(what: str, operator: str) -> None:
+    name, change, message = ERRORS[what]
+    heads = Heads()
+    step = make_step(heads, [2, 3], [20, 1])
+    attention = Attention(heads)
+    changes: dict[str, Any] = {name: change(getattr(step, name))}
+    bad = replace(step, **changes)
+    with pytest.raises(Exception, match=message):
+        if operator == "write":
+            attention.write(bad)
+        else:
+            attention.attend(bad, step.past_key, step.past_value)
+
+
+def test_bad_shapes_are_refused() -> None:
+    heads = Heads()
+    step = make_step(heads, [2, 3], [20, 1])
+    key, value = step.past_key, step.past_value
+    attention = Attention(heads)
+    for name, message in (("k", r"input k has shape \[5, 112\]"), ("v", r"input v has shape \[5, 112\]")):
+        with pytest.raises(Exception, match=message):
+            attention.write(replace(step, **{name: getattr(step, name)[:, 16:]}))
+    with pytest.raises(Exception, match=r"input v has shape \[4, 128\], expected \[5, 128\]"):
+        attention.write(replace(step, v=step.v[1:]))
+    with pytest.raises(Exception, match=r"input k_norm has shape \[63\]"):
+        attention.write(replace(step, k_norm=step.k_norm[1:]))
+    with pytest.raises(Exception, match=r"input past_value has shape"):
+        attention.write(replace(step, past_value=value[1:]))
+    with pytest.raises(Exception, match=r"input q_norm has shape \[63\]"):
+        attention.attend(replace(step, q_norm=step.q_norm[1:]), key, value)
+    for columns in (0, 64, 384):  # 384: three query heads do not divide among two kv heads
+        with pytest.raises(Exception, match=f"input q_gate has {columns} columns, not a multiple of 2 x 2 kv heads"):
+            attention.attend(replace(step, q_gate=step.q_gate[:, :columns]), key, value)
+    with pytest.raises(Exception, match="input key has head dimension 24, not a multiple of 16"):
+        attention.attend(step, key[..., :24], value[..., :24])
+    inputs = step.attend(key, value)
+    wide = Operator("PagedAttention", inputs, [np.float32], {**heads.attributes, "rope_dims": 66})
+    with pytest.raises(Exception, match="rope_dims is 66, more than the head dimension 64"):
+        wide(*inputs)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ({"rope_dims": 7}, "rope_dims is 7, not an even number"),
+        ({"rope_dims": -2}, "rope_dims is -2, not an even number"),
+        ({"rope_theta": 0.0}, "rope_theta is 0, not above 0"),
+        ({"eps": -1.0}, "eps is -1, below 0"),
+    ],
+)
+def test_bad_attributes_are_refused(attribute: dict[str, Any], message: str) -> None:
+    step = make_step(Heads(), [1], [0])
+    inputs = step.attend(step.past_key, step.past_value)
+    with pytest.raises(Exception, match=message):
+        Operator("PagedAttention", inputs, [np.float32], {**Heads().attributes, **attribute})
