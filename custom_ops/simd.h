@@ -13,8 +13,10 @@
 
 #if defined(__GNUC__)
 #define TRIGRAPH_INLINE __attribute__((always_inline)) inline
+#define TRIGRAPH_NOINLINE __attribute__((noinline))
 #else
 #define TRIGRAPH_INLINE inline
+#define TRIGRAPH_NOINLINE
 #endif
 
 // Before a loop over a template's row count: its arrays of vectors must live in registers.

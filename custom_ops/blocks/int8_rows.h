@@ -49,9 +49,11 @@ struct Int8Rows {
 
   static void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                       float* const* y) {
-    static constexpr decltype(&rows<1>) kRows[] = {rows<1>, rows<2>, rows<3>, rows<4>,
-                                                   rows<5>, rows<6>, rows<7>, rows<8>};
-    for (int64_t i = 0; i < m; i += 8) kRows[(m - i < 8 ? m - i : 8) - 1](w, n, row_bytes, width, x + i, y + i);
+    static constexpr decltype(&line<1>) kLines[] = {line<1>, line<2>, line<3>, line<4>,
+                                                    line<5>, line<6>, line<7>, line<8>};
+    const Weights weights{w, row_bytes, width};
+    for (int64_t i = 0; i < m; i += kRows)
+      for (int64_t j = 0; j < n; j += kLine) kLines[(m - i < kRows ? m - i : kRows) - 1](weights, j, n, x + i, y + i);
   }
 
  private:
@@ -83,54 +85,94 @@ struct Int8Rows {
     return finite ? magnitude / 127.0f * static_cast<float>(usable) : std::nanf("");
   }
 
-  static void decode(const uint8_t* w, int64_t blocks, LaneBlock* out) {
-    constexpr int kWhole = kSuper / F::kBlock;
-    if (blocks >= kWhole) return Lanes<F>::decode(w, out);
-    uint8_t padded[kWhole * F::kBytes] = {};
-    std::memcpy(padded, w, static_cast<size_t>(blocks * F::kBytes));
-    Lanes<F>::decode(padded, out);
-  }
+  struct Weights {
+    const uint8_t* data;
+    int64_t row_bytes, width;
+  };
 
-  // Every weight row with M activation rows. Rows of y are usually some power of two apart, in one set of the cache:
-  // results go there a cache line at a time.
-  template <int M>
-  static void rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x,
-                   float* const* y) {
-    constexpr int kLine = 16;
-    alignas(64) float line[M][kLine];
-    const char* row[M];
-    for (int i = 0; i < M; ++i) row[i] = static_cast<const char*>(x[i]);
-    for (int64_t j = 0; j < n; j += kLine) {
-      const int count = static_cast<int>(n - j < kLine ? n - j : kLine);
-      for (int k = 0; k < count; ++k) {
-        vf sum[M];
-        dot<M>(w + (j + k) * row_bytes, width, row, sum);
-        alignas(64) float value[8];
-        reduce_add<M>(sum, value);
-        TRIGRAPH_UNROLL
-        for (int i = 0; i < M; ++i) line[i][k] = value[i];
+  static constexpr int kRows = 8;     // activation rows that meet a weight block in registers
+  static constexpr int kLine = 16;    // weight rows whose results fill a cache line
+  static constexpr int kCached = 72;  // super-blocks of activations that stay in the first cache beside the weights
+
+  TRIGRAPH_INLINE static void decode(const Weights& w, int64_t row, int64_t super, LaneBlock* out) {
+    constexpr int kWhole = kSuper / F::kBlock;
+    const uint8_t* p = w.data + row * w.row_bytes + super * kWhole * F::kBytes;
+    for (int ahead = 0; ahead < kWhole * F::kBytes; ahead += 64) prefetch(p + ahead + kAhead);
+    if constexpr (kWhole > 1) {
+      alignas(16) uint8_t padded[kWhole * F::kBytes];
+      const int64_t left = w.width / F::kBlock - super * kWhole;
+      const bool whole = left >= kWhole;
+      if (!whole) {
+        std::memset(padded, 0, sizeof padded);
+        std::memcpy(padded, p, static_cast<size_t>(left * F::kBytes));
       }
-      for (int i = 0; i < M; ++i) std::memcpy(y[i] + j, line[i], static_cast<size_t>(count) * 4);
+      Lanes<F>::decode(whole ? p : padded, out);
+    } else {
+      Lanes<F>::decode(p, out);
     }
   }
 
+  // Adds super-blocks [first, last) of one weight row to the sums of M activation rows.
   template <int M>
-  TRIGRAPH_INLINE static void dot(const uint8_t* w, int64_t width, const char* const* row, vf* sum) {
+  TRIGRAPH_INLINE static void dot(const Weights& w, int64_t j, int64_t first, int64_t last, const void* const* x,
+                                  vf* total) {
+    vf sum[M];
+    const char* row[M];
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = zero();
-    const int64_t blocks = width / F::kBlock, step = kSuper / F::kBlock;
-    int64_t at = scale_bytes(width);
-    for (int64_t b = 0, s = 0; b < blocks; b += step, ++s, at += sizeof(Int8Block)) {
+    for (int i = 0; i < M; ++i) {
+      sum[i] = total[i];
+      row[i] = static_cast<const char*>(x[i]);
+    }
+    int64_t at = scale_bytes(w.width) + first * static_cast<int64_t>(sizeof(Int8Block));
+    for (int64_t s = first; s < last; ++s, at += sizeof(Int8Block)) {
       opaque(&at);
       LaneBlock block;
-      decode(w + b * F::kBytes, blocks - b, &block);
-      for (int line = 0; line < kSuper / F::kBlock * F::kBytes; line += 64) prefetch(w + b * F::kBytes + line + kAhead);
+      decode(w, j, s, &block);
       TRIGRAPH_UNROLL
       for (int i = 0; i < M; ++i) {
         const auto* part = reinterpret_cast<const Int8Block*>(row[i] + at);
         sum[i] = accumulate<F>(block, part->code, part->lane, reinterpret_cast<const float*>(row[i])[s], sum[i]);
       }
     }
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) total[i] = sum[i];
+  }
+
+  // Up to kLine weight rows from j with M activation rows. Rows of y are usually some power of two apart, in one set of
+  // the cache: results go there a cache line at a time.
+  template <int M>
+  static void line(const Weights& w, int64_t j, int64_t n, const void* const* x, float* const* y) {
+    const int count = static_cast<int>(n - j < kLine ? n - j : kLine);
+    alignas(64) float result[M][kLine];
+    auto finish = [&result](int k, const vf* sum) {
+      alignas(64) float value[kRows];
+      reduce_add<M>(sum, value);
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) result[i][k] = value[i];
+    };
+    const int64_t blocks = supers(w.width), panel = kCached / M;
+    if (M == 1 || blocks <= panel) {
+      for (int k = 0; k < count; ++k) {
+        vf sum[M];
+        clear<M>(sum);
+        dot<M>(w, j + k, 0, blocks, x, sum);
+        finish(k, sum);
+      }
+    } else {  // wide rows: panels of super-blocks whose activations stay cached, sums wait in memory
+      vf sum[kLine][M];
+      for (auto& s : sum) clear<M>(s);
+      for (int64_t first = 0; first < blocks; first += panel)
+        for (int k = 0; k < count; ++k)
+          dot<M>(w, j + k, first, blocks - first < panel ? blocks : first + panel, x, sum[k]);
+      for (int k = 0; k < count; ++k) finish(k, sum[k]);
+    }
+    for (int i = 0; i < M; ++i) std::memcpy(y[i] + j, result[i], static_cast<size_t>(count) * 4);
+  }
+
+  template <int M>
+  TRIGRAPH_INLINE static void clear(vf* sum) {
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) sum[i] = zero();
   }
 };
 

@@ -105,7 +105,7 @@ struct Lanes;
 template <>
 struct Lanes<Q4_K> {
   using Layout = PairLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     scales6_lanes(p, out);
     pair_nibbles(p + 16, out);
   }
@@ -114,7 +114,7 @@ struct Lanes<Q4_K> {
 template <>
 struct Lanes<Q5_K> {
   using Layout = PairLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     scales6_lanes(p, out);
     pair_nibbles(p + 48, out);
     // Bit r of byte j is the fifth bit of element j of run r.
@@ -141,7 +141,7 @@ inline void transpose16(__m256i a, __m256i b, __m256i c, __m256i d, __m256i* out
 template <>
 struct Lanes<Q6_K> {
   using Layout = SixteenLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     const __m128i packed = bytes16(p + 192);
     const __m256 d = half(p + 208);
     lanes16(_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(packed)), d),
@@ -158,7 +158,7 @@ struct Lanes<Q6_K> {
 template <>
 struct Lanes<Q8_0> {
   using Layout = ByteLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     lanes8<Layout>(halves8(p, 34), out);
     for (int i = 0; i < 4; ++i) {
       const uint8_t* run = p + 34 * 4 * (i / 2) + 2 + 16 * (i % 2);
@@ -201,7 +201,7 @@ inline void fifth_bits(const uint8_t* p, int stride, LaneBlock* out) {
 template <class F, int kData>
 struct NibbleLanes {
   using Layout = NibbleLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     lanes8<Layout>(halves8(p, F::kBytes), out);
     if (F::kMin) out->minus_min[0] = halves8(p + 2, F::kBytes);  // the block holds minus the min
     nibbles(p + kData, F::kBytes, out);
@@ -213,14 +213,14 @@ template <>
 struct Lanes<Q4_1> : NibbleLanes<Q4_1, 4> {};
 template <>
 struct Lanes<Q5_0> : NibbleLanes<Q5_0, 6> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     fifth_bits(p + 2, Q5_0::kBytes, out);
   }
 };
 template <>
 struct Lanes<Q5_1> : NibbleLanes<Q5_1, 8> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     fifth_bits(p + 4, Q5_1::kBytes, out);
   }
@@ -232,7 +232,7 @@ inline void look_up(LaneBlock* out) {
 }
 template <>
 struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     look_up(out);
   }
@@ -240,7 +240,7 @@ struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
 template <>
 struct Lanes<IQ4_XS> {
   using Layout = NibbleLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     uint32_t low;
     std::memcpy(&low, p + 4, 4);
     const uint64_t six = _pdep_u64(low, 0x0f0f0f0f0f0f0f0full) |
@@ -275,7 +275,7 @@ inline __m256 low_nibbles(__m128i x) {
 template <>
 struct Lanes<Q2_K> {
   using Layout = SixteenLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     const __m128i first = bytes16(p), second = _mm_srli_si128(first, 8);
     const __m256 d = half(p + 80), minus = negated(half(p + 82));
     lanes16(_mm256_mul_ps(low_nibbles(first), d), _mm256_mul_ps(low_nibbles(second), d), out);
@@ -288,7 +288,7 @@ struct Lanes<Q2_K> {
 template <>
 struct Lanes<Q3_K> {
   using Layout = SixteenLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     uint64_t first, second;
     read_scales3_bytes(p + 96, &first, &second);
     const __m256 d = half(p + 108);

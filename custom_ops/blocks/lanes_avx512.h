@@ -111,7 +111,7 @@ struct Lanes;
 template <>
 struct Lanes<Q4_K> {
   using Layout = PairLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     scales6_lanes(p, out);
     pair_nibbles(p + 16, out);
   }
@@ -120,7 +120,7 @@ struct Lanes<Q4_K> {
 template <>
 struct Lanes<Q5_K> {
   using Layout = PairLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     scales6_lanes(p, out);
     pair_nibbles(p + 48, out);
     // Bit r of byte j is the fifth bit of element j of run r: turned to bit 4 of its byte.
@@ -136,7 +136,7 @@ struct Lanes<Q5_K> {
 template <>
 struct Lanes<Q6_K> {
   using Layout = SixLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     const __m512 runs = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes16(p + 192)));
     out->scale = lanes16<Layout>(_mm512_mul_ps(runs, half(p + 208)));
     const __m512i low0 = bytes(p), low1 = bytes(p + 64);
@@ -159,7 +159,7 @@ struct Lanes<Q6_K> {
 template <>
 struct Lanes<Q8_0> {
   using Layout = ByteLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     out->scale = lanes8<Layout>(halves8(p, 34));
     auto two = [p](int i, int k) {
       const __m512i both =
@@ -211,7 +211,7 @@ inline void fifth_bits(const uint8_t* p, int stride, LaneBlock* out) {
 template <class F, int kData>
 struct NibbleLanes {
   using Layout = NibbleLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     out->scale = lanes8<Layout>(halves8(p, F::kBytes));
     if (F::kMin) out->minus_min = lanes8<Layout>(halves8(p + 2, F::kBytes));
     __m512i first, second;
@@ -225,14 +225,14 @@ template <>
 struct Lanes<Q4_1> : NibbleLanes<Q4_1, 4> {};
 template <>
 struct Lanes<Q5_0> : NibbleLanes<Q5_0, 6> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     fifth_bits(p + 2, Q5_0::kBytes, out);
   }
 };
 template <>
 struct Lanes<Q5_1> : NibbleLanes<Q5_1, 8> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     fifth_bits(p + 4, Q5_1::kBytes, out);
   }
@@ -246,7 +246,7 @@ inline void look_up(LaneBlock* out) {
 }
 template <>
 struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     NibbleLanes::decode(p, out);
     look_up(out);
   }
@@ -254,7 +254,7 @@ struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
 template <>
 struct Lanes<IQ4_XS> {
   using Layout = NibbleLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     uint32_t low, high = static_cast<uint32_t>(p[2] | p[3] << 8);
     std::memcpy(&low, p + 4, 4);
     const uint64_t six = _pdep_u64(low, 0x0f0f0f0f0f0f0f0full) | _pdep_u64(high, 0x3030303030303030ull);
@@ -283,7 +283,7 @@ inline void crumbs(const uint8_t* p, LaneBlock* out) {
 template <>
 struct Lanes<Q2_K> {
   using Layout = CrumbLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     const __m512i packed = _mm512_cvtepu8_epi32(bytes16(p));
     const __m512 scale = _mm512_cvtepi32_ps(_mm512_and_si512(packed, _mm512_set1_epi32(15)));
     const __m512 min = _mm512_cvtepi32_ps(_mm512_srli_epi32(packed, 4));
@@ -296,7 +296,7 @@ struct Lanes<Q2_K> {
 template <>
 struct Lanes<Q3_K> {
   using Layout = CrumbLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) {
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     uint64_t first, second;
     read_scales3_bytes(p + 96, &first, &second);
     const __m128i six = _mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first));

@@ -17,7 +17,7 @@ struct NaturalLayout {
 template <class F>
 struct Lanes {
   using Layout = NaturalLayout;
-  static void decode(const uint8_t* p, LaneBlock* out) { decode_super<F>(p, kSuper, out); }
+  TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) { decode_super<F>(p, kSuper, out); }
 };
 
 // Sums of runs as float32, for the types with a min.
@@ -68,9 +68,10 @@ inline vf four_runs(const LaneBlock& w, const int8_t* code, int run, vf sum) {
 #endif
 }
 
-// Adds the product of one super-block with one activation row to the row's sums.
+// Adds the product of one super-block with one activation row to the row's sums. Large, and called for each of up to
+// eight rows.
 template <class F>
-inline vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane, float scale, vf sum) {
+TRIGRAPH_NOINLINE vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane, float scale, vf sum) {
   vf value = zero(), offset = zero();
   for (int i = 0; i < kSuper / F::kRun; i += 4) {
     value = four_runs<F>(w, code, i, value);
