@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+CXX_FORMATTED := $(filter-out %.txt,$(CXX_SOURCES)) $(wildcard tests/hosts/cpp/*.cc tests/hosts/cpp/*.h)
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf
@@ -31,12 +32,12 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $(filter-out %.txt,$(CXX_SOURCES))
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FORMATTED)
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(filter-out %.txt,$(CXX_SOURCES))
+	$(BIN)/clang-format -i $(CXX_FORMATTED)
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -1,0 +1,279 @@
+// A host of trigraph packages that uses the graphs' contract and nothing else of trigraph: greedy speculative decoding
+// of several prompts in one batch. Prints the ids that follow each prompt, a line for each, and counts to stderr.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <sstream>
+
+#include "session.h"
+
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+struct Options {
+  std::filesystem::path package;
+  std::string library;  // empty: a portable package, run without operator library
+  int tokens = 32, drafts = 3, threads = 1;
+  size_t chunk = 512;  // tokens of a prompt in one prefill
+  std::vector<Ids> prompts;
+};
+
+// One text. Committed tokens are in the state; the last of `kept` is not: the next verify begins with it.
+struct Text {
+  int32_t slot;
+  int32_t length = 0;         // committed tokens
+  int32_t accepted = 0;       // tokens of the last verify that the next one commits
+  Ids kept;                   // the model's choices for the positions up to `length`, from the last round
+  std::vector<float> before;  // for each of `kept`, the hidden row of the token before it
+  Ids answer;
+};
+
+// The rows of one step, sequence after sequence.
+struct Batch {
+  Ids ids;
+  std::vector<int32_t> cu_seqlens{0}, past_lens, accepted, slots;
+  std::vector<float> hidden;
+
+  void add(const Text& text, const Ids& tokens, int32_t past, const std::vector<float>& before) {
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+    cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
+    past_lens.push_back(past);
+    accepted.push_back(text.accepted);
+    slots.push_back(text.slot);
+    hidden.insert(hidden.end(), before.begin(), before.end());
+  }
+};
+
+// What a step returns: rows of the tokens that it chose and of hidden states.
+struct Result {
+  std::map<std::string, Handle<OrtValue>> values;
+  const int64_t* tokens;
+  const float* hidden;
+};
+
+class Host {
+ public:
+  explicit Host(const Options& options)
+      : options_(options),
+        prefill_(env(), options.package / "prefill.onnx", options.library, options.threads),
+        verify_(env(), options.package / "verify.onnx", options.library, options.threads) {
+    if (options.drafts > 0)
+      draft_ = std::make_unique<Graph>(env(), options.package / "draft.onnx", options.library, options.threads);
+    for (const Port& port : prefill_.inputs) {
+      if (port.symbols[0] == "pages") page_size_ = port.dims[1];
+      if (port.name == "prev_hidden") width_ = port.dims[1];
+      if (port.name.find(".gates") != std::string::npos) max_pending_ = port.dims[1];
+    }
+    if (options.drafts < 0 || options.drafts >= max_pending_) throw std::runtime_error("--drafts is out of range");
+    size_t longest = 0;
+    for (const Ids& prompt : options.prompts) longest = std::max(longest, prompt.size());
+    const int64_t context = static_cast<int64_t>(longest) + options.tokens + max_pending_;
+    pages_ = (context + page_size_ - 1) / page_size_;
+    const int64_t texts = static_cast<int64_t>(options.prompts.size());
+    for (const Port& port : prefill_.inputs) {
+      if (port.name.rfind("past.", 0) != 0) continue;
+      Dims dims = port.dims;
+      dims[0] = port.symbols[0] == "pages" ? texts * pages_ : texts;
+      // Kernels update state in place. Without them a step needs a second buffer to write to.
+      for (int side = 0; side < (options.library.empty() ? 2 : 1); ++side)
+        state_[port.name.substr(5)].emplace_back(port.type, dims);
+    }
+  }
+
+  std::vector<Text> prefill() {
+    std::vector<Text> texts(options_.prompts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      texts[i].slot = static_cast<int32_t>(i);
+      texts[i].before.assign(static_cast<size_t>(width_), 0.0f);
+    }
+    for (;;) {
+      Batch batch;
+      std::vector<Text*> members;
+      for (Text& text : texts) {
+        const Ids& prompt = options_.prompts[static_cast<size_t>(text.slot)];
+        const auto start = prompt.begin() + text.length;
+        const Ids piece(start, start + std::min<int64_t>(options_.chunk, prompt.end() - start));
+        if (piece.empty()) continue;
+        batch.add(text, piece, text.length, text.before);
+        text.length += static_cast<int32_t>(piece.size());
+        members.push_back(&text);
+      }
+      if (members.empty()) return texts;
+      const Result result = run(prefill_, batch);
+      for (size_t i = 0; i < members.size(); ++i) {
+        members[i]->kept = {result.tokens[i]};
+        members[i]->answer = members[i]->kept;
+        members[i]->before = rows(result, i, 1);
+      }
+    }
+  }
+
+  // Drafts, verifies, and keeps what the model would have chosen itself.
+  void round(const std::vector<Text*>& texts) {
+    const std::vector<Ids> guesses = draft(texts);
+    Batch batch;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Ids tokens{texts[i]->kept.back()};
+      tokens.insert(tokens.end(), guesses[i].begin(), guesses[i].end());
+      batch.add(*texts[i], tokens, texts[i]->length, {});
+    }
+    const Result result = run(verify_, batch);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Text& text = *texts[i];
+      const size_t first = static_cast<size_t>(batch.cu_seqlens[i]);
+      text.kept.clear();
+      for (size_t row = 0; row <= guesses[i].size(); ++row) {
+        text.kept.push_back(result.tokens[first + row]);
+        if (row == guesses[i].size() || text.kept.back() != guesses[i][row]) break;
+      }
+      text.before = rows(result, first, text.kept.size());
+      text.accepted = static_cast<int32_t>(text.kept.size());
+      text.length += text.accepted;
+      text.answer.insert(text.answer.end(), text.kept.begin(), text.kept.end());
+      drafted += guesses[i].size();
+      agreed += text.kept.size() - 1;
+    }
+    ++rounds;
+  }
+
+  size_t rounds = 0, drafted = 0, agreed = 0;
+
+ private:
+  static OrtEnv* env() {
+    static Handle<OrtEnv> env(nullptr, ort().ReleaseEnv);
+    if (!env) {
+      OrtEnv* made = nullptr;
+      check(ort().CreateEnv(ORT_LOGGING_LEVEL_FATAL, "trigraph host", &made));  // errors come back as statuses
+      env.reset(made);
+    }
+    return env.get();
+  }
+
+  std::vector<Ids> draft(const std::vector<Text*>& texts) {
+    std::vector<Ids> guesses(texts.size());
+    std::vector<std::vector<float>> hidden(texts.size());
+    for (int depth = 0; depth < options_.drafts; ++depth) {
+      Batch batch;
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const Text& text = *texts[i];
+        // The first run also rebuilds the head's entries of the tokens kept last, from their true hidden states.
+        if (depth == 0)
+          batch.add(text, text.kept, text.length + 1 - static_cast<int32_t>(text.kept.size()), text.before);
+        else
+          batch.add(text, {guesses[i].back()}, text.length + depth, hidden[i]);
+      }
+      const Result result = run(*draft_, batch);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        guesses[i].push_back(result.tokens[i]);
+        hidden[i] = rows(result, i, 1);
+      }
+    }
+    return guesses;
+  }
+
+  Result run(Graph& graph, const Batch& batch) {
+    const int64_t tokens = static_cast<int64_t>(batch.ids.size());
+    const int64_t sequences = static_cast<int64_t>(batch.slots.size());
+    const auto i32 = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+    std::vector<int32_t> table;
+    for (int32_t slot : batch.slots)
+      for (int64_t page = 0; page < pages_; ++page) table.push_back(static_cast<int32_t>(slot * pages_ + page));
+
+    std::map<std::string, Tensor> inputs;
+    inputs.try_emplace("input_ids", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{tokens}, batch.ids);
+    inputs.try_emplace("cu_seqlens", i32, Dims{sequences + 1}, batch.cu_seqlens);
+    inputs.try_emplace("past_lens", i32, Dims{sequences}, batch.past_lens);
+    inputs.try_emplace("accepted", i32, Dims{sequences}, batch.accepted);
+    inputs.try_emplace("slots_in", i32, Dims{sequences}, batch.slots);
+    inputs.try_emplace("slots_out", i32, Dims{sequences}, batch.slots);
+    inputs.try_emplace("page_table", i32, Dims{sequences, pages_}, table);
+    const int64_t hidden_rows = static_cast<int64_t>(batch.hidden.size()) / width_;
+    inputs.try_emplace("prev_hidden", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{hidden_rows, width_}, batch.hidden);
+
+    std::map<std::string, const OrtValue*> values;
+    std::map<std::string, OrtValue*> targets;
+    for (const auto& [name, tensor] : inputs) values[name] = tensor.value();
+    std::set<std::string> written;
+    for (const Port& port : graph.outputs)
+      if (port.name.rfind("present.", 0) == 0) written.insert(port.name.substr(8));
+    for (const std::string& name : written) {
+      values["past." + name] = state_.at(name).front().value();
+      targets["present." + name] = state_.at(name).back().value();
+    }
+    Result result{graph.run(values, targets), nullptr, nullptr};
+    for (const std::string& name : written) std::reverse(state_.at(name).begin(), state_.at(name).end());
+    result.tokens = data<int64_t>(result.values.at("tokens"));
+    result.hidden = data<float>(result.values.at("hidden"));
+    return result;
+  }
+
+  std::vector<float> rows(const Result& result, size_t first, size_t count) const {
+    const float* start = result.hidden + first * static_cast<size_t>(width_);
+    return {start, start + count * static_cast<size_t>(width_)};
+  }
+
+  Options options_;
+  Graph prefill_, verify_;
+  std::unique_ptr<Graph> draft_;
+  std::map<std::string, std::vector<Tensor>> state_;
+  int64_t page_size_ = 0, width_ = 0, max_pending_ = 0, pages_ = 0;
+};
+
+Options parse(int count, char** arguments) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string argument = arguments[i];
+    const auto value = [&] {
+      if (++i == count) throw std::runtime_error(argument + " needs a value");
+      return std::string(arguments[i]);
+    };
+    if (argument == "--library") {
+      options.library = value();
+    } else if (argument == "--tokens") {
+      options.tokens = std::stoi(value());
+    } else if (argument == "--drafts") {
+      options.drafts = std::stoi(value());
+    } else if (argument == "--threads") {
+      options.threads = std::stoi(value());
+    } else if (argument == "--chunk") {
+      options.chunk = std::stoul(value());
+    } else if (options.package.empty()) {
+      options.package = argument;
+    } else {
+      std::istringstream list(argument);
+      options.prompts.emplace_back();
+      for (std::string id; std::getline(list, id, ',');) options.prompts.back().push_back(std::stoll(id));
+      if (options.prompts.back().empty()) throw std::runtime_error("a prompt is empty");
+    }
+  }
+  if (options.prompts.empty() || options.tokens < 1 || options.chunk < 1)
+    throw std::runtime_error("usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] ID,ID,... ...");
+  return options;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  const Options options = parse(count, arguments);
+  const size_t wanted = static_cast<size_t>(options.tokens);
+  Host host(options);
+  std::vector<Text> texts = host.prefill();
+  for (;;) {
+    std::vector<Text*> unfinished;
+    for (Text& text : texts)
+      if (text.answer.size() < wanted) unfinished.push_back(&text);
+    if (unfinished.empty()) break;
+    host.round(unfinished);
+  }
+  for (const Text& text : texts) {
+    for (size_t i = 0; i < wanted; ++i) std::printf(i ? " %lld" : "%lld", static_cast<long long>(text.answer[i]));
+    std::printf("\n");
+  }
+  std::fprintf(stderr, "%zu rounds, %zu of %zu drafts accepted\n", host.rounds, host.agreed, host.drafted);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}
