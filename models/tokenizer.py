@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from trigraph.models.errors import TrigraphError, quote
 
 # `tokenizer.ggml.token_type`
@@ -146,7 +148,7 @@ def chat_template(metadata: Mapping[str, Any]) -> str | None:
 
 def _pattern(metadata: Mapping[str, Any]) -> str:
     model = metadata.get("tokenizer.ggml.model")
-    if model != "gpt2":
+    if not isinstance(model, str) or model != "gpt2":
         raise TrigraphError(f"tokenizer.ggml.model is {quote(model)}; only 'gpt2' (byte-level BPE) is supported")
     pre = metadata.get("tokenizer.ggml.pre")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
@@ -162,9 +164,10 @@ def _vocabulary(metadata: Mapping[str, Any]) -> tuple[list[str], list[int]]:
     types = metadata.get("tokenizer.ggml.token_type")
     if types is None:
         return tokens, [NORMAL] * len(tokens)
-    if isinstance(types, (str, bytes)) or not hasattr(types, "__len__") or len(types) != len(tokens):
+    kinds = np.asarray(types)
+    if kinds.shape != (len(tokens),) or kinds.dtype.kind not in "iu":
         raise TrigraphError(f"tokenizer.ggml.token_type must be an array of {len(tokens)} numbers, one per token")
-    return tokens, [int(kind) for kind in types]
+    return tokens, kinds.tolist()
 
 
 def _merges(metadata: Mapping[str, Any], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -157,6 +157,10 @@ def _near(rng: random.Random, old: Any) -> Any:
         return rng.choice((*TEXTS, old * 1000, old[: len(old) // 2]))
     if isinstance(old, Raw):
         return Raw(damage_bytes(rng, old.data))
+    if rng.random() < 0.2:  # as many items of another type
+        return rng.choice(
+            (["a"] * len(old), np.full(len(old), np.nan), np.full(len(old), -1, "i8"), np.ones(len(old)) > 0)
+        )
     items = list(old)
     match rng.randrange(5):
         case 0:
