@@ -16,7 +16,7 @@ PROMPT ?= In the beginning
 .PHONY: run test lint format clean
 
 run: $(PACKAGE)/manifest.json
-	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96
+	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
 
 $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	rm -rf $(PACKAGE)
