@@ -31,16 +31,16 @@ class Costs:
         """The most tokens in a verify that was timed; 0 when none was."""
         return max(self._verify, default=0)
 
-    def observe(self, finished: Round) -> None:
-        """Takes in the times of a round. The first of each shape does not count: it allocates."""
+    def observe(self, finished: Round, attempts: int) -> None:
+        """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
         rows = finished.drafted + 1
         if rows not in self._seen:
             self._seen.add(rows)
             return
         seconds = finished.seconds - finished.draft_seconds
         self._verify[rows] = _mean(self._verify.get(rows), seconds)
-        if finished.drafted:
-            self.draft = _mean(self.draft, finished.draft_seconds / finished.drafted)
+        if attempts:
+            self.draft = _mean(self.draft, finished.draft_seconds / attempts)
 
     def verify(self, rows: int) -> float | None:
         """Seconds of a verify of `rows` tokens, timed or guessed from the nearest one that was."""
@@ -76,8 +76,10 @@ class Governor:
 
     def observe(self, finished: Round) -> None:
         """See Depth."""
-        self._costs.observe(finished)
-        for i in range(min(finished.drafted, finished.accepted + 1)):
+        # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
+        attempts = min(finished.drafted + 1, self._depths[-1])
+        self._costs.observe(finished, attempts)
+        for i in range(min(attempts, finished.accepted + 1)):
             self._right[i] = _MEMORY * self._right[i] + (i < finished.accepted)
             self._tried[i] = _MEMORY * self._tried[i] + 1
 

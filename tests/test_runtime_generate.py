@@ -10,7 +10,7 @@ from test_runtime_text import END, METADATA, TEMPLATE
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.governor import Governor
+from trigraph.runtime.governor import Costs, Governor
 from trigraph.runtime.speculation import Round
 from trigraph.runtime.template import ChatTemplate
 from trigraph.runtime.text import Tokenizer
@@ -253,16 +253,25 @@ def simulate(governor: Governor, accepted: Callable[[int], int], rounds: int, ro
 
 
 def test_the_governor_parks_what_does_not_pay() -> None:
-    engine, _ = engine_of(scripted(b"a", 1))
-    governor = Governor(engine.costs, 7)
+    governor = Governor(Costs(), 7)
     seconds, tokens = simulate(governor, lambda drafted: 0, 256, row_cost=0.4)
     assert seconds / tokens < 1.03
     assert governor.report().startswith("parked: ")
 
 
+def test_the_governor_parks_a_head_that_is_never_sure() -> None:
+    """Drafts that are never likely enough to be verified cost their steps all the same."""
+    governor = Governor(Costs(), 7)
+    drafting = 0
+    for _ in range(256):
+        tried = governor.choose(7)
+        drafting += tried > 0
+        governor.observe(Round([0], 0, 0, 0.1 * min(tried, 1), 1 + 0.1 * min(tried, 1)))
+    assert drafting < 20
+
+
 def test_the_governor_deepens_what_pays() -> None:
-    engine, _ = engine_of(scripted(b"a", 1))
-    governor = Governor(engine.costs, 7)
+    governor = Governor(Costs(), 7)
     seconds, tokens = simulate(governor, lambda drafted: drafted, 100, row_cost=0.1)
     assert tokens / seconds > 3
     assert governor.report().startswith("on, ")
@@ -270,7 +279,6 @@ def test_the_governor_deepens_what_pays() -> None:
 
 def test_the_governor_finds_the_best_depth() -> None:
     """Three drafts are always right and the fourth never: nothing deeper is worth its rows."""
-    engine, _ = engine_of(scripted(b"a", 1))
-    governor = Governor(engine.costs, 7)
+    governor = Governor(Costs(), 7)
     simulate(governor, lambda drafted: min(drafted, 3), 200, row_cost=0.3)
     assert [governor.choose(7) for _ in range(5)].count(3) >= 4

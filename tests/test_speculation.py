@@ -46,7 +46,7 @@ def engine(
     operator_library: Path,
 ) -> Engine:
     packages = Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
-    return load(packages("trained", "Q8_0"), context=256)
+    return load(packages("trained", "Q8_0"), context=256, threads=1)
 
 
 @pytest.fixture(scope="module", params=SAMPLINGS)
