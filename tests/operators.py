@@ -77,6 +77,7 @@ class Operator:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
+        options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
         options.register_custom_ops_library(library)
         self.names, self.outs = names, outs
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

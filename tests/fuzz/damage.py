@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import struct
 from typing import Any
@@ -64,7 +65,7 @@ def damage_json(rng: random.Random, document: Any) -> Any:
             del container[key]
         case 1:
             other, other_key = rng.choice(places)
-            container[key] = other[other_key]
+            container[key] = copy.deepcopy(other[other_key])
         case 2 if isinstance(container, dict):
             container[rng.choice(TEXTS)] = container.pop(key)
         case 2:

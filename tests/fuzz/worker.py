@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -14,6 +15,8 @@ from trigraph.models.errors import TrigraphError
 
 def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
     """Run cases first .. end - 1 of a target."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no report
     limits, target = TARGETS[name], make_target(name, folder)
     _run(target, limits, seed, first)  # loads what is loaded once only
     _limit_address_space(limits.bytes)
@@ -25,8 +28,8 @@ def main(name: str, seed: int, first: int, end: int, folder: Path) -> None:
         if seconds > limits.cpu_seconds:
             defect = f"took {seconds:.2f} s ({outcome})"
         if defect:
-            print("defect", defect.replace("\n", "\\n"))
-        print("done", "defect" if defect else outcome, f"{seconds:.4f}", _peak() - base, flush=True)
+            print("defect", defect.replace("\n", "\\n"), file=channel)
+        print("done", "defect" if defect else outcome, f"{seconds:.4f}", _peak() - base, file=channel, flush=True)
 
 
 def _run(target: Target, limits: Limits, seed: int, case: int) -> tuple[str, str]:
