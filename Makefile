@@ -13,7 +13,15 @@ TINY := models/tiny/tiny-q8_0.gguf
 PACKAGE := build/tiny
 PROMPT ?= In the beginning
 
-.PHONY: run test lint format clean
+FUZZ_COUNT ?= 20000
+SANITIZED_TESTS ?= $(wildcard $(addprefix tests/test_,operator_errors.py block*.py gated*.py grouped*.py paged*.py))
+# The runtime library of AddressSanitizer comes first, and the C++ library whose exceptions it follows; memory comes from
+# malloc itself, block by block.
+SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)" \
+  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+  PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
+
+.PHONY: run test lint format sanitize clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -38,6 +46,14 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FORMATTED)
+
+# The operators under AddressSanitizer and UBSan: their tests, then FUZZ_COUNT random calls. Leaks are Python's own.
+sanitize: $(VENV)/.test
+	$(BIN)/cmake -S custom_ops -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+	$(BIN)/cmake --build build/sanitize
+	$(SANITIZED) -m pytest $(SANITIZED_TESTS)
+	$(SANITIZED) -m fuzz operators --count $(FUZZ_COUNT)
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

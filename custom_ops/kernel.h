@@ -120,7 +120,7 @@ class KernelInfo {
     char value[64] = {};
     size_t size = sizeof value;
     OrtStatus* status = api_->KernelInfoGetAttribute_string(info_, name, value, &size);
-    if (status && fallback) {
+    if (status && fallback && size == sizeof value) {  // a text that is too long changes the size
       api_->ReleaseStatus(status);
       return fallback;
     }
@@ -217,6 +217,9 @@ void* scratch(size_t bytes) {
   };
   thread_local std::unique_ptr<char, Free> buffer;
   thread_local size_t capacity = 0;
+#if defined(__SANITIZE_ADDRESS__)
+  capacity = 0;  // exactly as large as asked for, so that a step past its end is seen
+#endif
   if (capacity < bytes) {
     buffer.reset();
     capacity = 0;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Fuzzer:
         """Run an operator on valid or damaged input."""
         rng = random.Random(f"{seed}:{case}")
         os.environ["TRIGRAPH_ISA"] = rng.choice(self._instruction_sets)
-        call = rng.choice((_matmul, _gather, _gated_delta_net, _experts, _kv_write, _attention))(rng)
+        call = rng.choice(list(CALLS.values()))(rng)
         damaged = rng.random() < 0.7
         if damaged:
             for _ in range(rng.choice((1, 1, 2))):
@@ -256,6 +256,17 @@ def _indices(rng: random.Random, count: int, below: int, dtype: Any) -> Array:
 
 def _starts(lengths: Sequence[int]) -> Array:
     return np.cumsum([0, *lengths]).astype(np.int32)
+
+
+CALLS: dict[str, Callable[[random.Random], Call]] = {
+    "BlockMatMul": _matmul,
+    "BlockGather": _gather,
+    "GatedDeltaNet": _gated_delta_net,
+    "GroupedExpertFFN": _experts,
+    "PagedKVWrite": _kv_write,
+    "PagedAttention": _attention,
+}
+"""Makers of random valid calls."""
 
 
 # Damage

@@ -1,0 +1,199 @@
+"""What an operator is given wrongly is an ONNX Runtime error that names the operator, the input and the value.
+
+Errors of single operators are in their own files; here are those that every operator has, for each of its inputs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz.operators import CALLS, Array, Call
+from operators import Operator
+
+NAMES = {
+    "BlockMatMul": ("x", "weight"),
+    "BlockGather": ("ids", "table"),
+    "GatedDeltaNet": (
+        "qkv", "z", "alpha", "beta", "conv", "dt_bias", "a", "norm", "past_state", "past_window", "past_gates",
+        "cu_seqlens", "past_lens", "accepted", "slots_in", "slots_out",
+    ),
+    "GroupedExpertFFN": ("x", "ids", "weights", "gate", "down", "up"),
+    "PagedKVWrite": ("k", "v", "k_norm", "past_key", "past_value", "cu_seqlens", "past_lens", "page_table"),
+    "PagedAttention": ("q_gate", "q_norm", "key", "value", "cu_seqlens", "past_lens", "page_table"),
+}  # fmt: skip
+EACH_INPUT = [(op, index) for op, names in NAMES.items() for index in range(len(names))]
+INPUT_IDS = [f"{op}-{NAMES[op][index]}" for op, index in EACH_INPUT]
+INT32, INT64 = ((-1, -(2**bits), 2**bits - 1) for bits in (31, 63))
+UNTYPED = {"weight", "table", "gate", "down", "up"}
+
+
+def valid_call(op: str) -> Call:
+    """A call with at least one element in each input."""
+    for seed in range(1000):
+        call = replace(CALLS[op](random.Random(seed)), alias={})
+        if all(array is not None and array.size > 1 for array in call.inputs):
+            return call
+    raise AssertionError(f"no full call of {op}")
+
+
+def run(call: Call, **changes: Any) -> None:
+    inputs = list(call.inputs)
+    for name, array in changes.items():
+        inputs[NAMES[call.op].index(name)] = array
+    Operator(call.op, inputs, call.output_types, call.attributes)(*inputs)
+
+
+def get(call: Call, name: str) -> Array:
+    array = call.inputs[NAMES[call.op].index(name)]
+    assert array is not None
+    return array
+
+
+@pytest.mark.parametrize(("op", "index"), EACH_INPUT, ids=INPUT_IDS)
+def test_another_rank(op: str, index: int) -> None:
+    call, name = valid_call(op), NAMES[op][index]
+    array = get(call, name)
+    with pytest.raises(Exception, match=rf"trigraph\.{op}: input {name} has 7 dimensions, more than 6"):
+        run(call, **{name: array.reshape([1] * (7 - array.ndim) + list(array.shape))})
+    with pytest.raises(Exception, match=rf"trigraph\.{op}: input {name} has (shape|\d+ dimensions)"):
+        run(call, **{name: array[np.newaxis]})
+
+
+@pytest.mark.parametrize(("op", "index"), EACH_INPUT, ids=INPUT_IDS)
+def test_another_length(op: str, index: int) -> None:
+    """One element less along an axis contradicts another input, which may be the one that is named."""
+    call, name = valid_call(op), NAMES[op][index]
+    array = get(call, name)
+    free = {("x", 0), ("weight", 0), ("ids", 0), ("table", 0), ("page_table", 1)} if op.startswith("Block") else set()
+    for axis in range(array.ndim):
+        if (name, axis) in free or (name == "table" and axis == 1):
+            continue
+        shorter = np.ascontiguousarray(np.delete(array, 0, axis))
+        try:
+            run(call, **{name: shorter})
+        except Exception as error:
+            assert f"trigraph.{op}: " in str(error)
+            assert "input " in str(error)
+        else:
+            # Fewer slots, pages, experts a token or columns of a table can be valid.
+            assert (name, axis) in {("page_table", 1), ("past_gates", 1)}, f"{name} accepted without one of axis {axis}"
+
+
+@pytest.mark.parametrize(("op", "index"), EACH_INPUT, ids=INPUT_IDS)
+def test_another_type(op: str, index: int) -> None:
+    """ONNX Runtime refuses a type by the operator's signature, the operator one that its attribute contradicts."""
+    call, name = valid_call(op), NAMES[op][index]
+    array = get(call, name)
+    for dtype in (np.float32, np.float16, np.uint8, np.int32, np.int64):
+        if array.dtype == dtype:
+            continue
+        text = rf"trigraph\.{op}: input {name} holds" if name in UNTYPED else rf"{op}|input {name}|x{index}"
+        with np.errstate(invalid="ignore", over="ignore"):
+            changed = array.astype(dtype)
+        with pytest.raises(Exception, match=text):
+            run(call, **{name: changed})
+
+
+@pytest.mark.parametrize(("op", "index"), EACH_INPUT, ids=INPUT_IDS)
+def test_a_missing_input(op: str, index: int) -> None:
+    call, name = valid_call(op), NAMES[op][index]
+    with pytest.raises(Exception, match=rf"{op}|{name}"):
+        run(call, **{name: None})
+
+
+def attributes() -> Iterator[Any]:
+    for op in NAMES:
+        for name, value in valid_call(op).attributes.items():
+            if name != "activations":  # has a default
+                yield op, name, None, rf"attribute (up_type|{name}) is missing"
+                yield op, name, [1, 2], rf"attribute (up_type|{name}) is missing"
+            if isinstance(value, str):
+                yield op, name, "Q9_K", "Q9_K"
+                yield op, name, "x" * 100, f"attribute {name} is missing or is not a short string|up_type"
+    for name, value, text in (
+        ("k_heads", 0, "attribute k_heads is 0, expected at least 1"),
+        ("k_heads", -(2**63), "attribute k_heads is -9223372036854775808"),
+        ("tiled", 2, "attribute tiled is 2, expected 0 or 1"),
+        ("commit", -1, "attribute commit is -1, expected 0 or 1"),
+    ):
+        yield "GatedDeltaNet", name, value, text
+    for op in ("PagedKVWrite", "PagedAttention"):
+        for name, value, text in (
+            ("rope_dims", 2**62, "attribute rope_dims is 4611686018427387904"),
+            ("rope_theta", 0.0, "attribute rope_theta is 0, not above 0"),
+            ("rope_theta", float("nan"), "attribute rope_theta is nan"),
+            ("eps", -1.0, "attribute eps is -1, below 0"),
+        ):
+            yield op, name, value, text
+
+
+@pytest.mark.parametrize(("op", "name", "value", "text"), attributes())
+def test_attributes(op: str, name: str, value: Any, text: str) -> None:
+    call = valid_call(op)
+    changed = {key: item for key, item in {**call.attributes, name: value}.items() if item is not None}
+    with pytest.raises(Exception, match=rf"trigraph\.{op}: .*({text})"):
+        run(replace(call, attributes=changed))
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "shape", "text"),
+    [
+        ("PagedKVWrite", "past_key", (3, 0, 2, 32), "input past_key has an empty page"),
+        ("PagedKVWrite", "past_key", (3, 4, 0, 32), "input past_key has no heads"),
+        ("PagedKVWrite", "past_key", (3, 4, 2, 0), "input past_key has head dimension 0, not a multiple of 16"),
+        ("PagedAttention", "key", (3, 0, 2, 32), "input key has an empty page"),
+    ],
+)
+def test_caches_of_nothing(op: str, name: str, shape: tuple[int, ...], text: str) -> None:
+    call = valid_call(op)
+    cache = np.zeros(shape, get(call, name).dtype)
+    with pytest.raises(Exception, match=rf"trigraph\.{op}: {text}"):
+        run(call, **{name: cache, name.replace("key", "value"): cache})
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        (op, name)
+        for op, names in NAMES.items()
+        for name in names
+        if name in {"cu_seqlens", "past_lens", "ids", "weights"} and op != "BlockGather"
+    ],
+)
+def test_nothing_at_all(op: str, name: str) -> None:
+    call = valid_call(op)
+    with pytest.raises(Exception, match=rf"trigraph\.{op}: input"):
+        run(call, **{name: get(call, name)[:0]})
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "values"),
+    [
+        ("BlockGather", "ids", INT64),
+        ("GroupedExpertFFN", "ids", INT64),
+        ("GatedDeltaNet", "accepted", INT32),
+        ("GatedDeltaNet", "slots_in", INT32),
+        ("GatedDeltaNet", "slots_out", INT32),
+        ("GatedDeltaNet", "cu_seqlens", INT32),
+        ("GatedDeltaNet", "past_lens", (-1, -(2**31))),
+        ("PagedKVWrite", "page_table", INT32),
+        ("PagedKVWrite", "cu_seqlens", INT32),
+        ("PagedKVWrite", "past_lens", INT32),
+        ("PagedAttention", "page_table", INT32),
+        ("PagedAttention", "cu_seqlens", INT32),
+        ("PagedAttention", "past_lens", INT32),
+    ],
+)
+def test_extreme_indices(op: str, name: str, values: tuple[int, ...]) -> None:
+    call = valid_call(op)
+    for value in values:
+        array = get(call, name).copy()
+        array.flat[-1 if name == "cu_seqlens" else 0] = value
+        with pytest.raises(Exception, match=rf"trigraph\.{op}: input (cu_seqlens|page_table|{name}).*") as error:
+            run(call, **{name: array})
+        assert str(value) in str(error.value) or name in ("past_lens", "cu_seqlens"), str(error.value)
