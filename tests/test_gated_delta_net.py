@@ -1,151 +1,32 @@
-"""GatedDeltaNet against its reference and against transformers; bits of verify, commit and batches; refused steps."""
+"""GatedDeltaNet against its reference and against transformers; bits of verify, commit and batches."""
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from operators import Operator, same_bits
+from gdn_cases import (
+    EPS,
+    SHAPES,
+    SMALL,
+    K,
+    Kernel,
+    Rows,
+    Shape,
+    assert_close,
+    assert_same_state,
+    empty_state,
+    join,
+    make_step,
+    random_rows,
+    random_state,
+    random_weights,
+)
+from operators import same_bits
 
-from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights, gated_delta_net
+from trigraph.custom_ops.gated_delta_net.reference import State
 from trigraph.models.errors import TrigraphError
-
-K = 8
-EPS = 1e-6
-
-
-@dataclass(frozen=True)
-class Shape:
-    k_heads: int
-    v_heads: int
-    dim: int
-    tiled: bool = True
-
-    @property
-    def channels(self) -> int:
-        return (2 * self.k_heads + self.v_heads) * self.dim
-
-
-SMALL = Shape(2, 4, 32)
-SHAPES = [SMALL, Shape(2, 6, 64, tiled=False), Shape(1, 3, 128), Shape(3, 3, 48, tiled=False), Shape(1, 20, 16)]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Projections of some tokens."""
-
-    qkv: np.ndarray
-    z: np.ndarray
-    alpha: np.ndarray
-    beta: np.ndarray
-
-    def __getitem__(self, rows: slice) -> "Rows":
-        return Rows(self.qkv[rows], self.z[rows], self.alpha[rows], self.beta[rows])
-
-    def __len__(self) -> int:
-        return len(self.qkv)
-
-
-def join(parts: Sequence[Rows]) -> Rows:
-    return Rows(*(np.concatenate([getattr(p, n) for p in parts]) for n in ("qkv", "z", "alpha", "beta")))
-
-
-def random_rows(rng: np.random.Generator, shape: Shape, count: int) -> Rows:
-    def normal(width: int) -> np.ndarray:
-        return rng.standard_normal((count, width), dtype=np.float32)
-
-    return Rows(
-        normal(shape.channels), normal(shape.v_heads * shape.dim), 2 * normal(shape.v_heads), normal(shape.v_heads)
-    )
-
-
-def random_weights(rng: np.random.Generator, shape: Shape) -> Weights:
-    return Weights(
-        conv=(rng.standard_normal((shape.channels, 4)) / 2).astype(np.float32),
-        dt_bias=rng.standard_normal(shape.v_heads, dtype=np.float32),
-        a=-np.exp(rng.uniform(-3, 1, shape.v_heads)).astype(np.float32),
-        norm=rng.uniform(0.5, 1.5, shape.dim).astype(np.float32),
-    )
-
-
-def random_state(rng: np.random.Generator, shape: Shape, slots: int, pending: int = K) -> State:
-    """Every slot in use, with `pending` tokens of an earlier verify."""
-    gates = np.zeros((slots, K, 2, shape.v_heads), np.float32)
-    gates[:, :, 0] = -rng.exponential(1.0, (slots, K, shape.v_heads))
-    gates[:, :, 1] = rng.uniform(0, 1, (slots, K, shape.v_heads))
-    gates[:, pending:] = np.array([0, -1], np.float32)[:, None]
-    return State(
-        state=rng.standard_normal((slots, shape.v_heads, shape.dim, shape.dim), dtype=np.float32),
-        window=rng.standard_normal((slots, 3 + K, shape.channels), dtype=np.float32),
-        gates=gates.reshape(slots, K, -1),
-    )
-
-
-def empty_state(shape: Shape, slots: int) -> State:
-    """Slots full of NaN: what a start of a text must not read."""
-    state = random_state(np.random.default_rng(0), shape, slots)
-    for x in (state.state, state.window, state.gates):
-        x.fill(np.nan)
-    return state
-
-
-def make_step(
-    lengths: Sequence[int],
-    past_lens: Sequence[int],
-    accepted: Sequence[int],
-    slots_in: Sequence[int],
-    slots_out: Sequence[int] | None = None,
-) -> Step:
-    cu = np.concatenate([[0], np.cumsum(lengths)])
-    return Step(
-        *(
-            np.array(x, np.int32)
-            for x in (cu, past_lens, accepted, slots_in, slots_in if slots_out is None else slots_out)
-        )
-    )
-
-
-class Kernel:
-    """The operator for one shape, weights and form."""
-
-    def __init__(self, shape: Shape, weights: Weights, *, commit: bool, threads: int = 1, aliased: bool = True) -> None:
-        self.shape, self.weights, self.commit, self.aliased = shape, weights, commit, aliased
-        rng = np.random.default_rng(0)
-        example = self._inputs(random_rows(rng, shape, 1), random_state(rng, shape, 1), make_step([1], [0], [0], [0]))
-        attributes = {"k_heads": shape.k_heads, "eps": EPS, "tiled": int(shape.tiled), "commit": int(commit)}
-        alias = {1: 8, 2: 9, 3: 10} if aliased else {}
-        self.operator = Operator("GatedDeltaNet", example, [np.float32] * 4, attributes, threads=threads, alias=alias)
-
-    def _inputs(self, rows: Rows, state: State, step: Step) -> list[np.ndarray]:
-        w = self.weights
-        tokens = [rows.qkv, rows.z, rows.alpha, rows.beta, w.conv, w.dt_bias, w.a, w.norm]
-        indices = [step.cu_seqlens, step.past_lens, step.accepted, step.slots_in, step.slots_out]
-        return [*tokens, state.state, state.window, state.gates, *indices]
-
-    def __call__(self, rows: Rows, state: State, step: Step) -> tuple[np.ndarray, State]:
-        shapes = [rows.z.shape, state.state.shape, state.window.shape, state.gates.shape]
-        y, *present = self.operator(*self._inputs(rows, state, step), output_shapes=shapes)
-        return y, State(*present)
-
-    def reference(self, rows: Rows, state: State, step: Step) -> tuple[np.ndarray, State]:
-        return gated_delta_net(
-            rows.qkv, rows.z, rows.alpha, rows.beta, self.weights, state, step,
-            k_heads=self.shape.k_heads, eps=EPS, tiled=self.shape.tiled, commit=self.commit,
-        )  # fmt: skip
-
-
-def assert_close(actual: np.ndarray, wanted: np.ndarray, tolerance: float = 3e-6) -> None:
-    """Largest difference against the largest value: single values may cancel to nearly nothing."""
-    assert np.isfinite(actual).all()
-    difference = float(np.abs(actual.astype(np.float64) - wanted).max(initial=0))
-    assert difference <= tolerance * float(np.abs(wanted).max(initial=1e-30)), difference
-
-
-def assert_same_state(actual: State, wanted: State) -> None:
-    for name in ("state", "window", "gates"):
-        assert same_bits(getattr(actual, name), getattr(wanted, name)), name
 
 
 @pytest.fixture(params=["portable", "neon", "avx2", "avx512"])
@@ -396,101 +277,3 @@ def test_matches_transformers(module: str, shape: Shape) -> None:
         assert_close(state.state, final.numpy(), 1e-5)
         steps, _ = decode(Kernel(shape, weights, commit=False), rows[:20], empty_state(shape, 1), 0, 0)
         assert_close(steps, wanted[:20], 1e-5)
-
-
-Change = Callable[[Step], Step]
-
-
-def with_value(name: str, index: int, value: int) -> Change:
-    def change(step: Step) -> Step:
-        array = getattr(step, name).copy()
-        array[index] = value
-        return replace(step, **{name: array})
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (with_value("cu_seqlens", 0, 1), r"cu_seqlens\[0\] is 1, expected 0"),
-        (with_value("cu_seqlens", 1, 0), "cu_seqlens goes from 0 to 0 at sequence 0"),
-        (with_value("cu_seqlens", 1, 9), "cu_seqlens gives sequence 0 9 tokens, but a verify takes at most 8"),
-        (with_value("cu_seqlens", 1, 11), "cu_seqlens gives sequence 0 11 tokens"),
-        (with_value("cu_seqlens", 2, 9), "cu_seqlens ends at 9, but the step has 10 tokens"),
-        (with_value("cu_seqlens", 2, 1 << 30), "cu_seqlens ends at 1073741824"),
-        (with_value("past_lens", 1, -1), r"past_lens\[1\] is -1"),
-        (with_value("past_lens", 0, 2), r"accepted\[0\] is 3, more than past_lens\[0\] = 2"),
-        (with_value("accepted", 1, -1), r"accepted\[1\] is -1, expected 0 to 8"),
-        (with_value("accepted", 1, 9), r"accepted\[1\] is 9, expected 0 to 8"),
-        (with_value("accepted", 1, 5), r"accepted\[1\] is 5, but slot 2 holds 4 pending tokens"),
-        (with_value("slots_in", 0, -1), r"slots_in\[0\] is -1, but there are 5 slots"),
-        (with_value("slots_in", 1, 5), r"slots_in\[1\] is 5, but there are 5 slots"),
-        (with_value("slots_out", 0, 5), r"slots_out\[0\] is 5, but there are 5 slots"),
-        (with_value("slots_out", 1, -7), r"slots_out\[1\] is -7"),
-        (with_value("slots_out", 1, 1), r"slots_out\[1\] is 1, which sequence 0 writes too"),
-        (with_value("slots_in", 0, 2), r"slots_in\[0\] is 2, which sequence 1 writes in the same step"),
-        (lambda s: replace(s, slots_in=s.slots_in[:1]), r"slots_in has shape \[1\], expected \[2\]"),
-        (lambda s: replace(s, cu_seqlens=s.cu_seqlens[:2]), r"cu_seqlens has shape \[2\], expected \[3\]"),
-    ],
-)
-def test_refused_steps(change: Change, message: str) -> None:
-    rng = np.random.default_rng(10)
-    kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=False)
-    state, rows = random_state(rng, SMALL, 5, pending=4), random_rows(rng, SMALL, 10)
-    step = make_step([7, 3], [9, 9], [3, 4], [1, 2])
-    kernel(rows, state, step)
-    with pytest.raises(Exception, match=message):
-        kernel(rows, state, change(step))
-    if len(change(step).slots_in) == 2 and len(change(step).cu_seqlens) == 3:
-        with pytest.raises(TrigraphError):
-            kernel.reference(rows, state, change(step))
-
-
-def test_accepted_after_a_prefill_is_refused() -> None:
-    rng = np.random.default_rng(11)
-    weights = random_weights(rng, SMALL)
-    _, state = Kernel(SMALL, weights, commit=True)(
-        random_rows(rng, SMALL, 40), empty_state(SMALL, 1), make_step([40], [0], [0], [0])
-    )
-    with pytest.raises(Exception, match=r"accepted\[0\] is 1, but slot 0 holds 0 pending tokens"):
-        Kernel(SMALL, weights, commit=False)(random_rows(rng, SMALL, 1), state, make_step([1], [41], [1], [0]))
-
-
-def test_no_sequences() -> None:
-    rng = np.random.default_rng(12)
-    for commit in (False, True):
-        kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=commit, aliased=False)
-        state = random_state(rng, SMALL, 2)
-        y, present = kernel(random_rows(rng, SMALL, 0), state, make_step([], [], [], []))
-        assert y.shape == (0, SMALL.v_heads * SMALL.dim)
-        assert_same_state(present, state)
-
-
-def test_refused_shapes() -> None:
-    rng = np.random.default_rng(13)
-    good = random_weights(rng, SMALL)
-    state, rows, step = random_state(rng, SMALL, 2), random_rows(rng, SMALL, 2), make_step([2], [0], [0], [0])
-
-    def refuse(
-        message: str, rows: Rows = rows, weights: Weights = good, state: State = state, shape: Shape = SMALL
-    ) -> None:
-        kernel = Kernel(shape, good, commit=False, aliased=False)
-        kernel.weights = weights
-        with pytest.raises(Exception, match=message):
-            kernel(rows, state, step)
-
-    refuse("input z has shape", rows=replace(rows, z=rows.z[:, :-1]))
-    refuse("input alpha has shape", rows=replace(rows, alpha=rows.alpha[:1]))
-    refuse("input beta has shape", rows=replace(rows, beta=rows.beta[:, :-1]))
-    refuse("input qkv has shape", rows=replace(rows, qkv=rows.qkv[:, :-1]))
-    refuse("input conv has shape", weights=replace(good, conv=good.conv[:, :3]))
-    refuse("input a has shape", weights=replace(good, a=good.a[:2]))
-    refuse(
-        "input norm has 40 values, but a head must be a multiple of 16",
-        weights=replace(good, norm=np.ones(40, np.float32)),
-    )
-    refuse("input past_state has shape", state=replace(state, state=state.state[:1]))
-    refuse("input past_window has shape", state=replace(state, window=state.window[:, :-1]))
-    refuse("input past_gates has shape", state=replace(state, gates=state.gates[:, :, :-1]))
-    refuse("multiple of k_heads = 3 value heads", shape=replace(SMALL, k_heads=3))
