@@ -18,7 +18,7 @@ op: Any = onnxscript.opset23
 """The standard operators."""
 
 FLOAT, DOUBLE = onnxscript.FLOAT.dtype, onnxscript.DOUBLE.dtype
-INT64, UINT8 = onnxscript.INT64.dtype, onnxscript.UINT8.dtype
+INT32, INT64, UINT8 = onnxscript.INT32.dtype, onnxscript.INT64.dtype, onnxscript.UINT8.dtype
 
 Function: TypeAlias = onnxscript.OnnxFunction[..., Any]
 """An ONNX function; called in another one's body, a node of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class ExportOptions:
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
     portable: bool = False
-    """Whether graphs carry function bodies, for hosts without the operator library."""
+    """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
 
 
 def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = silent) -> Manifest:
@@ -57,6 +57,10 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     source, out = Path(source), Path(os.path.abspath(out))
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
+    notices: tuple[str, ...] = ()
+    if options.portable and options.activations != "float32":
+        notices = (f"function bodies have no {options.activations} activations: the package has float32 ones",)
+        options = replace(options, activations="float32")
     files = _weight_files(model)
     check_target(out, list(files), referenced=options.weights == "reference")
     draft_vocab = (options.draft_vocab or model.config.vocab) if model.config.mtp_layers else None
@@ -91,7 +95,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
             kv_type=options.kv_type,
             activations=options.activations,
             portable=options.portable,
-            notices=weights.notices(),
+            notices=notices + weights.notices(),
         )
         manifest.write(folder)
     return manifest

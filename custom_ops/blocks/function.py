@@ -7,10 +7,13 @@ byte first, and finite. `rows` is [N, row bytes], and a function returns [N, wei
 import numpy as np
 from onnx import numpy_helper
 
-from trigraph.custom_ops.scripting import FLOAT, INT64, UINT8, Function, Tensor, body, op
+from trigraph.custom_ops.scripting import FLOAT, INT32, INT64, UINT8, Function, Tensor, body, op
 
-# A half is its significand times the unit of its exponent.
-HALF_UNITS = numpy_helper.from_array(np.exp2(np.maximum(np.arange(32), 1) - 25.0).astype(np.float32))
+# A half by its high byte: the value where the low byte is 0, and what each step of the low byte adds.
+_HIGH = np.arange(256)
+_STEP = np.where(_HIGH < 128, 1, -1) * np.exp2(np.maximum(_HIGH >> 2 & 31, 1) - 25.0)
+HALF_STEP = numpy_helper.from_array(_STEP.astype(np.float32))
+HALF_BASE = numpy_helper.from_array((_STEP * ((_HIGH & 3) * 256 + 1024 * ((_HIGH >> 2 & 31) > 0))).astype(np.float32))
 IQ4_LEVELS = numpy_helper.from_array(
     np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 )
@@ -26,47 +29,59 @@ def blocks_of(rows: Tensor, size: int) -> Tensor:
 def half(pair: Tensor) -> Tensor:
     """Finite halves, two bytes each [N, blocks, 2] -> [N, blocks, 1]."""
     low, high = op.Split(pair, num_outputs=2, axis=-1)
-    exponent = op.BitwiseAnd(op.BitShift(high, 2, direction="RIGHT"), 31)
-    fraction = op.Cast(op.BitwiseAnd(high, 3), to=FLOAT) * 256.0 + op.Cast(low, to=FLOAT)
-    significand = op.Where(op.Cast(exponent, to=INT64) == 0, fraction, fraction + 1024.0)
-    value = significand * op.Gather(op.Constant(value=HALF_UNITS), op.Cast(exponent, to=INT64))
-    return op.Where(op.Cast(high, to=INT64) < 128, value, -value)
+    index = op.Cast(high, to=INT64)
+    step = op.Gather(op.Constant(value=HALF_STEP), index)
+    return op.Gather(op.Constant(value=HALF_BASE), index) + op.Cast(low, to=FLOAT) * step
 
 
 @body
-def signed(codes: Tensor) -> Tensor:
-    """Bytes in two's complement as float32."""
-    return op.Cast(op.BitwiseXor(codes, 128), to=FLOAT) - 128.0
-
-
-@body
-def fields(codes: Tensor, width: int, bits: int) -> Tensor:
-    """Bit fields of bytes as float32: [N, blocks, bytes] -> [N, blocks, bytes * 8 / bits].
+def fields(packed: Tensor, width: int, bits: int) -> Tensor:
+    """Bit fields of bytes, as bytes: [N, blocks, bytes] -> [N, blocks, bytes * 8 / bits].
 
     For each `width` bytes first the lowest `bits` of them all, then the next ones.
     """
-    grouped = op.Reshape(codes, op.Concat([0, 0, -1, 1], op.Reshape(width, [1]), axis=0))
     shifts = op.Cast(op.Unsqueeze(op.Range(0, 8, bits), [1]), to=UINT8)
     mask = op.Cast(2**bits - 1, to=UINT8)
-    parts = op.BitwiseAnd(op.BitShift(grouped, shifts, direction="RIGHT"), mask)
-    return op.Cast(op.Reshape(parts, [0, 0, -1]), to=FLOAT)
+    wide = op.Reshape(packed, op.Concat([0, 0, -1, 1], op.Reshape(width, [1]), axis=0))
+    return op.Reshape(op.BitwiseAnd(op.BitShift(wide, shifts, direction="RIGHT"), mask), [0, 0, -1])
 
 
 @body
-def scaled(codes: Tensor, scales: Tensor) -> Tensor:
-    """Each code times the scale of its group: [N, blocks, codes], [N, blocks, groups] -> [N, blocks, groups, rest]."""
-    return op.Reshape(codes, op.Concat(op.Shape(scales), [-1], axis=0)) * op.Unsqueeze(scales, [3])
+def joined(low: Tensor, high: Tensor, bits: int) -> Tensor:
+    """Codes whose lowest `bits` are `low`, and those above `high`."""
+    return op.BitwiseOr(low, op.BitShift(high, op.Cast(bits, to=UINT8), direction="LEFT"))
+
+
+@body
+def number(codes: Tensor) -> Tensor:
+    return op.Cast(codes, to=FLOAT)
+
+
+@body
+def by_group(codes: Tensor, scales: Tensor) -> Tensor:
+    """Codes [N, blocks, codes] as numbers beside their group's scale [N, blocks, groups]: [N, blocks, groups, rest]."""
+    return op.Cast(op.Reshape(codes, op.Concat(op.Shape(scales), [-1], axis=0)), to=FLOAT)
+
+
+@body
+def each(scales: Tensor) -> Tensor:
+    """The scale of a group for each of its codes: [N, blocks, groups, 1]."""
+    return op.Unsqueeze(scales, [3])
 
 
 @body
 def six_bit_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
     """The 8 scales and 8 minima in 12 bytes of a Q4_K or Q5_K block: low six bits of 8 bytes, then nibbles and tops."""
     first, last = op.Split(packed, [8, 4], axis=-1)
-    tops = fields(first, width=8, bits=2)[:, :, 24:]
-    low = op.Cast(first, to=FLOAT) - tops * 64.0
-    high = fields(last, width=4, bits=4) + tops * 16.0
+    low = op.BitwiseAnd(first, 63)
+    high = joined(fields(last, width=4, bits=4), op.BitShift(first, 6, direction="RIGHT"), bits=4)
     scales = op.Concat(low[:, :, :4], high[:, :, :4], axis=-1)
-    return scales, op.Concat(low[:, :, 4:], high[:, :, 4:], axis=-1)
+    return number(scales), number(op.Concat(low[:, :, 4:], high[:, :, 4:], axis=-1))
+
+
+@body
+def iq4_levels(codes: Tensor) -> Tensor:
+    return op.Gather(op.Constant(value=IQ4_LEVELS), op.Cast(fields(codes, width=16, bits=4), to=INT32))
 
 
 @body
@@ -81,88 +96,88 @@ def unpack_float(rows: Tensor) -> Tensor:
 
 @body
 def unpack_q8_0(rows: Tensor) -> Tensor:
-    d, codes = op.Split(blocks_of(rows, size=34), [2, 32], axis=-1)
-    return op.Flatten(half(d) * signed(codes))
+    scale, codes = op.Split(blocks_of(rows, size=34), [2, 32], axis=-1)
+    return op.Flatten((number(op.BitwiseXor(codes, 128)) - 128.0) * half(scale))
 
 
 @body
 def unpack_q4_0(rows: Tensor) -> Tensor:
-    d, codes = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
-    return op.Flatten(half(d) * (fields(codes, width=16, bits=4) - 8.0))
+    scale, codes = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
+    return op.Flatten((number(fields(codes, width=16, bits=4)) - 8.0) * half(scale))
 
 
 @body
 def unpack_q4_1(rows: Tensor) -> Tensor:
-    d, m, codes = op.Split(blocks_of(rows, size=20), [2, 2, 16], axis=-1)
-    return op.Flatten(half(d) * fields(codes, width=16, bits=4) + half(m))
+    scale, minimum, codes = op.Split(blocks_of(rows, size=20), [2, 2, 16], axis=-1)
+    return op.Flatten(number(fields(codes, width=16, bits=4)) * half(scale) + half(minimum))
 
 
 @body
 def unpack_q5_0(rows: Tensor) -> Tensor:
-    d, top, codes = op.Split(blocks_of(rows, size=22), [2, 4, 16], axis=-1)
-    code = fields(codes, width=16, bits=4) + fields(top, width=1, bits=1) * 16.0
-    return op.Flatten(half(d) * (code - 16.0))
+    scale, top, low = op.Split(blocks_of(rows, size=22), [2, 4, 16], axis=-1)
+    codes = joined(fields(low, width=16, bits=4), fields(top, width=1, bits=1), bits=4)
+    return op.Flatten((number(codes) - 16.0) * half(scale))
 
 
 @body
 def unpack_q5_1(rows: Tensor) -> Tensor:
-    d, m, top, codes = op.Split(blocks_of(rows, size=24), [2, 2, 4, 16], axis=-1)
-    code = fields(codes, width=16, bits=4) + fields(top, width=1, bits=1) * 16.0
-    return op.Flatten(half(d) * code + half(m))
+    scale, minimum, top, low = op.Split(blocks_of(rows, size=24), [2, 2, 4, 16], axis=-1)
+    codes = joined(fields(low, width=16, bits=4), fields(top, width=1, bits=1), bits=4)
+    return op.Flatten(number(codes) * half(scale) + half(minimum))
 
 
 @body
 def unpack_q2_k(rows: Tensor) -> Tensor:
-    packed, codes, d, minimum = op.Split(blocks_of(rows, size=84), [16, 64, 2, 2], axis=-1)
-    scales, minima = op.Split(fields(packed, width=16, bits=4), num_outputs=2, axis=-1)
-    values = scaled(fields(codes, width=32, bits=2), half(d) * scales)
-    return op.Flatten(values - op.Unsqueeze(half(minimum) * minima, [3]))
+    packed, codes, scale, minimum = op.Split(blocks_of(rows, size=84), [16, 64, 2, 2], axis=-1)
+    scales, minima = op.Split(number(fields(packed, width=16, bits=4)), num_outputs=2, axis=-1)
+    values = by_group(fields(codes, width=32, bits=2), scales) * each(half(scale) * scales)
+    return op.Flatten(values - each(half(minimum) * minima))
 
 
 @body
 def unpack_q3_k(rows: Tensor) -> Tensor:
-    top, codes, low, high, d = op.Split(blocks_of(rows, size=110), [32, 64, 8, 4, 2], axis=-1)
-    scales = fields(low, width=8, bits=4) + fields(high, width=4, bits=2) * 16.0 - 32.0
-    code = fields(codes, width=32, bits=2) + fields(top, width=32, bits=1) * 4.0 - 4.0
-    return op.Flatten(scaled(code, half(d) * scales))
+    top, low, low_scales, high_scales, scale = op.Split(blocks_of(rows, size=110), [32, 64, 8, 4, 2], axis=-1)
+    scales = joined(fields(low_scales, width=8, bits=4), fields(high_scales, width=4, bits=2), bits=4)
+    codes = joined(fields(low, width=32, bits=2), fields(top, width=32, bits=1), bits=2)
+    return op.Flatten((by_group(codes, scales) - 4.0) * each(half(scale) * (number(scales) - 32.0)))
 
 
 @body
 def unpack_q4_k(rows: Tensor) -> Tensor:
-    d, minimum, packed, codes = op.Split(blocks_of(rows, size=144), [2, 2, 12, 128], axis=-1)
+    scale, minimum, packed, codes = op.Split(blocks_of(rows, size=144), [2, 2, 12, 128], axis=-1)
     scales, minima = six_bit_pairs(packed)
-    values = scaled(fields(codes, width=32, bits=4), half(d) * scales)
-    return op.Flatten(values - op.Unsqueeze(half(minimum) * minima, [3]))
+    values = by_group(fields(codes, width=32, bits=4), scales) * each(half(scale) * scales)
+    return op.Flatten(values - each(half(minimum) * minima))
 
 
 @body
 def unpack_q5_k(rows: Tensor) -> Tensor:
-    d, minimum, packed, top, codes = op.Split(blocks_of(rows, size=176), [2, 2, 12, 32, 128], axis=-1)
+    scale, minimum, packed, top, low = op.Split(blocks_of(rows, size=176), [2, 2, 12, 32, 128], axis=-1)
     scales, minima = six_bit_pairs(packed)
-    code = fields(codes, width=32, bits=4) + fields(top, width=32, bits=1) * 16.0
-    return op.Flatten(scaled(code, half(d) * scales) - op.Unsqueeze(half(minimum) * minima, [3]))
+    codes = joined(fields(low, width=32, bits=4), fields(top, width=32, bits=1), bits=4)
+    return op.Flatten(by_group(codes, scales) * each(half(scale) * scales) - each(half(minimum) * minima))
 
 
 @body
 def unpack_q6_k(rows: Tensor) -> Tensor:
-    low, top, scales, d = op.Split(blocks_of(rows, size=210), [128, 64, 16, 2], axis=-1)
-    code = fields(low, width=64, bits=4) + fields(top, width=32, bits=2) * 16.0 - 32.0
-    return op.Flatten(scaled(code, half(d) * signed(scales)))
+    low, top, scales, scale = op.Split(blocks_of(rows, size=210), [128, 64, 16, 2], axis=-1)
+    codes = joined(fields(low, width=64, bits=4), fields(top, width=32, bits=2), bits=4)
+    signed = number(op.BitwiseXor(scales, 128)) - 128.0
+    return op.Flatten((by_group(codes, scales) - 32.0) * each(half(scale) * signed))
 
 
 @body
 def unpack_iq4_nl(rows: Tensor) -> Tensor:
-    d, codes = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
-    levels = op.Gather(op.Constant(value=IQ4_LEVELS), op.Cast(fields(codes, width=16, bits=4), to=INT64))
-    return op.Flatten(half(d) * levels)
+    scale, codes = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
+    return op.Flatten(iq4_levels(codes) * half(scale))
 
 
 @body
 def unpack_iq4_xs(rows: Tensor) -> Tensor:
-    d, high, low, codes = op.Split(blocks_of(rows, size=136), [2, 2, 4, 128], axis=-1)
-    scales = fields(low, width=1, bits=4) + fields(high, width=1, bits=2) * 16.0 - 32.0
-    levels = op.Gather(op.Constant(value=IQ4_LEVELS), op.Cast(fields(codes, width=16, bits=4), to=INT64))
-    return op.Flatten(scaled(levels, half(d) * scales))
+    scale, high, low, codes = op.Split(blocks_of(rows, size=136), [2, 2, 4, 128], axis=-1)
+    scales = joined(fields(low, width=1, bits=4), fields(high, width=1, bits=2), bits=4)
+    levels = op.Reshape(iq4_levels(codes), op.Concat(op.Shape(scales), [-1], axis=0))
+    return op.Flatten(levels * each(half(scale) * (number(scales) - 32.0)))
 
 
 UNPACK: dict[str, Function] = {
