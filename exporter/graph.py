@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.manifest import CONTRACT_VERSION
 
 # The lowest opset with RMSNormalization, and the IR version that came with it.
 OPSET = 23
@@ -94,7 +95,7 @@ class GraphBuilder:
     def proto(self) -> onnx.ModelProto:
         """The finished model, once; weights stay references to their files."""
         self._graph.outputs.extend(self._results + self._state)
-        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="trigraph")
+        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="trigraph", model_version=CONTRACT_VERSION)
         return ir.serde.serialize_model(model)
 
     def value(self, name: str, dtype: ir.DataType, dims: Dims) -> ir.Value:

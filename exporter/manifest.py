@@ -20,7 +20,7 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.tokenizer import SpecialTokens
 
 CONTRACT_VERSION = 1
-"""Version of the graphs' inputs, outputs and state; a host refuses any other."""
+"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's; a host refuses any other."""
 FILE_NAME = "manifest.json"
 GRAPHS = ("prefill", "draft", "verify")
 SIDE_FILE = "side.bin"

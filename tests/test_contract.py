@@ -109,7 +109,8 @@ def test_versions(package: Path, name: str) -> None:
     model = onnx.load(package / f"{name}.onnx", load_external_data=False)
     assert PAGE.splitlines()[2].startswith(f"Version {CONTRACT_VERSION}. ")
     assert f"ONNX opset {OPSET}, IR version {IR_VERSION}, " in PAGE
-    assert model.ir_version == IR_VERSION and {o.domain: o.version for o in model.opset_import} == {
+    assert model.model_version == CONTRACT_VERSION and model.ir_version == IR_VERSION
+    assert {o.domain: o.version for o in model.opset_import} == {
         "": OPSET,
         "trigraph": 1,
     }

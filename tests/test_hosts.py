@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import onnx
 import pytest
 
 from trigraph.exporter import ExportOptions, export
@@ -153,6 +154,11 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
         r"trigraph\.BlockGather: input ids\[1\] is 99999, outside the \d+ rows", error(*with_library, "1,99999")
     )
     assert "input ids[0] is -1" in error(*with_library, "-1")
+    other = shutil.copytree(package.path, tmp_path / "other")
+    model = onnx.load(other / "prefill.onnx", load_external_data=False)
+    model.model_version = 2
+    onnx.save(model, other / "prefill.onnx")
+    assert error("--library", operator_library, other, "1") == "error: the package follows another contract\n"
 
 
 # The CPU library is in the package; its install script would only download what a GPU needs.

@@ -12,6 +12,8 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
+constexpr int64_t kContractVersion = 1;
+
 struct Options {
   std::filesystem::path package;
   std::string library;  // empty: a portable package, run without operator library
@@ -61,6 +63,7 @@ class Host {
         verify_(env(), options.package / "verify.onnx", options.library, options.threads) {
     if (options.drafts > 0)
       draft_ = std::make_unique<Graph>(env(), options.package / "draft.onnx", options.library, options.threads);
+    if (prefill_.version() != kContractVersion) throw std::runtime_error("the package follows another contract");
     for (const Port& port : prefill_.inputs) {
       if (port.symbols[0] == "pages") page_size_ = port.dims[1];
       if (port.name == "prev_hidden") width_ = port.dims[1];

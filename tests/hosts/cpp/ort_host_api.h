@@ -20,6 +20,7 @@
 struct OrtAllocator;
 struct OrtEnv;
 struct OrtMemoryInfo;
+struct OrtModelMetadata;
 struct OrtRunOptions;
 struct OrtSession;
 struct OrtSessionOptions;
@@ -91,7 +92,12 @@ struct OrtApi {
   void(ORT_API_CALL* ReleaseTypeInfo)(OrtTypeInfo*);
   void* entry_99;
   void(ORT_API_CALL* ReleaseSessionOptions)(OrtSessionOptions*);
-  void* entries_101_129[29];
+  void* entries_101_110[10];
+  OrtStatus*(ORT_API_CALL* SessionGetModelMetadata)(const OrtSession*, OrtModelMetadata**);
+  void* entries_112_116[5];
+  OrtStatus*(ORT_API_CALL* ModelMetadataGetVersion)(const OrtModelMetadata*, int64_t*);
+  void(ORT_API_CALL* ReleaseModelMetadata)(OrtModelMetadata*);
+  void* entries_119_129[11];
   OrtStatus*(ORT_API_CALL* AddSessionConfigEntry)(OrtSessionOptions*, const char* key, const char* value);
 };
 
@@ -109,5 +115,6 @@ static_assert(offsetof(OrtApi, GetTensorElementType) == 60 * sizeof(void*));
 static_assert(offsetof(OrtApi, GetAllocatorWithDefaultOptions) == 78 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseStatus) == 93 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseSessionOptions) == 100 * sizeof(void*));
+static_assert(offsetof(OrtApi, ModelMetadataGetVersion) == 117 * sizeof(void*));
 static_assert(offsetof(OrtApi, AddSessionConfigEntry) == 130 * sizeof(void*));
 #endif

@@ -111,10 +111,14 @@ class Graph {
     return results;
   }
 
-  const Port& input(const std::string& name) const {
-    for (const Port& port : inputs)
-      if (port.name == name) return port;
-    throw std::runtime_error("the graph has no input " + name);
+  // The version number that the model itself bears.
+  int64_t version() const {
+    OrtModelMetadata* raw = nullptr;
+    check(ort().SessionGetModelMetadata(session_.get(), &raw));
+    Handle<OrtModelMetadata> metadata(raw, ort().ReleaseModelMetadata);
+    int64_t version = 0;
+    check(ort().ModelMetadataGetVersion(raw, &version));
+    return version;
   }
 
   std::vector<Port> inputs, outputs;
