@@ -15,6 +15,7 @@ from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
 from trigraph.exporter.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.network import Network
 from trigraph.exporter.placement import MODES, bring, locate
+from trigraph.exporter.portable import add_bodies, memory_notice
 from trigraph.exporter.progress import Progress, silent
 from trigraph.exporter.state import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.weights import Weights
@@ -58,9 +59,11 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
     notices: tuple[str, ...] = ()
-    if options.portable and options.activations != "float32":
-        notices = (f"function bodies have no {options.activations} activations: the package has float32 ones",)
-        options = replace(options, activations="float32")
+    if options.portable:
+        notices = memory_notice(model)
+        if options.activations != "float32":
+            notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
+            options = replace(options, activations="float32")
     files = _weight_files(model)
     check_target(out, list(files), referenced=options.weights == "reference")
     draft_vocab = (options.draft_vocab or model.config.vocab) if model.config.mtp_layers else None
@@ -114,8 +117,6 @@ def _write_graphs(
         build(Network(graph, config, weights, state, options.activations))
         proto = graph.proto()
         if options.portable:
-            from trigraph.exporter.portable import add_bodies  # compiles the bodies, for which few exports have a use
-
             add_bodies(proto)
         (folder / f"{name}.onnx").write_bytes(proto.SerializeToString())
     return tuple(builders)

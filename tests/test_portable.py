@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from hollow import write_hollow
 from numpy.typing import NDArray
 from random_gguf import write_random
 
@@ -202,3 +203,10 @@ def test_int8_activations_give_way(tmp_path: Path, tiny_gguf: Path, operator_lib
     options = ExportOptions(weights="reference", portable=True, activations="int8")
     manifest = export(tiny_gguf, tmp_path / "package", options)
     assert manifest.activations == "float32" and "int8" in manifest.notices[0]
+
+
+def test_memory_of_a_large_model_is_told(tmp_path: Path, operator_library: Path) -> None:
+    path = write_hollow("qwen3.5-0.8b", tmp_path / "model.gguf", vocab=2000)
+    manifest = export(path, tmp_path / "package", ExportOptions(weights="reference", portable=True))
+    assert "without the operator library takes about" in manifest.notices[0]
+    assert not export(path, tmp_path / "package", ExportOptions(weights="reference")).notices
