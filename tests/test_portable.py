@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from random_gguf import write_random
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter import ExportOptions, export
+from trigraph.exporter import ExportOptions, Manifest, export
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
+from trigraph.runtime.cli import main
 from trigraph.runtime.generate import Options
 from trigraph.runtime.sampling import Sampling
 from trigraph.runtime.state import Sequence
@@ -210,3 +212,11 @@ def test_memory_of_a_large_model_is_told(tmp_path: Path, operator_library: Path)
     manifest = export(path, tmp_path / "package", ExportOptions(weights="reference", portable=True))
     assert "without the operator library takes about" in manifest.notices[0]
     assert not export(path, tmp_path / "package", ExportOptions(weights="reference")).notices
+
+
+def test_command_line(tmp_path: Path, tiny_gguf: Path, operator_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["trigraph", "export", str(tiny_gguf), "-o", str(tmp_path / "package"), "--reference", "--portable"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code and Manifest.read(tmp_path / "package").portable
