@@ -11,9 +11,11 @@ from typing import Any
 import onnx
 import pytest
 
+from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, Manifest, export
 from trigraph.exporter.graph import IR_VERSION, OPSET
 from trigraph.exporter.manifest import CONTRACT_VERSION, GRAPHS
+from trigraph.models.errors import TrigraphError
 
 PAGE = (Path(__file__).parents[1] / "exporter/CONTRACT.md").read_text(encoding="utf-8")
 TYPES = {"int32": onnx.TensorProto.INT32, "int64": onnx.TensorProto.INT64, "float32": onnx.TensorProto.FLOAT}
@@ -121,6 +123,9 @@ def test_manifest_keys(package: Path) -> None:
     assert keys <= {"contract_version", *Manifest.__dataclass_fields__}
 
 
-def test_library_has_c_linkage(operator_library: Path) -> None:
+def test_library(operator_library: Path) -> None:
     library = ctypes.CDLL(str(operator_library))
     assert library.RegisterCustomOps and library.trigraph_version
+    assert operator_library == library_path("cpu")
+    with pytest.raises(TrigraphError, match=r"operator library \S+trigraph_abacus\.\w+ not found"):
+        library_path("abacus")

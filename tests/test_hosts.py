@@ -162,7 +162,15 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
 
 
 # The CPU library is in the package; its install script would only download what a GPU needs.
-NPM = ("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--prefer-offline")
+NPM = (
+    "install",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--no-package-lock",
+    "--prefer-offline",
+    "--fetch-retries=1",
+)
 UNREACHABLE = {
     "ENOTFOUND",
     "EAI_AGAIN",
