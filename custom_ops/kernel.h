@@ -3,6 +3,7 @@
 // and the value.
 #pragma once
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <exception>
@@ -178,17 +179,26 @@ class Context {
   }
   Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank); }
 
-  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so unequal work
-  // balances.
+  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so unequal work balances.
+  // An exception may not leave a thread of the pool: bodies fail for want of memory only.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) const {
     if (count <= 0) return;
     if (count == 1) return body(int64_t{0});
     struct Shared {
       std::remove_reference_t<Body>* body;
+      std::atomic<bool> failed{false};
     } shared{&body};
-    auto call = [](void* user, size_t i) { (*static_cast<Shared*>(user)->body)(static_cast<int64_t>(i)); };
+    auto call = [](void* user, size_t i) {
+      auto* all = static_cast<Shared*>(user);
+      try {
+        (*all->body)(static_cast<int64_t>(i));
+      } catch (const std::exception&) {
+        all->failed = true;
+      }
+    };
     api_.check(api_->KernelContext_ParallelFor(context_, call, count, count, &shared), "ParallelFor");
+    if (shared.failed) fail("a thread ran out of memory");
   }
 
  private:
