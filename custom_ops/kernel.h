@@ -179,8 +179,8 @@ class Context {
   }
   Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank); }
 
-  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so unequal work balances.
-  // An exception may not leave a thread of the pool: bodies fail for want of memory only.
+  // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so that unequal work
+  // balances. An exception may not leave a thread of the pool; bodies throw for want of memory only.
   template <class Body>
   void parallel_for(int64_t count, Body&& body) const {
     if (count <= 0) return;
