@@ -38,6 +38,15 @@ def instruction_set() -> str:
     return str(library.trigraph_instruction_set().decode())
 
 
+def explain_bus_errors() -> None:
+    """Let this process end with a sentence, not with a bare SIGBUS, when mapped weights are cut short under it.
+
+    For programs: the handler replaces one that a host may have. Windows lets nobody cut a mapped file.
+    """
+    if sys.platform != "win32":
+        ctypes.CDLL(str(library_path("cpu"))).trigraph_explain_bus_errors()
+
+
 @cache
 def library_version() -> str:
     """Version that the operator library reports."""

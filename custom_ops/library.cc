@@ -1,4 +1,9 @@
 // RegisterCustomOps: the entry point that ONNX Runtime calls when a host registers the library.
+#if !defined(_WIN32)
+#include <signal.h>
+#include <unistd.h>
+#endif
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -55,6 +60,21 @@ extern "C" ORT_EXPORT const char* trigraph_instruction_set() {
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
   return set ? set->name : "";
 }
+
+#if !defined(_WIN32)
+// For programs that end with the model: a weight file that somebody cuts short while it is mapped ends the process at
+// the next read, with SIGBUS. From now on with a sentence and status 2.
+extern "C" ORT_EXPORT void trigraph_explain_bus_errors() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    static const char kText[] =
+        "error: the weights were cut short while in use: the model file was written to; complete it and start again\n";
+    if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(3);
+    _exit(2);
+  };
+  sigaction(SIGBUS, &action, nullptr);
+}
+#endif
 
 // For `trigraph bench`: reads a buffer once and returns a checksum; the caller takes the time, on as many threads as it
 // likes.

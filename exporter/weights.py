@@ -159,6 +159,9 @@ def _converted_chunks(tensor: Tensor, new_type: str) -> Iterator[bytes]:
         file.seek(tensor.offset)
         for start in range(0, total, step):
             rows = min(step, total - start)
-            raw = np.frombuffer(file.read(rows * tensor.row_bytes), np.uint8).reshape(rows, tensor.row_bytes)
+            content = file.read(rows * tensor.row_bytes)
+            if len(content) < rows * tensor.row_bytes:
+                raise TrigraphError(f"{tensor.file}: became shorter while it was read; wait until it is complete")
+            raw = np.frombuffer(content, np.uint8).reshape(rows, tensor.row_bytes)
             values = quants.dequantize(raw, GGMLQuantizationType[tensor.type])
             yield quants.quantize(values, GGMLQuantizationType[new_type]).tobytes()

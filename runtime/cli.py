@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from trigraph.custom_ops import explain_bus_errors
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
 from trigraph.models.errors import TrigraphError
@@ -138,6 +139,8 @@ def run(
             options=ExportOptions(mtp=mtp),
             progress=progress,
         )
+    if engine.kernels != "no":
+        explain_bus_errors()
     if verbose:
         _describe_engine(engine, time.perf_counter() - started)
     if text is None:

@@ -12,6 +12,7 @@ from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter,
 from trigraph.runtime.steps import Steps
 from trigraph.runtime.template import ChatTemplate
 from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.weights import MappedWeights
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Engine:
     kernels: str = "no"
     """The instruction set of the operators' kernels; "no" when function bodies run in their place."""
     costs: Costs = field(default_factory=Costs)
+    weights: MappedWeights = field(default_factory=MappedWeights)
 
     @property
     def context(self) -> int:

@@ -105,6 +105,7 @@ class Generation:
 
         `pause`, if given, sees the sequence when it holds the first `pause_at` tokens of the prompt.
         """
+        engine.weights.check()
         if not 1 <= len(prompt) <= engine.context:
             raise TrigraphError(
                 f"the prompt has {len(prompt)} tokens; it must have 1 to {engine.context}, the loaded context"

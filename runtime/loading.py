@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import trigraph.exporter as exporter
@@ -19,11 +20,13 @@ from trigraph.exporter.progress import Progress, silent
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.contract import check_contract
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.memory import explained_shortage
 from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
 from trigraph.runtime.state import State, StateLimits
 from trigraph.runtime.steps import Steps
 from trigraph.runtime.template import ChatTemplate
 from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.weights import MappedWeights
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
@@ -71,15 +74,19 @@ def load(
         no_draft = "off: the model has no MTP head"
     elif not speculation:
         no_draft = "off as asked"
-    draft = graph("draft") if no_draft is None else None
-    steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
+    weights = MappedWeights(manifest.weight_paths(folder))
+    mapped = sum(file.bytes for file in manifest.weight_files)
+    with explained_shortage(f"{folder}: the model", mapped + state.nbytes(), "close other programs"):
+        draft = graph("draft") if no_draft is None else None
+        steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
     tokenizer = _tokenizer(folder, manifest)
     notices, kernels = manifest.notices, "no"
     if library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     else:
         kernels = instruction_set()
-    return Engine(steps, tokenizer, _template(folder, manifest, tokenizer), notices, no_draft, kernels)
+    template = _template(folder, manifest, tokenizer)
+    return Engine(steps, tokenizer, template, notices, no_draft, kernels, weights=weights)
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
@@ -100,7 +107,8 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
     current = json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
     if not _is_current(package, stamp_file, current):
         exporter.export(source, package, options, progress)
-        stamp_file.write_text(current, encoding="utf-8")
+        with suppress(OSError):  # a package without a stamp is made anew the next time
+            stamp_file.write_text(current, encoding="utf-8")
     return package
 
 

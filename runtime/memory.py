@@ -30,13 +30,18 @@ def free_memory() -> int | None:
     return min(bounds, default=None)
 
 
+def is_shortage(error: Exception) -> bool:
+    """Whether an error, of Python or of a library, says that memory could not be had."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS)
+
+
 @contextmanager
 def explained_shortage(what: str, needed: int, remedy: str) -> Iterator[None]:
     """Turns a failed allocation of the block into a TrigraphError: `what` needs `needed` bytes, so many are free."""
     try:
         yield
     except Exception as error:
-        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in _SIGNS):
+        if not is_shortage(error):
             raise
         free = free_memory()
         found = "memory is not enough" if free is None else f"{free / 1e6:,.0f} MB are free"

@@ -17,6 +17,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.memory import is_shortage
 from trigraph.runtime.state import StateBuffer, aligned_zeros
 
 Array = NDArray[Any]
@@ -153,6 +154,8 @@ def open_session(path: Path, weights_folder: Path | None, threads: int, library:
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
+        if is_shortage(error):
+            raise  # no fault of the graph
         raise TrigraphError(
             f"{path}: ONNX Runtime cannot open the graph ({_first_line(error)}); export it again"
         ) from error
