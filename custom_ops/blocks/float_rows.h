@@ -1,57 +1,110 @@
-// Products with float32 activations. A prepared row is the row padded with zeros to whole super-blocks. The order of a
-// sum is fixed: chains of eight vectors, added up one after another in one vector, then its lanes.
+// Float32 activations. The order of a sum is fixed: chains of eight vectors, which add up in order, then the lanes.
 #pragma once
 
-#include "formats.h"
+#include "lanes.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kChain = 8;
 
-inline int64_t supers(int64_t width) { return (width + kSuper - 1) / kSuper; }
+// One chain with each of M activation rows: sum = chain * scale + sum, or chain + sum without a scale.
+template <int M, class Scale>
+TRIGRAPH_INLINE void add_chain(const vf* weight, const char* const* row, int64_t at, Scale&& scaled, vf* sum) {
+  TRIGRAPH_UNROLL
+  for (int i = 0; i < M; ++i) {
+    const auto* x = reinterpret_cast<const float*>(row[i] + at);
+    vf chain = mul(weight[0], load(x));
+    TRIGRAPH_UNROLL
+    for (int v = 1; v < kChain; ++v) chain = fmadd(weight[v], load(x + v * VL), chain);
+    sum[i] = scaled(chain, sum[i]);
+  }
+}
 
+// Weights unpacked to float32 in their own order: F32, F16, BF16, and every type where there is no lane order.
 template <class F>
-struct FloatRows {
-  static int64_t prepared_bytes(int64_t width) { return supers(width) * kSuper * 4; }
+struct TileStep {
+  struct Block {
+    alignas(64) float weight[kSuper];
+  };
+  static constexpr int64_t kPartBytes = kSuper * 4 + 64;  // rows a power of two apart would share sets of the cache
+  static constexpr int64_t kCached = 24;
+
+  static int64_t header_bytes(int64_t) { return 0; }
 
   static void prepare(const float* x, int64_t width, void* prepared) {
-    std::memcpy(prepared, x, static_cast<size_t>(width) * 4);
-    std::memset(static_cast<float*>(prepared) + width, 0, static_cast<size_t>(prepared_bytes(width) - width * 4));
+    each_super(x, width, [prepared](int64_t s, const float* values) {
+      std::memcpy(static_cast<char*>(prepared) + s * kPartBytes, values, kSuper * 4);
+    });
   }
 
-  // One weight row with M activation rows.
+  TRIGRAPH_INLINE static void decode(const uint8_t* row, int64_t width, int64_t super, Block* out) {
+    const int64_t left = width - super * kSuper;
+    if (left < kSuper) std::memset(out->weight, 0, sizeof out->weight);
+    unpack_super<F>(row + super * kSuper / F::kBlock * F::kBytes, static_cast<int>(left < kSuper ? left : kSuper),
+                    out->weight);
+  }
+
   template <int M>
-  static void dot(const uint8_t* w, int64_t width, const void* const* x, float* const* y, int64_t column) {
-    vf sum[M];
-    for (int i = 0; i < M; ++i) sum[i] = zero();
-    alignas(64) float tile[kSuper];
-    for (int64_t start = 0; start < width; start += kSuper) {
-      const int count = static_cast<int>(width - start < kSuper ? width - start : kSuper);
-      if (count < kSuper) std::memset(tile, 0, sizeof tile);
-      unpack_super<F>(w + start / F::kBlock * F::kBytes, count, tile);
-      for (int k = 0; k < kSuper; k += kChain * VL)
-        for (int i = 0; i < M; ++i) {
-          const float* row = static_cast<const float*>(x[i]) + start + k;
-          vf t = mul(load(tile + k), load(row));
-          for (int v = 1; v < kChain; ++v) t = fmadd(load(tile + k + v * VL), load(row + v * VL), t);
-          sum[i] = add(sum[i], t);
-        }
+  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+    for (int start = 0; start < kSuper; start += kChain * VL) {
+      vf weight[kChain];
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < kChain; ++v) weight[v] = load(block.weight + start + v * VL);
+      add_chain<M>(
+          weight, row, at + start * 4, [](vf chain, vf s) { return trigraph::TRIGRAPH_ISA::add(chain, s); }, sum);
     }
-    for (int i = 0; i < M; ++i) y[i][column] = reduce_add(sum[i]);
-  }
-
-  static void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                      float* const* y) {
-    static constexpr decltype(&dot<1>) kDot[] = {dot<1>, dot<2>, dot<3>, dot<4>, dot<5>, dot<6>, dot<7>, dot<8>};
-    for (int64_t j = 0; j < n; ++j)
-      for (int64_t i = 0; i < m; i += 8) kDot[(m - i < 8 ? m - i : 8) - 1](w + j * row_bytes, width, x + i, y + i, j);
-  }
-
-  static void unpack(const uint8_t* w, int64_t width, float* out) {
-    for (int64_t start = 0; start < width; start += kSuper)
-      unpack_super<F>(w + start / F::kBlock * F::kBytes,
-                      static_cast<int>(width - start < kSuper ? width - start : kSuper), out + start);
   }
 };
+
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+// Codes in lanes become floats a byte at a time; a chain meets the scales of its lanes once.
+template <class F>
+struct LaneStep {
+  using Block = LaneBlock;
+  using Layout = typename Lanes<F>::Layout;
+  static constexpr int64_t kPartBytes = (kSuper + kLaneNumbers) * 4;
+  static constexpr int64_t kCached = 24;
+
+  static int64_t header_bytes(int64_t) { return 0; }
+
+  static void prepare(const float* x, int64_t width, void* prepared) {
+    each_super(x, width, [prepared](int64_t s, const float* values) {
+      auto* out = reinterpret_cast<float*>(static_cast<char*>(prepared) + s * kPartBytes);
+      for (int vector = 0; vector < 4 * kGroups; ++vector)
+        for (int byte = 0; byte < 4; ++byte)
+          for (int lane = 0; lane < VL; ++lane)
+            out[(vector * 4 + byte) * VL + lane] = values[Layout::element(vector / 4, vector % 4, lane) + byte];
+      if (F::kMin) lane_sums<F>(values, out, out + kSuper);
+    });
+  }
+
+  TRIGRAPH_INLINE static void decode(const uint8_t* row, int64_t width, int64_t super, Block* out) {
+    decode_lanes<F>(row, width, super, out);
+  }
+
+  template <int M>
+  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+    constexpr int kChains = kSuper / (kChain * VL);
+    TRIGRAPH_UNROLL
+    for (int c = 0; c < kChains; ++c) {
+      vf weight[kChain];
+      expand<F>(block, c, weight);
+      const vf scale = chain_scale(block, c);
+      add_chain<M>(
+          weight, row, at + c * kChain * VL * 4, [scale](vf chain, vf s) { return fmadd(chain, scale, s); }, sum);
+    }
+    if constexpr (F::kMin) {
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i)
+        sum[i] = add_mins<F>(block, reinterpret_cast<const float*>(row[i] + at) + kSuper, sum[i]);
+    }
+  }
+};
+template <class F>
+using FloatStep = LaneStep<F>;
+#else
+template <class F>
+using FloatStep = TileStep<F>;
+#endif
 
 }  // namespace trigraph::TRIGRAPH_ISA

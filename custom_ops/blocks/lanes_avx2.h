@@ -338,7 +338,7 @@ inline __m256i group_dot(const __m256i* weight, const int8_t* code) {
 
 // One number a lane for accumulate: sums of runs as float32 for the types with a min, else -bias * sum of the lane.
 template <class F>
-inline void lane_values(const int8_t* natural, const int8_t* code, int32_t* out) {
+inline void lane_numbers(const int8_t* natural, const int8_t* code, int32_t* out) {
   for (int i = 0; i < 16; ++i) {
     int32_t sum = 0;
     if (F::kMin) {
@@ -354,6 +354,12 @@ inline void lane_values(const int8_t* natural, const int8_t* code, int32_t* out)
   }
 }
 
+template <class F>
+inline vf add_mins(const LaneBlock& w, const float* sums, vf sum) {
+  sum = fmadd(w.minus_min[0], load(sums), sum);
+  return F::kRun == 16 ? fmadd(w.minus_min[1], load(sums + 8), sum) : sum;
+}
+
 // Adds the product of one super-block with one activation row to the row's sums.
 template <class F>
 inline vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane, float scale, vf sum) {
@@ -363,11 +369,33 @@ inline vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane
     second = _mm256_add_epi32(second, _mm256_load_si256(reinterpret_cast<const __m256i*>(lane + 8)));
   }
   vf value = fmadd(_mm256_cvtepi32_ps(second), w.scale[1], mul(_mm256_cvtepi32_ps(first), w.scale[0]));
-  if constexpr (F::kMin) {
-    value = fmadd(w.minus_min[0], load(reinterpret_cast<const float*>(lane)), value);
-    if constexpr (F::kRun == 16) value = fmadd(w.minus_min[1], load(reinterpret_cast<const float*>(lane + 8)), value);
-  }
+  if constexpr (F::kMin) value = add_mins<F>(w, reinterpret_cast<const float*>(lane), value);
   return fmadd(value, splat(scale), sum);
+}
+
+// Eight vectors of codes as float32, one byte of the lanes after another.
+template <class F>
+inline void expand(const LaneBlock& w, int chain, vf* out) {
+  const __m256i first = _mm256_set_epi32(12, 8, 4, 0, 12, 8, 4, 0),
+                none = _mm256_set1_epi32(static_cast<int>(0x80808000));
+  for (int i = 0; i < 8; ++i) {
+    __m256i code = w.code[chain * 2 + i / 4];
+    if constexpr (F::kBias == 128) code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
+    const __m256i byte = _mm256_or_si256(_mm256_add_epi32(first, _mm256_set1_epi32(i % 4)), none);
+    out[i] = _mm256_cvtepi32_ps(_mm256_shuffle_epi8(code, byte));
+    if constexpr (F::kBias != 0) out[i] = sub(out[i], splat(F::kBias));
+  }
+}
+inline vf chain_scale(const LaneBlock& w, int chain) { return w.scale[chain / 2]; }
+
+// Sums of float32 activations of each run.
+template <class F>
+inline void lane_sums(const float* natural, const float*, float* out) {
+  for (int i = 0; i < kSuper / F::kRun; ++i) {
+    vf sum = load(natural + i * F::kRun);
+    for (int k = VL; k < F::kRun; k += VL) sum = add(sum, load(natural + i * F::kRun + k));
+    out[i] = reduce_add(sum);
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -315,13 +315,18 @@ struct Lanes<Q3_K> {
 
 // One number a lane for accumulate: sums of the lane as float32 for the types with a min, else -bias * sum.
 template <class F>
-inline void lane_values(const int8_t*, const int8_t* code, int32_t* out) {
+inline void lane_numbers(const int8_t*, const int8_t* code, int32_t* out) {
   __m512i sum = _mm512_setzero_si512();
   for (int v = 0; v < 4; ++v) sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), _mm512_load_si512(code + 64 * v));
   if (F::kMin)
     _mm512_store_ps(out, _mm512_cvtepi32_ps(sum));
   else
     _mm512_store_si512(out, _mm512_mullo_epi32(sum, _mm512_set1_epi32(-F::kBias)));
+}
+
+template <class F>
+inline vf add_mins(const LaneBlock& w, const float* sums, vf sum) {
+  return fmadd(w.minus_min, load(sums), sum);
 }
 
 // Adds the product of one super-block with one activation row to the row's sums. `lane` holds -bias * sum for the types
@@ -331,8 +336,29 @@ inline vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane
   __m512i dot = F::kMin ? _mm512_setzero_si512() : _mm512_load_si512(lane);
   for (int v = 0; v < 4; ++v) dot = _mm512_dpbusd_epi32(dot, w.code[v], _mm512_load_si512(code + 64 * v));
   vf value = mul(_mm512_cvtepi32_ps(dot), w.scale);
-  if (F::kMin) value = fmadd(w.minus_min, load(reinterpret_cast<const float*>(lane)), value);
+  if (F::kMin) value = add_mins<F>(w, reinterpret_cast<const float*>(lane), value);
   return fmadd(value, splat(scale), sum);
+}
+
+// Eight vectors of codes as float32, one byte of the lanes after another. A byte in the last place of 2^23 is that
+// number plus 2^23: no conversion is needed.
+template <class F>
+inline void expand(const LaneBlock& w, int chain, vf* out) {
+  const __m512i base = _mm512_set1_epi32(0x4b000000), first = _mm512_set4_epi32(12, 8, 4, 0);
+  for (int i = 0; i < 8; ++i) {
+    const __m512i byte = _mm512_add_epi32(first, _mm512_set1_epi32(i % 4));
+    const __m512i lifted = _mm512_mask_shuffle_epi8(base, 0x1111111111111111, w.code[chain * 2 + i / 4], byte);
+    out[i] = sub(_mm512_castsi512_ps(lifted), splat(8388608.0f + F::kBias));
+  }
+}
+inline vf chain_scale(const LaneBlock& w, int) { return w.scale; }
+
+// Sums of float32 activations in each lane.
+template <class F>
+inline void lane_sums(const float*, const float* lanes, float* out) {
+  vf sum = load(lanes);
+  for (int v = 1; v < kSuper / VL; ++v) sum = add(sum, load(lanes + v * VL));
+  store(out, sum);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

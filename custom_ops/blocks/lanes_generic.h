@@ -22,7 +22,7 @@ struct Lanes {
 
 // Sums of runs as float32, for the types with a min.
 template <class F>
-inline void lane_values(const int8_t* natural, const int8_t*, int32_t* out) {
+inline void lane_numbers(const int8_t* natural, const int8_t*, int32_t* out) {
   for (int i = 0; i < kSuper / F::kRun; ++i) {
     int32_t sum = 0;
     for (int k = 0; k < F::kRun; ++k) sum += natural[i * F::kRun + k];

@@ -31,7 +31,7 @@ def quantise_activations(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDAr
     padded = np.zeros((rows, blocks * SUPER_BLOCK), np.float32)
     padded[:, :width] = x
     values = padded.reshape(rows, blocks, SUPER_BLOCK)
-    finite = np.isfinite(values).all(axis=-1)
+    finite = np.asarray(np.isfinite(values).all(axis=-1))
     values = np.where(finite[..., None], values, np.float32(0))
     largest = np.abs(values).max(axis=-1)
     usable = largest > np.float32(1e-36)

@@ -1,22 +1,12 @@
 #include "row_kernel.h"
 
-#include "int8_rows.h"
-
 namespace trigraph::TRIGRAPH_ISA {
-namespace {
 
-template <class F, template <class> class Rows>
-constexpr RowKernel kernel() {
-  return {F::kName,         F::kDType,        F::kBlock,           F::kBytes, Rows<F>::prepared_bytes,
-          Rows<F>::prepare, Rows<F>::product, FloatRows<F>::unpack};
-}
-template <template <class> class Rows, class... F>
-struct Table {
-  static constexpr RowKernel kernels[] = {kernel<F, Rows>()...};
-};
-#define TRIGRAPH_BLOCK_TYPES Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
-using Float32 = Table<FloatRows, F32, F16, BF16, TRIGRAPH_BLOCK_TYPES>;
-using Int8 = Table<Int8Rows, TRIGRAPH_BLOCK_TYPES>;
+// nullptr: no kernel of that kind. Each kind is its own unit of compilation.
+const RowKernel* find_float_kernel(const std::string& type);
+const RowKernel* find_int8_kernel(const std::string& type);
+
+namespace {
 
 const char* name(DType type) {
   switch (type) {
@@ -38,11 +28,9 @@ const char* name(DType type) {
 const RowKernel& row_kernel(const std::string& type, const std::string& activations) {
   if (activations != "float32" && activations != "int8")
     fail("attribute activations is \"%s\", expected float32 or int8", activations.c_str());
-  if (activations == "int8")
-    for (const RowKernel& kernel : Int8::kernels)
-      if (type == kernel.type) return kernel;
-  for (const RowKernel& kernel : Float32::kernels)
-    if (type == kernel.type) return kernel;
+  const RowKernel* kernel = activations == "int8" ? find_int8_kernel(type) : nullptr;
+  if (!kernel) kernel = find_float_kernel(type);
+  if (kernel) return *kernel;
   fail(
       "type \"%s\" has no kernel, expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
       "IQ4_NL or IQ4_XS",

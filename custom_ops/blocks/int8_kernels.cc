@@ -1,0 +1,9 @@
+#include "int8_rows.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+const RowKernel* find_int8_kernel(const std::string& type) {
+  return Kernels<Int8Step, TRIGRAPH_BLOCK_TYPES>::find(type);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
