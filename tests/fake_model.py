@@ -97,7 +97,7 @@ class FakeGraph:
         if self.name != "verify":
             inputs["prev_hidden"] = np.full((tokens if draft else sequences, HIDDEN), np.nan, np.float32)
         rows = tokens if self.name == "verify" else sequences
-        outputs = {"tokens": np.zeros(rows, np.int64), "hidden": np.zeros((rows, HIDDEN), np.float32)}
+        outputs: dict[str, Any] = {"tokens": np.zeros(rows, np.int64), "hidden": np.zeros((rows, HIDDEN), np.float32)}
         if draft:
             outputs["probability"] = np.zeros(rows, np.float32)
         else:

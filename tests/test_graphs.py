@@ -158,7 +158,7 @@ def test_prefill_in_chunks(tmp_path: Path, architecture: Architecture) -> None:
 
 
 def random_tokens(path: Path, count: int) -> list[int]:
-    return np.random.default_rng(3).integers(0, open_model(path).config.vocab, count).tolist()
+    return [int(token) for token in np.random.default_rng(3).integers(0, open_model(path).config.vocab, count)]
 
 
 def compare_with_transformers(path: Path, tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def compare_with_transformers(path: Path, tmp_path: Path) -> None:
     head, start = new_head(mtp), len(tokens)
     head(np.array(tokens), np.concatenate([np.zeros_like(their_hidden[:1]), their_hidden[:-1]]))
     token, previous = [7], their_hidden[-1:]
-    drafts, probabilities, hidden = chain(steps, tokens, token[0], 4)
+    drafts, probabilities, hiddens = chain(steps, tokens, token[0], 4)
     for step, draft in enumerate(drafts):
         previous, logits = head(np.array(token), previous, start + step)
-        np.testing.assert_allclose(hidden[step], previous[0], rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(hiddens[step], previous[0], rtol=0, atol=TOLERANCE)
         np.testing.assert_allclose(probabilities[step], _softmax(logits).max(), rtol=0, atol=TOLERANCE)
         assert draft == logits[0].argmax()
         token = [draft]

@@ -52,7 +52,7 @@ def engine(request: pytest.FixtureRequest, packages: Packages, threads: int) -> 
 
 
 def tokens(engine: Engine, count: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, engine.steps.vocab, count).tolist()
+    return [int(token) for token in np.random.default_rng(seed).integers(0, engine.steps.vocab, count)]
 
 
 def started(engine: Engine, prompt: list[int]) -> Sequence:

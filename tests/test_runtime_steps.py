@@ -18,7 +18,7 @@ def make(draft: bool = True) -> FakeModel:
 
 
 def text(length: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCAB, length).tolist()
+    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, length)]
 
 
 def free(steps: Steps) -> tuple[int, int]:
