@@ -43,8 +43,9 @@ def explain_bus_errors() -> None:
 
     For programs: the handler replaces one that a host may have. Windows lets nobody cut a mapped file.
     """
-    if sys.platform != "win32":
-        ctypes.CDLL(str(library_path("cpu"))).trigraph_explain_bus_errors()
+    # Absent on Windows, and in a library of an earlier patch version.
+    if explain := getattr(ctypes.CDLL(str(library_path("cpu"))), "trigraph_explain_bus_errors", None):
+        explain()
 
 
 @cache

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -323,6 +325,14 @@ def _describe_engine(engine: Engine, seconds: float) -> None:
     )
 
 
+def _discard_output() -> None:
+    """Lets go of what stdout still holds: writing that at exit would fail once more."""
+    with suppress(OSError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+
+
 def main() -> NoReturn:
     """Runs the command line. What the user can put right ends with one line on stderr and status 2, Ctrl-C with 130."""
     if hasattr(sys.stdout, "reconfigure"):
@@ -336,6 +346,10 @@ def main() -> NoReturn:
         # No message: a command without arguments has shown its help.
         if error.format_message():
             say(f"error: {error.format_message()}")
+        status = _USER_ERROR
+    except OSError as error:  # of stdout: all others have been explained
+        say(f"error: the output cannot be written: {error.strerror or error}")
+        _discard_output()
         status = _USER_ERROR
     except (KeyboardInterrupt, typer.Abort):
         status = _INTERRUPTED
