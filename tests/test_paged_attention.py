@@ -175,6 +175,30 @@ def test_verify_rows_equal_single_rows(isa: str, heads: Heads, threads: int) -> 
             assert same_bits(attention(verify), np.concatenate(alone[:k])), (past, k)
 
 
+def test_rows_that_a_split_holds_nothing_for(isa: str) -> None:
+    """All scores lie below 0, which a softmax over no entries must not be taken for."""
+    heads = Heads(group=2)
+    step = make_step(heads, [8], [251])  # the first five rows end with the first split
+    width = heads.width
+    step.q_gate.reshape(8, -1, 2 * width)[..., :width] = -1
+    for array in (step.k, step.past_key, step.q_norm, step.k_norm):
+        np.abs(array, out=array)
+    attention = Attention(heads)
+    cache = attention.write(step)
+    together = attention.attend(step, *cache)
+    for row in range(8):
+        assert same_bits(attention.attend(step.part(0, row, 1), *cache)[0], together[row]), row
+
+
+def test_large_scores(isa: str) -> None:
+    heads = Heads(width=64, group=3, dtype=np.float32)
+    step = make_step(heads, [3, 70], [600, 1])
+    step.q_norm *= 100  # scores of thousands, far above where exp ends
+    key, value = Attention(heads).write(step)
+    wanted = paged_attention(*step.attend(key, value), **heads.attributes)
+    assert_close(Attention(heads).attend(step, key, value), wanted, 2e-3)
+
+
 def test_prefill_rows_equal_single_rows(isa: str) -> None:
     heads = Heads(width=64, group=6)
     attention = Attention(heads, threads=2)
