@@ -14,20 +14,29 @@ _SIGNS = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot al
 
 def free_memory() -> int | None:
     """Bytes that this process may still take, by the system's memory and its own limit; None if nothing tells."""
-    bounds = []
+    return min((size for size in (_available(), _left_of_limit()) if size is not None), default=None)
+
+
+def _available() -> int | None:
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                bounds.append(int(line.split()[1]) * 1024)
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _left_of_limit() -> int | None:
+    """What a limit of address space leaves."""
+    try:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            bounds.append(max(0, limit - used))
-    except (OSError, ImportError):
-        pass
-    return min(bounds, default=None)
+        if limit == resource.RLIM_INFINITY:
+            return None
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        return None
+    return max(0, limit - pages * resource.getpagesize())
 
 
 def is_shortage(error: Exception) -> bool:

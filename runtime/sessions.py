@@ -129,7 +129,7 @@ def session_options(threads: int, weights_folder: Path | None, library: Path | N
     With `weights_folder` the graph must be given as bytes; its weights are looked for there.
     """
     options = ort.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, and told once
     if library is not None:
         options.register_custom_ops_library(str(library))
     # A pool of threads for each session that spins only while the session runs: within 3 % of one shared pool for steps
