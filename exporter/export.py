@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from trigraph.models.model import Model, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
 
 ACTIVATIONS = ("float32", "int8")
+DRAFT_VOCAB = 65536
+"""Token ids that a draft chooses from: low ids are the frequent merges, and a draft reads a row of weights for each."""
 _SIDE_HEADER_BYTES = 1 << 16
 
 
@@ -37,15 +39,20 @@ class ExportOptions:
     max_context: int | None = None
     """Most positions of a sequence; the model's context length unless given."""
     draft_vocab: int | None = None
-    """Draft only among the first so many token ids; all of them unless given."""
+    """Draft only among the first so many token ids; DRAFT_VOCAB unless given."""
     kv_type: str = "f16"
     """"f16" or "f32"."""
-    activations: str = "float32"
-    """How block matrix products hold activations: "float32" or "int8"."""
+    activations: str | None = None
+    """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
     portable: bool = False
     """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
+
+    @property
+    def activation_kind(self) -> str:
+        """The kind of activations that the graphs will have."""
+        return "float32" if self.portable else self.activations or "int8"
 
 
 def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = silent) -> Manifest:
@@ -61,12 +68,13 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     notices: tuple[str, ...] = ()
     if options.portable:
         notices = memory_notice(model)
-        if options.activations != "float32":
+        if options.activations not in (None, "float32"):
             notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
-            options = replace(options, activations="float32")
     files = _weight_files(model)
     check_target(out, list(files), referenced=options.weights == "reference")
-    draft_vocab = (options.draft_vocab or model.config.vocab) if model.config.mtp_layers else None
+    draft_vocab = None
+    if model.config.mtp_layers:
+        draft_vocab = options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)
 
     placement = locate(list(files), out, options.weights)
     metadata = model.file.metadata
@@ -96,7 +104,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
             page_size=PAGE_SIZE,
             draft_vocab=draft_vocab,
             kv_type=options.kv_type,
-            activations=options.activations,
+            activations=options.activation_kind,
             portable=options.portable,
             notices=notices + weights.notices(),
         )
@@ -114,7 +122,7 @@ def _write_graphs(
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
         graph = GraphBuilder(name)
-        build(Network(graph, config, weights, state, options.activations))
+        build(Network(graph, config, weights, state, options.activation_kind))
         proto = graph.proto()
         if options.portable:
             add_bodies(proto)
@@ -131,7 +139,7 @@ def _weight_files(model: Model) -> dict[Path, int]:
 def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
-        ("activations", options.activations, ACTIVATIONS),
+        ("activations", options.activation_kind, ACTIVATIONS),
         ("weights", options.weights, MODES),
     ):
         if value not in known:

@@ -175,11 +175,14 @@ def export(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, if the model's own has none.")] = None,
     max_context: Annotated[int | None, typer.Option(help="Most tokens of a text (default: the model's)")] = None,
-    draft_vocab: Annotated[int | None, typer.Option(help="Draft only among the first so many token ids.")] = None,
+    draft_vocab: Annotated[
+        int | None, typer.Option(help="Draft only among the first so many ids (default: 65536)")
+    ] = None,
     kv_type: Annotated[str, typer.Option(help="f16 or f32.")] = "f16",
-    activations: Annotated[str, typer.Option(help="float32 or int8, in products with block-quantised weights.")] = (
-        ExportOptions().activations
-    ),
+    activations: Annotated[
+        str | None,
+        typer.Option(help="float32 or int8, in products with block-quantised weights (default: int8, the faster one)"),
+    ] = None,
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF instead of hard-linking it.")
     ] = False,
@@ -259,7 +262,7 @@ def bench(
     ] = None,
     contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
     sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
-    activations: Annotated[str, typer.Option(help="For a MODEL.gguf: float32 or int8.")] = ExportOptions().activations,
+    activations: Annotated[str | None, typer.Option(help="For a MODEL.gguf: float32 or int8.")] = None,
     versus: Annotated[str | None, typer.Option(help="llama.cpp: time it too, on the same file, in turns.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,

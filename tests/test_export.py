@@ -88,7 +88,7 @@ def contract(config: ModelConfig, kv: str, graph: str) -> tuple[Interface, Inter
 def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     source = write_random(folder / "model.gguf", request.param, preset="nano")
-    export(source, folder / "package", ExportOptions(kv_type="f32"))
+    export(source, folder / "package", ExportOptions(kv_type="f32", activations="float32"))
     return folder / "package"
 
 
@@ -100,7 +100,7 @@ def load(package: Path, name: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_contract(architecture: Architecture, kv_type: str, tmp_path: Path) -> None:
     source = write_random(tmp_path / "model.gguf", architecture, preset="nano")
-    manifest = export(source, tmp_path / "package", ExportOptions(kv_type=kv_type))
+    manifest = export(source, tmp_path / "package", ExportOptions(kv_type=kv_type, activations="float32"))
     kv = {"f16": "float16", "f32": "float32"}[kv_type]
     listed: dict[str, Interface] = {"prefill": {}, "draft": {}, "verify": {}}
     for tensor in manifest.state:
@@ -298,7 +298,7 @@ def write_case(case: str, folder: Path) -> Model:
         )
     else:
         write_random(path, case, preset="nano")  # type: ignore[arg-type]
-    export(path, folder / "package", ExportOptions(kv_type="f32", mtp=mtp))
+    export(path, folder / "package", ExportOptions(kv_type="f32", activations="float32", mtp=mtp))
     return open_model(path, mtp)
 
 
@@ -370,7 +370,7 @@ def test_against_the_specification(case: str, tmp_path: Path, operator_library: 
 def test_without_a_head_runs(tmp_path: Path, operator_library: Path) -> None:
     """`prev_hidden` stays an input of a prefill that has no use for it."""
     source = write_random(tmp_path / "model.gguf", "qwen35moe", preset="nano", mtp=False)
-    export(source, tmp_path / "package", ExportOptions(kv_type="f16"))
+    export(source, tmp_path / "package", ExportOptions(kv_type="f16", activations="float32"))
     model, host = open_model(source), Host(tmp_path / "package", operator_library)
     ids = np.arange(9)
     one: dict[str, Any] = {"page_table": [[0]], "past_lens": [0], "accepted": [0], "slots_in": [0], "slots_out": [0]}
@@ -392,7 +392,7 @@ def test_draft_among_the_first_tokens(tmp_path: Path, operator_library: Path) ->
     }
     _, logits = Reference(model).mtp([5, 6, 7], np.asarray(inputs["prev_hidden"]))
     for vocab in (1, 50, model.config.vocab):
-        export(source, tmp_path / "package", ExportOptions(kv_type="f32", draft_vocab=vocab))
+        export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32", draft_vocab=vocab))
         out = Host(tmp_path / "package", operator_library).run("draft", **inputs)
         among = np.exp(logits[-1, :vocab])
         assert out["tokens"][0] == among.argmax()

@@ -33,7 +33,7 @@ class Package:
         model = folder / "source" / source.name
         model.parent.mkdir()
         shutil.copy(source, model)
-        export(model, folder / "exported", ExportOptions(weights="copy", portable=portable))
+        export(model, folder / "exported", ExportOptions(weights="copy", portable=portable, activations="float32"))
         shutil.rmtree(model.parent)
         self.path = folder / "elsewhere" / "package"
         self.path.parent.mkdir()

@@ -123,7 +123,7 @@ def test_bodies_agree_with_kernels(
 ) -> None:
     """Prefill, drafts, verifies with random accept histories, forks: results and state after every step."""
     path = source(model, tmp_path, tiny_gguf)
-    export(path, tmp_path / "kernels", ExportOptions(kv_type="f32", weights="reference"))
+    export(path, tmp_path / "kernels", ExportOptions(kv_type="f32", weights="reference", activations="float32"))
     manifest = export(path, tmp_path / "portable", ExportOptions(kv_type="f32", weights="reference", portable=True))
     assert manifest.portable and not manifest.notices
     kernels = load(tmp_path / "kernels", threads=2, context=256, sequences=4)
@@ -139,7 +139,11 @@ def test_half_precision_keys_and_values(
 ) -> None:
     """A float32 rounding error may move a key to the next half: one part in 2048."""
     for portable in (False, True):
-        export(tiny_gguf, tmp_path / str(portable), ExportOptions(weights="reference", portable=portable))
+        export(
+            tiny_gguf,
+            tmp_path / str(portable),
+            ExportOptions(weights="reference", portable=portable, activations="float32"),
+        )
     kernels = load(tmp_path / "False", threads=2, context=256, sequences=4)
     bodies = without_library(tmp_path / "True", threads=2, context=256, sequences=4)
     for found, wanted in zip(Script(bodies.steps).run(), Script(kernels.steps).run(), strict=True):
@@ -150,7 +154,11 @@ def test_half_precision_keys_and_values(
 def test_the_library_is_used_where_it_is(tmp_path: Path, tiny_gguf: Path, operator_library: Path) -> None:
     """With the library a portable package gives a kernel package's bits, on one buffer for each state tensor."""
     for portable in (False, True):
-        export(tiny_gguf, tmp_path / str(portable), ExportOptions(weights="reference", portable=portable))
+        export(
+            tiny_gguf,
+            tmp_path / str(portable),
+            ExportOptions(weights="reference", portable=portable, activations="float32"),
+        )
     both = [load(tmp_path / name, threads=2, context=256, sequences=4) for name in ("True", "False")]
     assert both[0].kernels == both[1].kernels and both[0].steps.state.nbytes() == both[1].steps.state.nbytes()
     for found, wanted in zip(*(Script(engine.steps).run() for engine in both), strict=True):
