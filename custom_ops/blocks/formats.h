@@ -289,7 +289,11 @@ inline void unpack_super<F32>(const uint8_t* p, int count, float* out) {
 template <>
 inline void unpack_super<F16>(const uint8_t* p, int count, float* out) {
   int i = 0;
-  for (; i + VL <= count; i += VL) store(out + i, load_f16(reinterpret_cast<const uint16_t*>(p) + i));
+  for (; i + VL <= count; i += VL) {
+    uint16_t h[VL];
+    std::memcpy(h, p + 2 * i, sizeof h);
+    store(out + i, load_f16(h));
+  }
   for (; i < count; ++i) out[i] = read_half(p + 2 * i);
 }
 template <>

@@ -1,0 +1,189 @@
+"""BlockMatMul against its NumPy reference, and the law that a row's bits depend on that row alone."""
+
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from operators import Operator, same_bits
+from test_blocks import HALVES
+
+from trigraph.custom_ops.block_matmul.reference import block_matmul
+from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
+from trigraph.models.synth.blocks import random_weights
+
+STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+TYPES = [*STORED, *HALVES]
+BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
+
+
+def weights(type: str, rows: int, width: int, seed: int = 0) -> NDArray[Any]:
+    """[rows, width] random weights as stored (BF16 as its bits)."""
+    pieces = random_weights(type, rows * width, width**-0.5, np.random.PCG64DXSM(seed))
+    stored = np.concatenate([piece.reshape(-1) for piece in pieces])
+    return stored.view(STORED.get(type, np.uint8)).reshape(rows, -1)
+
+
+def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
+    """Rows of different magnitudes, with a few outliers."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, width)) * np.exp(rng.normal(size=(rows, 1)))
+    x[:, rng.integers(0, width)] *= 20
+    return x.astype(np.float32)
+
+
+class MatMul:
+    """The operator for one type; BF16 bits travel as the harness wants them."""
+
+    def __init__(self, type: str, kind: str = "float32", threads: int = 1) -> None:
+        self.type = type
+        example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
+        inputs = [np.zeros((1, 1), np.float32), example]
+        self.operator = Operator(
+            "BlockMatMul", inputs, [np.float32], {"type": type, "activations": kind}, threads=threads
+        )
+
+    def tensor(self, weight: NDArray[Any]) -> Any:
+        return ("bf16", weight) if self.type == "BF16" else weight
+
+    def __call__(self, x: NDArray[np.float32], weight: NDArray[Any]) -> NDArray[np.float32]:
+        shape = (len(x), len(weight))
+        return np.asarray(self.operator(x, self.tensor(weight), output_shapes=[shape])[0])
+
+
+def widths(type: str) -> tuple[int, ...]:
+    return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", TYPES)
+def test_against_reference(isa: str, type: str, kind: str) -> None:
+    matmul = MatMul(type, kind, threads=2)
+    for width in widths(type):
+        for tokens, rows in ((1, 65), (3, 63), (63, 1), (65, 3)):
+            weight, x = weights(type, rows, width), activations(tokens, width)
+            expected = block_matmul(x, weight, type, kind)
+            # Rounding of float32 sums, relative to what is added up; a min is added up on its own.
+            bound = 4e-6 * np.abs(x).sum(axis=1, keepdims=True) * np.abs(unpack(weight, type)).max()
+            assert (np.abs(matmul(x, weight) - expected) <= bound).all(), (width, tokens, rows)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", TYPES)
+def test_bits_depend_on_one_row_and_one_weight_row(isa: str, type: str, kind: str) -> None:
+    width = 1027 if BLOCK[type] == 1 else 1024 + BLOCK[type]
+    weight, x = weights(type, 70, width), activations(65, width)
+    one, two = MatMul(type, kind), MatMul(type, kind, threads=2)
+    whole = one(x, weight)
+    assert same_bits(two(x, weight), whole)
+    for count in (*range(1, 9), 16, 17):
+        for matmul in (one, two):
+            assert same_bits(matmul(x[count : 2 * count], weight), whole[count : 2 * count]), count
+    for rows in (1, 15, 16, 17):
+        assert same_bits(one(x[:5], weight[3 : 3 + rows]), np.ascontiguousarray(whole[:5, 3 : 3 + rows])), rows
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K", "Q6_K"])
+def test_bits_of_wide_rows(isa: str, type: str, kind: str) -> None:
+    """Wide activations are worked on in panels when there are several rows."""
+    weight, x = weights(type, 35, 17408), activations(9, 17408)
+    matmul = MatMul(type, kind)
+    whole = matmul(x, weight)
+    for first, count in ((0, 1), (0, 2), (1, 3), (2, 5), (0, 8), (8, 1)):
+        assert same_bits(matmul(x[first : first + count], weight), whole[first : first + count]), count
+    expected = block_matmul(x, weight, type, kind)
+    assert np.abs(whole - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+def test_many_tiles(isa: str) -> None:
+    weight, x = weights("Q4_K", 2600, 2048), activations(33, 2048)
+    expected = block_matmul(x, weight, "Q4_K", "int8")
+    results = [MatMul("Q4_K", "int8", threads)(x, weight) for threads in (1, 2)]
+    assert same_bits(results[0], results[1])
+    assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("type", HALVES)
+def test_integer_sums_are_exact(isa: str, type: str) -> None:
+    """Integer activations up to 127 are their own codes, and scales of one make every sum an integer below 2^24."""
+    width = max(256, BLOCK[type])
+    rng = np.random.default_rng(1)
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
+    raw = rng.integers(0, 256, (64, width // BLOCK[type], size), dtype=np.uint8)
+    raw[:2] = np.array([0, 255], np.uint8)[:, None, None]  # the extreme codes
+    for offset in HALVES[type]:
+        raw[..., offset : offset + 2] = np.float16(1).reshape(1).view(np.uint8)
+    weight = raw.reshape(64, -1)
+    x = rng.integers(-127, 128, (9, width)).astype(np.float32)
+    x[0], x[1], x[2:, 0] = 127, -127, 127
+    expected = x.astype(np.float64) @ unpack(weight, type).astype(np.float64).T
+    exact = np.abs(x).astype(np.float64) @ np.abs(unpack(weight, type)).astype(np.float64).T < 1 << 23
+    y = MatMul(type, "int8")(x, weight)
+    assert exact.any() and np.array_equal(y[exact], expected[exact])
+    assert np.allclose(y, expected, rtol=1e-6, atol=1)
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K"])
+def test_odd_alignment(isa: str, type: str) -> None:
+    weight, x = weights(type, 37, 512), activations(3, 512)
+    buffer = np.zeros(weight.nbytes + 1, np.uint8)
+    buffer[1:] = weight.view(np.uint8).reshape(-1)
+    odd = buffer[1:].view(weight.dtype).reshape(weight.shape)
+    assert odd.ctypes.data % 2 == 1
+    for kind in ("float32", "int8"):
+        matmul = MatMul(type, kind)
+        assert same_bits(matmul(x, odd), matmul(x, weight))
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_not_a_number_stays_in_its_row(isa: str, kind: str) -> None:
+    weight, x = weights("Q4_K", 20, 512), activations(4, 512)
+    matmul = MatMul("Q4_K", kind)
+    clean = matmul(x, weight)
+    x[1, 300], x[2, 7] = np.nan, np.inf
+    y = matmul(x, weight)
+    assert np.isnan(y[1]).all() and not np.isfinite(y[2]).any()
+    assert same_bits(y[[0, 3]], clean[[0, 3]])
+
+
+def test_tiny_and_zero_activations(isa: str) -> None:
+    weight = weights("Q8_0", 5, 256)
+    x = np.zeros((3, 256), np.float32)
+    x[1], x[2] = 1e-38, 1e-30
+    y = MatMul("Q8_0", "int8")(x, weight)
+    codes, scales = quantise_activations(x)
+    assert not y[:2].any() and codes[2].all() and np.isfinite(scales).all()
+    assert np.allclose(y[2], block_matmul(x, weight, "Q8_0", "int8")[2], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(0, 5), (3, 0), (0, 0)])
+def test_empty(isa: str, tokens: int, rows: int) -> None:
+    weight = np.zeros((rows, 144), np.uint8)
+    assert MatMul("Q4_K")(np.zeros((tokens, 256), np.float32), weight).shape == (tokens, rows)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "type", "message"),
+    [
+        ((256,), (5, 144), "Q4_K", r"x has shape \[256\]"),
+        ((1, 256), (5, 2, 144), "Q4_K", "weight has 3 dimensions"),
+        ((1, 256), (144,), "Q4_K", "weight has 1 dimensions"),
+        ((1, 256), (5, 143), "Q4_K", "weight has rows of 143 bytes, expected 144"),
+        ((1, 512), (5, 144), "Q4_K", "weight has rows of 144 bytes, expected 288"),
+        ((1, 128), (5, 72), "Q4_K", "width 128 is no multiple of the 256"),
+        ((1, 256), (5, 256), "F16", "weight holds uint8, expected float16"),
+        ((1, 256), (5, 256), "Q7_K", 'type "Q7_K" has no kernel'),
+    ],
+)
+def test_errors(x: tuple[int, ...], weight: tuple[int, ...], type: str, message: str) -> None:
+    inputs = [np.zeros(x, np.float32), np.zeros(weight, np.uint8)]
+    with pytest.raises(Exception, match=message):
+        Operator("BlockMatMul", inputs, [np.float32], {"type": type})(*inputs)
+
+
+def test_unknown_activations() -> None:
+    inputs = [np.zeros((1, 256), np.float32), np.zeros((1, 144), np.uint8)]
+    with pytest.raises(Exception, match='activations is "int4"'):
+        Operator("BlockMatMul", inputs, [np.float32], {"type": "Q4_K", "activations": "int4"})

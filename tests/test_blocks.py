@@ -1,0 +1,82 @@
+"""Unpacking of block types to the bit on every instruction set, and the quantisation of activations."""
+
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from operators import Operator, same_bits
+
+from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
+
+# Byte offsets of the half-precision fields of a block.
+HALVES = {
+    "Q8_0": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
+SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
+
+
+def random_blocks(type: str, rows: int, blocks: int, seed: int) -> NDArray[np.uint8]:
+    """Rows of random bits whose halves are finite: zeros, subnormals, extremes and ordinary numbers."""
+    rng = np.random.default_rng(seed)
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
+    raw = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
+    for offset in HALVES[type]:
+        halves = SPECIAL[rng.integers(0, len(SPECIAL), (rows, blocks, 1))]
+        raw[..., offset : offset + 2] = halves.view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+def gather_all(type: str, table: Any) -> NDArray[np.float32]:
+    operator = Operator("BlockGather", [np.zeros(1, np.int64), table], [np.float32], {"type": type})
+    rows = len(table[1] if isinstance(table, tuple) else table)
+    return np.asarray(operator(np.arange(rows), table)[0])
+
+
+@pytest.mark.parametrize("type", HALVES)
+def test_unpack_is_exact(isa: str, type: str) -> None:
+    for blocks, seed in ((1, 0), (9, 1)):
+        table = random_blocks(type, 63, blocks, seed)
+        expected = gguf.quants.dequantize(table, gguf.GGMLQuantizationType[type])
+        assert same_bits(gather_all(type, table), expected)
+        assert same_bits(unpack(table, type), expected)
+
+
+def test_unpack_plain_types(isa: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)[:, :255]
+    halves = bits.view(np.float16)
+    finite = np.isfinite(halves)
+    assert np.array_equal(gather_all("F16", halves)[finite], halves.astype(np.float32)[finite])
+    assert same_bits(gather_all("BF16", ("bf16", bits)), (bits.astype(np.uint32) << 16).view(np.float32))
+    floats = np.random.default_rng(2).normal(size=(3, 77)).astype(np.float32)
+    assert same_bits(gather_all("F32", floats), floats)
+
+
+def test_quantised_activations_are_near() -> None:
+    x = np.random.default_rng(3).normal(size=(5, 3 * SUPER_BLOCK + 32)).astype(np.float32)
+    codes, scales = quantise_activations(x)
+    assert codes.shape == (5, 4, SUPER_BLOCK) and scales.shape == (5, 4)
+    restored = (codes * scales[..., None]).reshape(5, -1)[:, : x.shape[1]]
+    step = np.repeat(scales, SUPER_BLOCK, axis=1)[:, : x.shape[1]]
+    assert (np.abs(restored - x) <= 0.5001 * step).all()
+    assert (np.abs(codes).max(axis=-1) == 127).all()
+
+
+def test_quantised_activations_of_special_values() -> None:
+    x = np.zeros((4, SUPER_BLOCK), np.float32)
+    x[1, 3], x[2, 5], x[3, 7] = np.nan, np.inf, 1e-38
+    codes, scales = quantise_activations(x)
+    assert not codes.any()
+    assert np.array_equal(scales[:, 0], np.array([0, np.nan, np.nan, 0], np.float32), equal_nan=True)
