@@ -239,7 +239,9 @@ def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
 def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
-    command = "from trigraph.runtime.cli import main; main()"
+    # A shell that starts the tests in the background makes its children ignore SIGINT.
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = handler + "from trigraph.runtime.cli import main; main()"
     arguments = ["run", str(package), "-p", "And", "--ignore-eos", "--temp", "1.5", "-t", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
