@@ -31,9 +31,18 @@ def library_path(provider: str = "cpu") -> Path:
 
 
 @cache
+def _library() -> ctypes.CDLL:
+    path = library_path("cpu")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise TrigraphError(f"{path}: the operator library does not load ({error}); reinstall trigraph") from error
+
+
+@cache
 def instruction_set() -> str:
     """Name of the instruction set whose kernels run on this machine: avx512, avx2, neon or portable."""
-    library = ctypes.CDLL(str(library_path("cpu")))
+    library = _library()
     library.trigraph_instruction_set.restype = ctypes.c_char_p
     return str(library.trigraph_instruction_set().decode())
 
@@ -44,13 +53,13 @@ def explain_bus_errors() -> None:
     For programs: the handler replaces one that a host may have. Windows lets nobody cut a mapped file.
     """
     # Absent on Windows, and in a library of an earlier patch version.
-    if explain := getattr(ctypes.CDLL(str(library_path("cpu"))), "trigraph_explain_bus_errors", None):
+    if explain := getattr(_library(), "trigraph_explain_bus_errors", None):
         explain()
 
 
 @cache
 def library_version() -> str:
     """Version that the operator library reports."""
-    library = ctypes.CDLL(str(library_path("cpu")))
+    library = _library()
     library.trigraph_version.restype = ctypes.c_char_p
     return str(library.trigraph_version().decode())

@@ -350,8 +350,8 @@ def main() -> NoReturn:
         if error.format_message():
             say(f"error: {error.format_message()}")
         status = _USER_ERROR
-    except OSError as error:  # of stdout: all others have been explained
-        say(f"error: the output cannot be written: {error.strerror or error}")
+    except OSError as error:  # of stdout most likely: those of files have been explained
+        say(f"error: input or output failed: {error}")
         _discard_output()
         status = _USER_ERROR
     except (KeyboardInterrupt, typer.Abort):

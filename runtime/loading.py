@@ -30,6 +30,7 @@ from trigraph.runtime.weights import MappedWeights
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
+_WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
@@ -75,8 +76,8 @@ def load(
     elif not speculation:
         no_draft = "off as asked"
     weights = MappedWeights(manifest.weight_paths(folder))
-    mapped = sum(file.bytes for file in manifest.weight_files)
-    with explained_shortage(f"{folder}: the model", mapped + state.nbytes(), "close other programs"):
+    needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
+    with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         draft = graph("draft") if no_draft is None else None
         steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
     tokenizer = _tokenizer(folder, manifest)

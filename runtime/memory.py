@@ -46,12 +46,22 @@ def is_shortage(error: Exception) -> bool:
 
 @contextmanager
 def explained_shortage(what: str, needed: int, remedy: str) -> Iterator[None]:
-    """Turns a failed allocation of the block into a TrigraphError: `what` needs `needed` bytes, so many are free."""
+    """Turns a failed allocation of the block into a TrigraphError: `what` needs `needed` bytes, so many are free.
+
+    Does not begin when a limit of this process leaves less: some libraries end the process when they cannot allocate.
+    """
+
+    def shortage() -> TrigraphError:
+        free = free_memory()
+        found = "memory is not enough" if free is None else f"{free / 1e6:,.0f} MB are free"
+        return TrigraphError(f"{what} needs {needed / 1e6:,.0f} MB, and {found}; {remedy}")
+
+    left = _left_of_limit()
+    if left is not None and left < needed:
+        raise shortage()
     try:
         yield
     except Exception as error:
         if not is_shortage(error):
             raise
-        free = free_memory()
-        found = "memory is not enough" if free is None else f"{free / 1e6:,.0f} MB are free"
-        raise TrigraphError(f"{what} needs {needed / 1e6:,.0f} MB, and {found}; {remedy}") from error
+        raise shortage() from error

@@ -131,7 +131,7 @@ def test_output_that_cannot_be_written(package: Path) -> None:
             done = subprocess.run(
                 [*COMMAND, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True, check=False
             )
-        assert_one_line_error(done, "the output cannot be written: No space left on device")
+        assert_one_line_error(done, "No space left on device")
 
 
 # Interrupts
@@ -319,7 +319,8 @@ def test_too_little_memory_for_the_model(megabytes: int, package: Path) -> None:
     if done.returncode == 2:
         assert_one_line_error(done)
     elif done.returncode:
-        assert "import" in done.stderr, done.stderr
+        # Before the model is looked at: an import that fails, or a library that gives up.
+        assert "import" in done.stderr or "memory allocation" in done.stderr, done.stderr
 
 
 # Long runs

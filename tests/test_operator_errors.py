@@ -132,7 +132,7 @@ def attributes() -> Iterator[Any]:
             yield op, name, value, text
 
 
-@pytest.mark.parametrize(("op", "name", "value", "text"), attributes())
+@pytest.mark.parametrize(("op", "name", "value", "text"), list(attributes()))
 def test_attributes(op: str, name: str, value: Any, text: str) -> None:
     call = valid_call(op)
     changed = {key: item for key, item in {**call.attributes, name: value}.items() if item is not None}

@@ -44,6 +44,8 @@ class Fuzzer:
 
     def __init__(self, folder: Path) -> None:
         self._instruction_sets = [name for name in ("portable", "avx2", "avx512", "neon") if _runs(name)]
+        if not self._instruction_sets:
+            raise RuntimeError("the operator library does not load")
 
     def run(self, seed: int, case: int) -> str:
         """Run an operator on valid or damaged input."""
