@@ -66,12 +66,14 @@ def staged(out: Path) -> Iterator[Path]:
             stage.mkdir(parents=True)
             yield stage
             _sync(stage)
-            _replace(out, stage)
+            with _signals_deferred():
+                _replace(out, stage)
     except BaseException as error:
-        shutil.rmtree(stage, ignore_errors=True)
-        for folder in missing:
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        with _signals_deferred():
+            shutil.rmtree(stage, ignore_errors=True)
+            for folder in missing:
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
         if isinstance(error, OSError):
             raise TrigraphError(
                 f"{out}: cannot be written: {error.strerror or error}; choose another output folder"
@@ -95,6 +97,24 @@ def _unwinding_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end of the block: half of a replacement or of a removal is a mess."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # where Python handles no signals
+        yield
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, lambda number, frame: caught.append(number)) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler or signal.SIG_DFL)
+        for number in caught[:1]:
+            signal.raise_signal(number)
 
 
 def _replace(out: Path, stage: Path) -> None:

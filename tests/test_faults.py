@@ -145,7 +145,7 @@ def test_signals_at_random_moments_of_an_export(number: int, source: Path, tmp_p
     rng = random.Random(int(number))
     old = export(source, tmp_path / "package", ExportOptions(max_context=100))
     statuses = set()
-    for _ in range(6):
+    for _ in range(4):
         arguments = ["export", source, "-o", tmp_path / "package", "--force", "--copy-weights"]
         started = [sys.executable, "-c", _READY, *map(str, arguments)]
         with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -181,6 +181,26 @@ class Interrupts:
     def __exit__(self, *details: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous)
+
+
+def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path) -> None:
+    """The same at many moments, within one process."""
+    rng, interrupted = random.Random(2), 0
+    export(source, tmp_path / "package", ExportOptions(weights="copy"))
+    started = time.perf_counter()
+    export(source, tmp_path / "package", ExportOptions(weights="copy"))
+    whole = time.perf_counter() - started
+    for round_number in range(40):
+        before = Manifest.read(tmp_path / "package")
+        try:
+            with Interrupts(max(1e-4, rng.random() * whole)):
+                export(source, tmp_path / "package", ExportOptions(weights="copy", max_context=100 + round_number))
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert {path.name for path in tmp_path.iterdir()} == {"package"}
+        found = Manifest.read(tmp_path / "package")
+        assert found == before or found.max_context == 100 + round_number
+    assert interrupted > 10
 
 
 def test_interrupts_at_random_moments_of_a_generation(package: Path) -> None:
