@@ -166,14 +166,14 @@ def test_signals_at_random_moments_of_an_export(number: int, source: Path, tmp_p
 
 
 class Interrupts:
-    """Raises KeyboardInterrupt in the main thread after some time, as Ctrl-C would."""
+    """Sends this process a SIGINT after some time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def __enter__(self) -> None:
         def interrupt(number: int, frame: object) -> None:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
         self._previous = signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, self._seconds)
