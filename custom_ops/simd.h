@@ -78,6 +78,10 @@ inline void reduce_add4(vf a, vf b, vf c, vf d, float* out) {
 inline vf load_f16(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
+inline vf load_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
 inline void store_f16(uint16_t* p, vf x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -123,6 +127,10 @@ inline void reduce_add4(vf a, vf b, vf c, vf d, float* out) {
   _mm_storeu_ps(out, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(q, _mm256_setr_epi32(0, 4, 2, 6, 0, 0, 0, 0))));
 }
 inline vf load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+inline vf load_bf16(const uint16_t* p) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
 inline void store_f16(uint16_t* p, vf x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -165,6 +173,7 @@ inline void reduce_add4(vf a, vf b, vf c, vf d, float* out) {
   vst1q_f32(out, vpaddq_f32(ab, cd));
 }
 inline vf load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline vf load_bf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 inline void store_f16(uint16_t* p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 inline void load_transposed4(const float* p, vf* out) {
   const float32x4x4_t rows = vld4q_f32(p);
@@ -283,6 +292,13 @@ inline float fast_half(uint16_t h) { return half_to_float(h); }
 inline vf load_f16(const uint16_t* p) {
   vf r;
   for (int i = 0; i < VL; ++i) r.lane[i] = half_to_float(p[i]);
+  return r;
+}
+inline vf load_bf16(const uint16_t* p) {
+  uint32_t bits[VL];
+  for (int i = 0; i < VL; ++i) bits[i] = static_cast<uint32_t>(p[i]) << 16;
+  vf r;
+  std::memcpy(r.lane, bits, sizeof bits);
   return r;
 }
 inline void store_f16(uint16_t* p, vf x) {

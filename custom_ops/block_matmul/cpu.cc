@@ -30,15 +30,15 @@ struct BlockMatMul {
     auto** pointers = static_cast<void**>(scratch<Rows>(static_cast<size_t>(rows) * sizeof(void*)));
     for (int64_t i = 0; i < rows; ++i) pointers[i] = prepared + i * prepared_bytes;
     auto prepare = [&](int64_t i) { kernel.prepare(x.as<float>() + i * width, width, pointers[i]); };
-    if (rows >= 16)
+    if (rows > 1 && rows * width >= kPrepareAlone)
       context.parallel_for(rows, prepare);
     else
       for (int64_t i = 0; i < rows; ++i) prepare(i);
 
-    // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads.
-    int64_t tile = kTileBytes / (row_bytes ? row_bytes : 1);
-    tile = tile < 1 ? 1 : tile;
-    const int64_t tiles = (columns + tile - 1) / tile;
+    // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads; whole cache lines
+    // of a row of y each, so that threads never write into one line.
+    const int64_t line = 64 / sizeof(float), fit = kTileBytes / (row_bytes ? row_bytes : 1) / line * line;
+    const int64_t tile = fit < line ? line : fit, tiles = (columns + tile - 1) / tile;
     context.parallel_for(tiles, [&](int64_t t) {
       const int64_t first = t * tile, count = columns - first < tile ? columns - first : tile;
       float* out[kGroup];
@@ -51,7 +51,8 @@ struct BlockMatMul {
   }
 
  private:
-  static constexpr int64_t kTileBytes = 64 * 1024;
+  static constexpr int64_t kTileBytes = 32 * 1024;
+  static constexpr int64_t kPrepareAlone = 8192;  // elements; fewer cost less than waking a thread
   static constexpr int64_t kGroup = 64;
   const RowKernel& kernel;
 };

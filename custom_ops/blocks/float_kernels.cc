@@ -3,7 +3,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 const RowKernel* find_float_kernel(const std::string& type) {
-  const RowKernel* kernel = Kernels<TileStep, F32, F16, BF16>::find(type);
+  const RowKernel* kernel = Kernels<PlainStep, F32, F16, BF16>::find(type);
   return kernel ? kernel : Kernels<FloatStep, TRIGRAPH_BLOCK_TYPES>::find(type);
 }
 

@@ -7,6 +7,8 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kChain = 8;
 
+inline vf plain_sum(vf chain, vf sum) { return add(chain, sum); }
+
 // One chain with each of M activation rows: sum = chain * scale + sum, or chain + sum without a scale.
 template <int M, class Scale>
 TRIGRAPH_INLINE void add_chain(const vf* weight, const char* const* row, int64_t at, Scale&& scaled, vf* sum) {
@@ -20,22 +22,61 @@ TRIGRAPH_INLINE void add_chain(const vf* weight, const char* const* row, int64_t
   }
 }
 
-// Weights unpacked to float32 in their own order: F32, F16, BF16, and every type where there is no lane order.
+// Rows a power of two apart would share sets of the cache.
+constexpr int64_t kTilePartBytes = kSuper * 4 + 64;
+
+inline void prepare_tiles(const float* x, int64_t width, void* prepared) {
+  each_super(x, width, [prepared](int64_t s, const float* values) {
+    std::memcpy(static_cast<char*>(prepared) + s * kTilePartBytes, values, kSuper * 4);
+  });
+}
+
+// F32, F16 and BF16 weights, converted on their way to the registers.
+template <class F>
+struct PlainStep {
+  struct Block {
+    const uint8_t* weight;
+    uint8_t padded[kSuper * F::kBytes];
+  };
+  static constexpr int64_t kPartBytes = kTilePartBytes;
+  static constexpr int64_t kCached = 32;
+
+  static int64_t header_bytes(int64_t) { return 0; }
+  static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
+
+  TRIGRAPH_INLINE static void decode(const uint8_t* row, int64_t width, int64_t super, Block* out) {
+    const uint8_t* p = row + super * kSuper * F::kBytes;
+    const int64_t left = width - super * kSuper;
+    for (int ahead = 0; ahead < kSuper * F::kBytes; ahead += 64) prefetch(p + ahead + kAhead);
+    out->weight = p;
+    if (left >= kSuper) return;
+    std::memset(out->padded, 0, sizeof out->padded);
+    std::memcpy(out->padded, p, static_cast<size_t>(left) * F::kBytes);
+    out->weight = out->padded;
+  }
+
+  template <int M>
+  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+    for (int start = 0; start < kSuper; start += kChain * VL) {
+      vf weight[kChain];
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < kChain; ++v) weight[v] = load_plain<F>(block.weight + (start + v * VL) * F::kBytes);
+      add_chain<M>(weight, row, at + start * 4, plain_sum, sum);
+    }
+  }
+};
+
+// Blocks unpacked to float32 in their own order, where there is no lane order.
 template <class F>
 struct TileStep {
   struct Block {
     alignas(64) float weight[kSuper];
   };
-  static constexpr int64_t kPartBytes = kSuper * 4 + 64;  // rows a power of two apart would share sets of the cache
+  static constexpr int64_t kPartBytes = kTilePartBytes;
   static constexpr int64_t kCached = 24;
 
   static int64_t header_bytes(int64_t) { return 0; }
-
-  static void prepare(const float* x, int64_t width, void* prepared) {
-    each_super(x, width, [prepared](int64_t s, const float* values) {
-      std::memcpy(static_cast<char*>(prepared) + s * kPartBytes, values, kSuper * 4);
-    });
-  }
+  static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
 
   TRIGRAPH_INLINE static void decode(const uint8_t* row, int64_t width, int64_t super, Block* out) {
     const int64_t left = width - super * kSuper;
@@ -50,8 +91,7 @@ struct TileStep {
       vf weight[kChain];
       TRIGRAPH_UNROLL
       for (int v = 0; v < kChain; ++v) weight[v] = load(block.weight + start + v * VL);
-      add_chain<M>(
-          weight, row, at + start * 4, [](vf chain, vf s) { return trigraph::TRIGRAPH_ISA::add(chain, s); }, sum);
+      add_chain<M>(weight, row, at + start * 4, plain_sum, sum);
     }
   }
 };

@@ -2,6 +2,8 @@
 // scale and min. Codes fit int8; kBias makes them unsigned. The arithmetic is ggml's, so unpacking is exact to the bit.
 #pragma once
 
+#include <type_traits>
+
 #include "../kernel.h"
 #include "../simd.h"
 
@@ -282,26 +284,42 @@ struct BF16 {
   static constexpr DType kDType = DType::bf16;
 };
 
+// VL neighbouring weights; p may lie at any alignment.
+template <class F>
+inline vf load_plain(const uint8_t* p) {
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+  const void* data = p;  // these loads take any address
+#else
+  alignas(16) uint8_t data[VL * F::kBytes];
+  std::memcpy(data, p, sizeof data);
+#endif
+  if constexpr (std::is_same_v<F, F32>) return load(reinterpret_cast<const float*>(data));
+  if constexpr (std::is_same_v<F, F16>) return load_f16(reinterpret_cast<const uint16_t*>(data));
+  if constexpr (std::is_same_v<F, BF16>) return load_bf16(reinterpret_cast<const uint16_t*>(data));
+}
+
+template <class F>
+inline void unpack_plain(const uint8_t* p, int count, float* out) {
+  int i = 0;
+  for (; i + VL <= count; i += VL) store(out + i, load_plain<F>(p + i * F::kBytes));
+  if (i == count) return;
+  uint8_t rest[VL * F::kBytes] = {};
+  std::memcpy(rest, p + i * F::kBytes, static_cast<size_t>((count - i) * F::kBytes));
+  float values[VL];
+  store(values, load_plain<F>(rest));
+  std::memcpy(out + i, values, static_cast<size_t>(count - i) * 4);
+}
 template <>
 inline void unpack_super<F32>(const uint8_t* p, int count, float* out) {
-  std::memcpy(out, p, static_cast<size_t>(count) * 4);
+  unpack_plain<F32>(p, count, out);
 }
 template <>
 inline void unpack_super<F16>(const uint8_t* p, int count, float* out) {
-  int i = 0;
-  for (; i + VL <= count; i += VL) {
-    uint16_t h[VL];
-    std::memcpy(h, p + 2 * i, sizeof h);
-    store(out + i, load_f16(h));
-  }
-  for (; i < count; ++i) out[i] = read_half(p + 2 * i);
+  unpack_plain<F16>(p, count, out);
 }
 template <>
 inline void unpack_super<BF16>(const uint8_t* p, int count, float* out) {
-  for (int i = 0; i < count; ++i) {
-    const uint32_t bits = (p[2 * i] | static_cast<uint32_t>(p[2 * i + 1]) << 8) << 16;
-    std::memcpy(out + i, &bits, 4);
-  }
+  unpack_plain<BF16>(p, count, out);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA
