@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from trigraph.exporter.manifest import FILE_NAME, GRAPHS, SIDE_FILE, is_package
+from trigraph.exporter.signals import deferred
 from trigraph.models.errors import TrigraphError
 
 _OWN_FILES = {FILE_NAME, SIDE_FILE, "tokenizer.json", "chat_template.jinja", *(f"{graph}.onnx" for graph in GRAPHS)}
@@ -66,10 +67,10 @@ def staged(out: Path) -> Iterator[Path]:
             stage.mkdir(parents=True)
             yield stage
             _sync(stage)
-            with _signals_deferred():
+            with deferred(signal.SIGINT, signal.SIGTERM):  # half of it is a mess
                 _replace(out, stage)
     except BaseException as error:
-        with _signals_deferred():
+        with deferred(signal.SIGINT, signal.SIGTERM):
             shutil.rmtree(stage, ignore_errors=True)
             for folder in missing:
                 if folder.is_dir() and not any(folder.iterdir()):
@@ -97,24 +98,6 @@ def _unwinding_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait for the end of the block: half of a replacement or of a removal is a mess."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # where Python handles no signals
-        yield
-        return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(kind, lambda number, frame: caught.append(number)) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler or signal.SIG_DFL)
-        for number in caught[:1]:
-            signal.raise_signal(number)
 
 
 def _replace(out: Path, stage: Path) -> None:

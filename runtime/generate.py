@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trigraph.exporter.signals import undisturbed
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Round, decode
@@ -160,13 +162,17 @@ class Generation:
         return self.text
 
     def __iter__(self) -> Iterator[str]:
-        sequence = self._sequence or self._engine.steps.new_sequence()
-        try:
-            shown = 0
-            for _ in self._decode(sequence):
+        shown = 0
+        with closing(undisturbed(self._run())) as steps:
+            for _ in steps:
                 if len(self.text) > shown:
                     yield self.text[shown:]
                     shown = len(self.text)
+
+    def _run(self) -> Generator[None, None, None]:
+        sequence = self._sequence or self._engine.steps.new_sequence()
+        try:
+            yield from self._decode(sequence)
         finally:
             if self._sequence is None:
                 self._engine.steps.release(sequence)

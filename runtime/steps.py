@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.exporter.signals import checkpoint
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sessions import Array, Graph
 from trigraph.runtime.state import Sequence, State
@@ -84,6 +85,7 @@ class Steps:
             self._catch_up(sequence, 0)
         result: StepResult | None = None
         for members, pieces in self._chunks(tokens):
+            checkpoint()
             rows = self._prefill_chunks([sequences[i] for i in members], pieces)
             if len(sequences) == 1:
                 result = rows
