@@ -91,16 +91,7 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
         "truncation": None,
         "padding": None,
         "added_tokens": added,
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
-                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
-            ],
-        },
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        **pipeline(pattern),
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -115,6 +106,18 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
         },
     }
     return json.dumps(description, ensure_ascii=False)
+
+
+def pipeline(pattern: str) -> dict[str, Any]:
+    """The parts of a tokenizer's JSON around its vocabulary: how text is cut up, and put together again."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": None,
+        "decoder": byte_level,
+    }
 
 
 def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:

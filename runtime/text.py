@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from tokenizers import Tokenizer as HFTokenizer
 
 from trigraph.models.errors import TrigraphError
-from trigraph.models.tokenizer import byte_alphabet
+from trigraph.models.tokenizer import PRE_TOKENIZERS, byte_alphabet, pipeline
 
 _BYTE_OF = {character: byte for byte, character in enumerate(byte_alphabet())}
 
@@ -19,10 +21,9 @@ class Tokenizer:
 
     def __init__(self, json_text: str, stop_ids: Iterable[int] = (), bos_id: int | None = None) -> None:
         """Raises TrigraphError when `json_text` is not a `tokenizers` description."""
-        try:
+        with _explained("tokenizer.json cannot be read"):
             self._tokenizer = HFTokenizer.from_str(json_text)
-        except Exception as error:  # the package raises bare Exception
-            raise TrigraphError(f"tokenizer.json cannot be read ({error}); export the package again") from error
+        _check_pipeline(self._tokenizer)
         self.stop_ids = frozenset(stop_ids)
         self.bos_id = bos_id
         self._added = self._tokenizer.get_added_tokens_decoder()
@@ -36,7 +37,8 @@ class Tokenizer:
     def encode(self, text: str, *, start: bool = True) -> list[int]:
         """Ids of `text`; special tokens written out in it become one id each. `start`: begin with any `bos_id`."""
         try:
-            ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            with _explained("tokenizer.json cannot be used"):
+                ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         except TypeError as error:  # the package's answer to lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return [self.bos_id, *ids] if start and self.bos_id is not None else ids
@@ -60,6 +62,28 @@ class Tokenizer:
         text = self.text_of(token)
         # Texts with characters outside of the byte alphabet stand for themselves.
         return bytes(map(_BYTE_OF.__getitem__, text)) if all(c in _BYTE_OF for c in text) else text.encode()
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turns the package's errors into TrigraphError: bare Exception, and panics, which are no Exception at all."""
+    try:
+        yield
+    except TypeError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TrigraphError(f"{what} ({error}); export the package again") from error
+
+
+def _check_pipeline(tokenizer: HFTokenizer) -> None:
+    """Refuses regular expressions and other steps that are not ours: a stranger's could take for ever."""
+    names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    parts = {name: getattr(tokenizer, name) for name in names}
+    found = {name: None if part is None else json.loads(part.__getstate__()) for name, part in parts.items()}
+    if tokenizer.truncation or tokenizer.padding or found not in map(pipeline, PRE_TOKENIZERS.values()):
+        raise TrigraphError("tokenizer.json cuts text up in a way that no export does; export the package again")
 
 
 class Detokenizer:

@@ -1,5 +1,6 @@
 """Text in and out: byte-exact streaming, stop strings, and chat templates in their sandbox."""
 
+import json
 import random
 from pathlib import Path
 from unittest.mock import patch
@@ -182,3 +183,38 @@ def test_a_template_goes_on_after_a_failure() -> None:
     with pytest.raises(TrigraphError, match="crashed"):
         template.render(MESSAGES[:1])
     assert template.render(MESSAGES[:1]) == "1"
+
+
+def change(path: str, value: object) -> str:
+    """The tokenizer's JSON with a value changed; `path` has dots."""
+    description = json.loads(tokenizer_json(METADATA))
+    *keys, last = path.split(".")
+    at = description
+    for key in keys:
+        at = at[int(key) if isinstance(at, list) else key]
+    at[last] = value
+    return json.dumps(description)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("pre_tokenizer.pretokenizers.0.pattern", {"Regex": "(a|a)*b"}),
+        ("pre_tokenizer", None),
+        ("normalizer", {"type": "NFKC"}),
+        ("decoder", None),
+        ("truncation", {"direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0}),
+        ("padding", {"strategy": {"Fixed": 9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x",
+                     "pad_to_multiple_of": None}),
+        ("post_processor", {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}),
+        ("model.merges", [["", "a"], ["b", ""]]),
+        ("model.vocab", []),
+        ("model", {"type": "WordLevel"}),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_of_a_stranger(path: str, value: object) -> None:
+    """Other steps, which could take for ever, and what makes the package panic."""
+    with pytest.raises(
+        TrigraphError, match=r"tokenizer\.json c(annot be read|uts text up in a way that no export does)"
+    ):
+        Tokenizer(change(path, value))
