@@ -38,9 +38,10 @@ def check_target(out: Path, sources: Sequence[Path], *, referenced: bool) -> Non
     if referenced and any(out.resolve() in source.resolve().parents for source in sources):
         raise TrigraphError(f"{out}: holds the weights that --reference would point to; choose another output folder")
     for path in out.iterdir():
-        if path.suffix != ".gguf" and path.name not in _OWN_FILES:
+        if path.is_dir() or (path.suffix != ".gguf" and path.name not in _OWN_FILES):
             raise TrigraphError(f"{path}: is not part of a package, and would be lost; move it away")
-        if path.suffix == ".gguf" and path.stat().st_nlink == 1 and not any(_same(path, source) for source in sources):
+        single = path.suffix == ".gguf" and path.lstat().st_nlink == 1 and not path.is_symlink()
+        if single and not any(_same(path, source) for source in sources):
             raise TrigraphError(f"{path}: is weights of another model, with no other link to them; move or remove them")
 
 

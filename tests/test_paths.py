@@ -190,6 +190,27 @@ def test_an_export_writes_through_no_link(source: Path, tmp_path: Path) -> None:
     assert (package / "model.gguf").stat().st_nlink == 1
 
 
+@pytest.mark.parametrize("name", ["notes.gguf", "tokenizer.json"])
+def test_an_export_removes_no_folder(name: str, source: Path, tmp_path: Path) -> None:
+    export(source, tmp_path / "package")
+    (tmp_path / "package" / name).unlink(missing_ok=True)
+    (tmp_path / "package" / name).mkdir()
+    (tmp_path / "package" / name / "text").write_text("mine")
+    with pytest.raises(TrigraphError, match=f"{name}: is not part of a package, and would be lost"):
+        export(source, tmp_path / "package")
+    assert (tmp_path / "package" / name / "text").read_text() == "mine"
+
+
+def test_an_export_removes_links_not_what_they_lead_to(source: Path, tmp_path: Path) -> None:
+    export(source, tmp_path / "package")
+    (tmp_path / "other.gguf").write_text("mine")
+    (tmp_path / "package/other.gguf").symlink_to(tmp_path / "other.gguf")
+    (tmp_path / "package/broken.gguf").symlink_to(tmp_path / "missing")
+    export(source, tmp_path / "package")
+    assert (tmp_path / "other.gguf").read_text() == "mine"
+    assert not any(path.is_symlink() for path in (tmp_path / "package").iterdir())
+
+
 def test_a_copy_is_independent(source: Path, tmp_path: Path) -> None:
     """Also of a source that is a link itself."""
     (tmp_path / "model.gguf").symlink_to(source)

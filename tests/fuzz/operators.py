@@ -316,6 +316,8 @@ def _reshaped(rng: random.Random, array: Array) -> Array:
 
 
 def _damage_attribute(rng: random.Random, attributes: dict[str, Any]) -> None:
+    if not attributes:
+        return
     name = rng.choice(list(attributes))
     value = attributes[name]
     if isinstance(value, str):
