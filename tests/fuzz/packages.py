@@ -61,7 +61,7 @@ class Fuzzer:
         for index, (architecture, how) in enumerate(_MODELS):
             source = write_random(folder / f"{index}.gguf", architecture, preset="nano", **how)
             package = folder / f"package{index}"
-            export(source, package, ExportOptions(weights="reference" if index == 1 else "link"))
+            export(source, package, ExportOptions(weights="reference" if index == 1 else "link", portable=index == 2))
             (package / "chat_template.jinja").write_text(_TEMPLATE)
             self._packages.append(package)
 
