@@ -40,6 +40,7 @@ struct PlainStep {
   };
   static constexpr int64_t kPartBytes = kTilePartBytes;
   static constexpr int64_t kCached = 32;
+  static constexpr int kPanel = 0;
 
   static int64_t header_bytes(int64_t) { return 0; }
   static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
@@ -74,6 +75,7 @@ struct TileStep {
   };
   static constexpr int64_t kPartBytes = kTilePartBytes;
   static constexpr int64_t kCached = 24;
+  static constexpr int kPanel = 3;
 
   static int64_t header_bytes(int64_t) { return 0; }
   static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
@@ -104,6 +106,7 @@ struct LaneStep {
   using Layout = typename Lanes<F>::Layout;
   static constexpr int64_t kPartBytes = (kSuper + kLaneNumbers) * 4;
   static constexpr int64_t kCached = 24;
+  static constexpr int kPanel = 3;
 
   static int64_t header_bytes(int64_t) { return 0; }
 

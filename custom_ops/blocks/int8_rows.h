@@ -42,6 +42,7 @@ struct Int8Step {
   using Layout = typename Lanes<F>::Layout;
   static constexpr int64_t kPartBytes = sizeof(Int8Part);
   static constexpr int64_t kCached = 72;
+  static constexpr int kPanel = 8;
 
   static int64_t header_bytes(int64_t width) { return (supers(width) * 4 + 63) / 64 * 64; }
 

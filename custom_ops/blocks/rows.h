@@ -2,6 +2,7 @@
 //   Block                            one unpacked super-block of weights
 //   kPartBytes, header_bytes(width)  of a prepared row: a header, then one part for each super-block
 //   kCached                          parts that stay in the first cache beside the weights
+//   kPanel                           super-blocks of a tile of unpacked weights, 0: unpacking costs nothing
 //   decode(row, width, super, block)
 //   add<M>(block, rows, at, super, sums): adds the products with M prepared rows whose parts lie at byte `at`
 #pragma once
@@ -30,54 +31,130 @@ struct Rows {
 
   static void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                       float* const* y) {
-    static constexpr decltype(&line<1>) kLines[] = {line<1>,          line<at_most(2)>, line<at_most(3)>,
-                                                    line<at_most(4)>, line<at_most(5)>, line<at_most(6)>,
-                                                    line<at_most(7)>, line<at_most(8)>};
     const Weights weights{w, row_bytes, width};
+    if constexpr (Step::kPanel > 0) {
+      if (m > 2 * kRows) {  // for fewer, unpacking again costs less than a tile in memory
+        for (int64_t i = 0; i < m; i += kGroup)
+          for (int64_t j = 0; j < n; j += kLine) tile(weights, j, n, x + i, m - i < kGroup ? m - i : kGroup, y + i);
+        return;
+      }
+    }
+    static constexpr decltype(&line<1>) kLines[] = {line<1>, line<2>, line<3>, line<4>,
+                                                    line<5>, line<6>, line<7>, line<8>};
     for (int64_t i = 0; i < m; i += kRows)
       for (int64_t j = 0; j < n; j += kLine) kLines[(m - i < kRows ? m - i : kRows) - 1](weights, j, n, x + i, y + i);
   }
 
  private:
+  using Block = typename Step::Block;
+  static constexpr int kGroup = 64;  // activation rows that share a tile of unpacked weights
+
   struct Weights {
     const uint8_t* data;
     int64_t row_bytes, width;
   };
+  // Where a weight row's super-blocks come from: unpacked on the spot, or from a tile that starts at super-block
+  // `first`.
+  struct Unpacked {
+    const uint8_t* row;
+    int64_t width;
+    Block block;
+    TRIGRAPH_INLINE const Block& operator()(int64_t super) {
+      Step::decode(row, width, super, &block);
+      return block;
+    }
+  };
+  struct Tiled {
+    const Block* blocks;
+    int64_t first;
+    TRIGRAPH_INLINE const Block& operator()(int64_t super) const { return blocks[super - first]; }
+  };
 
-  // Up to kLine weight rows from j with M activation rows. Rows of y are usually some power of two apart, in one set of
-  // the cache: results go there a cache line at a time.
+  // Results of up to kLine weight rows. Rows of y are usually some power of two apart, in one set of the cache: results
+  // go there a cache line at a time.
+  template <int M>
+  struct Results {
+    alignas(64) float value[M][kLine];
+    TRIGRAPH_INLINE void set(int k, const vf* sum) {
+      alignas(64) float column[kRows];
+      reduce_add<M>(sum, column);
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) value[i][k] = column[i];
+    }
+    void copy(float* const* y, int64_t j, int count) const {
+      for (int i = 0; i < M; ++i) std::memcpy(y[i] + j, value[i], static_cast<size_t>(count) * 4);
+    }
+  };
+
+  // Up to kLine weight rows from j with M activation rows.
   template <int M>
   static void line(const Weights& w, int64_t j, int64_t n, const void* const* x, float* const* y) {
     const int count = static_cast<int>(n - j < kLine ? n - j : kLine);
-    alignas(64) float result[M][kLine];
-    auto finish = [&result](int k, const vf* sum) {
-      alignas(64) float value[kRows];
-      reduce_add<M>(sum, value);
-      TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) result[i][k] = value[i];
-    };
-    const int64_t blocks = supers(w.width), panel = Step::kCached / M;
-    if (M == 1 || blocks <= panel) {
+    const int64_t blocks = supers(w.width), part = Step::kCached / M;
+    Results<M> results;
+    if (M == 1 || blocks <= part) {
       for (int k = 0; k < count; ++k) {
         vf sum[M];
         clear<M>(sum);
-        dot<M>(w, j + k, 0, blocks, x, sum);
-        finish(k, sum);
+        Unpacked row{w.data + (j + k) * w.row_bytes, w.width, {}};
+        dot<M>(row, w.width, 0, blocks, x, sum);
+        results.set(k, sum);
       }
-    } else {  // wide rows: panels of super-blocks whose activations stay cached, sums wait in memory
+    } else {  // wide rows: a part of the super-blocks at a time, whose activations stay cached; sums wait in memory
       vf sum[kLine][M];
-      for (auto& s : sum) clear<M>(s);
-      for (int64_t first = 0; first < blocks; first += panel)
-        for (int k = 0; k < count; ++k)
-          dot<M>(w, j + k, first, blocks - first < panel ? blocks : first + panel, x, sum[k]);
-      for (int k = 0; k < count; ++k) finish(k, sum[k]);
+      for (int64_t first = 0; first < blocks; first += part)
+        for (int k = 0; k < count; ++k) {
+          if (first == 0) clear<M>(sum[k]);
+          Unpacked row{w.data + (j + k) * w.row_bytes, w.width, {}};
+          dot<M>(row, w.width, first, blocks - first < part ? blocks : first + part, x, sum[k]);
+        }
+      for (int k = 0; k < count; ++k) results.set(k, sum[k]);
     }
-    for (int i = 0; i < M; ++i) std::memcpy(y[i] + j, result[i], static_cast<size_t>(count) * 4);
+    results.copy(y, j, count);
+  }
+
+  // A panel of super-blocks [first, last) of unpacked weight rows, and the sums of kGroup activation rows.
+  struct Panel {
+    Block block[kLine][Step::kPanel ? Step::kPanel : 1];
+    vf sum[kGroup / kRows][kLine][kRows];
+    int64_t j, width, first, last;
+    int count;
+  };
+
+  // Up to kLine weight rows from j with up to kGroup activation rows: weights are unpacked once for all of them.
+  static void tile(const Weights& w, int64_t j, int64_t n, const void* const* x, int64_t m, float* const* y) {
+    static constexpr decltype(&add_panel<1>) kAdd[] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
+                                                       add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
+    auto& panel = *static_cast<Panel*>(scratch<Panel>(sizeof(Panel)));
+    panel.j = j;
+    panel.width = w.width;
+    panel.count = static_cast<int>(n - j < kLine ? n - j : kLine);
+    const int64_t blocks = supers(w.width);
+    for (panel.first = 0; panel.first < blocks; panel.first = panel.last) {
+      panel.last = blocks - panel.first < Step::kPanel ? blocks : panel.first + Step::kPanel;
+      for (int k = 0; k < panel.count; ++k)
+        for (int64_t s = panel.first; s < panel.last; ++s)
+          Step::decode(w.data + (j + k) * w.row_bytes, w.width, s, &panel.block[k][s - panel.first]);
+      for (int64_t i = 0; i < m; i += kRows)
+        kAdd[(m - i < kRows ? m - i : kRows) - 1](panel, x + i, panel.sum[i / kRows], y + i);
+    }
+  }
+
+  template <int M>
+  static void add_panel(const Panel& panel, const void* const* x, vf (*sum)[kRows], float* const* y) {
+    for (int k = 0; k < panel.count; ++k) {
+      if (panel.first == 0) clear<M>(sum[k]);
+      dot<M>(Tiled{panel.block[k], panel.first}, panel.width, panel.first, panel.last, x, sum[k]);
+    }
+    if (panel.last < supers(panel.width)) return;
+    Results<M> results;
+    for (int k = 0; k < panel.count; ++k) results.set(k, sum[k]);
+    results.copy(y, panel.j, panel.count);
   }
 
   // Adds super-blocks [first, last) of one weight row to the sums of M activation rows.
-  template <int M>
-  TRIGRAPH_INLINE static void dot(const Weights& w, int64_t j, int64_t first, int64_t last, const void* const* x,
+  template <int M, class Row>
+  TRIGRAPH_INLINE static void dot(Row&& weight, int64_t width, int64_t first, int64_t last, const void* const* x,
                                   vf* total) {
     vf sum[M];
     const char* row[M];
@@ -86,12 +163,10 @@ struct Rows {
       sum[i] = total[i];
       row[i] = static_cast<const char*>(x[i]);
     }
-    int64_t at = Step::header_bytes(w.width) + first * Step::kPartBytes;
+    int64_t at = Step::header_bytes(width) + first * Step::kPartBytes;
     for (int64_t s = first; s < last; ++s, at += Step::kPartBytes) {
       opaque(&at);
-      typename Step::Block block;
-      Step::decode(w.data + j * w.row_bytes, w.width, s, &block);
-      Step::template add<M>(block, row, at, s, sum);
+      Step::template add<M>(weight(s), row, at, s, sum);
     }
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i) total[i] = sum[i];
