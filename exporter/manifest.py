@@ -154,12 +154,11 @@ def is_package(folder: Path) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    if not os.path.lexists(path):
+        raise TrigraphError(f"{path.parent}: is not a trigraph package: it has no {FILE_NAME}")
+    file_inside(path.parent, path.name, _MAX_BYTES)
     try:
-        if not os.path.lexists(path):
-            raise FileNotFoundError
-        content = json.loads(file_inside(path.parent, path.name, _MAX_BYTES).read_bytes())
-    except FileNotFoundError:
-        raise TrigraphError(f"{path.parent}: is not a trigraph package: it has no {FILE_NAME}") from None
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

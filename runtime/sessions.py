@@ -152,7 +152,7 @@ def open_session(path: Path, weights_folder: Path | None, threads: int, library:
     source = str(path) if weights_folder is None else path.read_bytes()
     options = session_options(threads, weights_folder, library)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
         if is_shortage(error):
             raise  # no fault of the graph
