@@ -7,9 +7,11 @@ is parked and tried again after pauses that double.
 
 from __future__ import annotations
 
+from collections import deque
+
 from trigraph.runtime.speculation import Round
 
-_SMOOTHING = 0.2  # weight of the newest time in a mean
+_RECENT = 8  # times of a step that count; the least of them, for a busy machine or a page fault only ever adds
 _MEMORY = 0.97  # how much an observed draft counts one observation later
 _PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 2.0  # of acceptance, before anything is known
 _ROW_COST = 0.35  # of a plain step, for one row more in a verify that was never timed
@@ -22,14 +24,14 @@ class Costs:
     """Measured seconds of steps. They belong to a model on a machine: requests share them."""
 
     def __init__(self) -> None:
-        self._verify: dict[int, float] = {}
+        self._verifies: dict[int, deque[float]] = {}
+        self._drafts: deque[float] = deque(maxlen=_RECENT)
         self._seen: set[int] = set()
-        self.draft: float | None = None
 
     @property
     def deepest(self) -> int:
         """The most tokens in a verify that was timed; 0 when none was."""
-        return max(self._verify, default=0)
+        return max(self._verifies, default=0)
 
     def observe(self, finished: Round, attempts: int) -> None:
         """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
@@ -38,16 +40,21 @@ class Costs:
             self._seen.add(rows)
             return
         seconds = finished.seconds - finished.draft_seconds
-        self._verify[rows] = _mean(self._verify.get(rows), seconds)
+        self._verifies.setdefault(rows, deque(maxlen=_RECENT)).append(seconds)
         if attempts:
-            self.draft = _mean(self.draft, finished.draft_seconds / attempts)
+            self._drafts.append(finished.draft_seconds / attempts)
+
+    @property
+    def draft(self) -> float | None:
+        """Seconds of a draft step; None before one was timed."""
+        return min(self._drafts, default=None)
 
     def verify(self, rows: int) -> float | None:
         """Seconds of a verify of `rows` tokens, timed or guessed from the nearest one that was."""
-        if not self._verify:
+        if not self._verifies:
             return None
-        nearest = min(self._verify, key=lambda known: (abs(known - rows), known))
-        known = self._verify[nearest]
+        nearest = min(self._verifies, key=lambda known: (abs(known - rows), known))
+        known = min(self._verifies[nearest])
         step = known / (1 + _ROW_COST * (nearest - 1))
         return known + _ROW_COST * step * (rows - nearest)
 
@@ -130,7 +137,3 @@ class Governor:
             chain *= self._rate(draft)
             tokens += chain
         return tokens / ((self._costs.draft or 0.0) * depth + (self._costs.verify(depth + 1) or 1.0))
-
-
-def _mean(old: float | None, new: float) -> float:
-    return new if old is None else old + _SMOOTHING * (new - old)

@@ -88,7 +88,7 @@ class Report:
             mine = sorted((r for r in steps if r.engine == engine), key=lambda r: r.k)
             axes.plot([r.k for r in mine], [r.median_ms for r in mine], marker="o", label=engine)
             if mine[0].floor_ms is not None:
-                axes.plot([r.k for r in mine], [r.floor_ms for r in mine], linestyle="--", label="roofline")
+                axes.plot([r.k for r in mine], [r.floor_ms or 0.0 for r in mine], linestyle="--", label="roofline")
         axes.set(xlabel="tokens in a step", ylabel="milliseconds", title=self.model)
         axes.set_ylim(bottom=0)
         axes.legend()
