@@ -39,8 +39,9 @@ struct Rows {
         return;
       }
     }
-    static constexpr decltype(&line<1>) kLines[] = {line<1>, line<2>, line<3>, line<4>,
-                                                    line<5>, line<6>, line<7>, line<8>};
+    static constexpr decltype(&line<1>) kLines[] = {line<1>,          line<at_most(2)>, line<at_most(3)>,
+                                                    line<at_most(4)>, line<at_most(5)>, line<at_most(6)>,
+                                                    line<at_most(7)>, line<at_most(8)>};
     for (int64_t i = 0; i < m; i += kRows)
       for (int64_t j = 0; j < n; j += kLine) kLines[(m - i < kRows ? m - i : kRows) - 1](weights, j, n, x + i, y + i);
   }
@@ -123,8 +124,9 @@ struct Rows {
 
   // Up to kLine weight rows from j with up to kGroup activation rows: weights are unpacked once for all of them.
   static void tile(const Weights& w, int64_t j, int64_t n, const void* const* x, int64_t m, float* const* y) {
-    static constexpr decltype(&add_panel<1>) kAdd[] = {add_panel<1>, add_panel<2>, add_panel<3>, add_panel<4>,
-                                                       add_panel<5>, add_panel<6>, add_panel<7>, add_panel<8>};
+    static constexpr decltype(&add_panel<1>) kAdd[] = {
+        add_panel<1>,          add_panel<at_most(2)>, add_panel<at_most(3)>, add_panel<at_most(4)>,
+        add_panel<at_most(5)>, add_panel<at_most(6)>, add_panel<at_most(7)>, add_panel<at_most(8)>};
     auto& panel = *static_cast<Panel*>(scratch<Panel>(sizeof(Panel)));
     panel.j = j;
     panel.width = w.width;

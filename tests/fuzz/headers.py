@@ -203,7 +203,7 @@ def _damage_tensor(rng: random.Random, pairs: Pairs, tensors: Tensors) -> None:
         return
     at = rng.randrange(len(tensors))
     name, old = tensors[at]
-    ne, kind, offset = list(old.ne), old.type, old.offset or 0
+    ne, kind, offset = list(old.ne) or [1], old.type, old.offset or 0
     match rng.randrange(9):
         case 0:
             del tensors[at]
@@ -227,4 +227,4 @@ def _damage_tensor(rng: random.Random, pairs: Pairs, tensors: Tensors) -> None:
             kind = rng.choice(
                 [int(GGMLQuantizationType[other]) for other in ("F16", "BF16", "I16", "Q8_0", "IQ2_XXS", "F64")]
             )
-    tensors[at] = (name, Entry(tuple(ne), b"", kind, offset))
+    tensors[at] = (name, Entry(tuple(size % 2**64 for size in ne), b"", kind, offset % 2**64))
