@@ -306,8 +306,8 @@ inline void store_f16(uint16_t* p, vf x) {
 }
 #endif
 
-// e^x by range reduction to [-ln2/2, ln2/2] and a degree-6 polynomial (coefficients of the Cephes expf; relative error
-// below 2e-7). A lane's bits depend on that lane alone. Inputs are clamped to [-87.3, 88.3].
+// e^x by range reduction to [-ln2/2, ln2/2] and a degree-6 polynomial (coefficients of the Cephes expf). A lane's
+// bits depend on that lane alone. Inputs are clamped to [-87.3, 88.4].
 inline vf exp(vf x) {
   x = min(splat(88.37626f), max(splat(-87.33654f), x));  // in this order NaN stays NaN
   vf n = round(mul(x, splat(1.44269504f)));
