@@ -9,8 +9,10 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 #include <type_traits>
 
+#include "affinity.h"
 #include "ort_api.h"
 
 namespace trigraph {
@@ -187,10 +189,13 @@ class Context {
     if (count == 1) return body(int64_t{0});
     struct Shared {
       std::remove_reference_t<Body>* body;
+      std::thread::id caller;
+      int processor;
       std::atomic<bool> failed{false};
-    } shared{&body};
+    } shared{&body, std::this_thread::get_id(), current_processor()};
     auto call = [](void* user, size_t i) {
       auto* all = static_cast<Shared*>(user);
+      if (std::this_thread::get_id() != all->caller) keep_off(all->processor);
       try {
         (*all->body)(static_cast<int64_t>(i));
       } catch (const std::exception&) {

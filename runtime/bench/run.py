@@ -27,6 +27,7 @@ from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
+_REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class _Timer:
         for turn in range(1 + max(2, self._options.repetitions // 4)):
             for contender in contenders:
                 contender.reset()
+                time.sleep(_REST)
                 seconds = _seconds(lambda c=contender: c.prefill(self._prompt))  # type: ignore[misc]
                 if turn:  # the first one touches the weights and allocates
                     times[contender.name].append(seconds)
@@ -108,16 +110,19 @@ class _Timer:
         """Verifies of each depth, and draft steps, after the prompt."""
         verifies: dict[tuple[str, int], list[float]] = {}
         drafts: dict[str, list[float]] = {}
+        rest = _REST if len(contenders) > 1 else 0
         for turn in range(self._options.repetitions + 1):
             for k in self._options.depths:
                 tokens = self._draw(k)
                 for contender in contenders:
+                    time.sleep(rest)
                     seconds = _seconds(lambda c=contender, t=tokens: c.verify(t))  # type: ignore[misc]
                     if turn:
                         verifies.setdefault((contender.name, k), []).append(seconds)
             for contender in contenders:
                 if contender.has_mtp:
                     contender.draft(1)  # makes up for the entries of the verifies before
+                    time.sleep(rest)
                     seconds = _seconds(lambda c=contender: c.draft(1))  # type: ignore[misc]
                     if turn:
                         drafts.setdefault(contender.name, []).append(seconds)
