@@ -22,8 +22,8 @@ def load_graph(path: Path) -> onnx.ModelProto:
         raise TrigraphError(f"{path}: is not an ONNX model; {_REMEDY}") from error
 
 
-def check_locations(path: Path, allowed: Collection[str]) -> None:
-    """Raise TrigraphError when the graph in file `path` takes data from a file that is not `allowed`."""
+def load_checked(path: Path, allowed: Collection[str]) -> onnx.ModelProto:
+    """Like load_graph. Raises TrigraphError too when the graph takes data from a file that is not `allowed`."""
     model = load_graph(path)
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     for tensor in (*_of_graph(model.graph), *_of_nodes(nodes)):
@@ -33,6 +33,7 @@ def check_locations(path: Path, allowed: Collection[str]) -> None:
                 f"{path}: tensor {quote(tensor.name)} is in {quote(external.get('location'))}, which is not a weight "
                 f"file of the package; {_REMEDY}"
             )
+    return model
 
 
 def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

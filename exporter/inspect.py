@@ -169,7 +169,7 @@ def _types(model: Model) -> dict[str, TypeShare]:
 
 def _model_of(folder: Path, manifest: Manifest) -> Model:
     """The model whose files a package points to; the trunk's file comes first, a separate MTP file after its parts."""
-    paths = manifest.weight_paths(folder)
+    paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
     others = [path for path in paths if path not in trunk and path.name != SIDE_FILE]
     return open_model(paths[0], others[0] if others else None)

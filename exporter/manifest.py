@@ -118,10 +118,10 @@ class Manifest:
                 f"and the one here is {version}; {_REMEDY}, or install the other version of trigraph"
             )
 
-    def weight_paths(self, folder: Path) -> tuple[Path, ...]:
-        """Where the weight files of the package in `folder` are."""
+    def weight_paths(self, folder: Path) -> dict[str, Path]:
+        """Where the weight files of the package in `folder` are, by location."""
         base = folder if self.weights_folder is None else Path(self.weights_folder)
-        return tuple(base / file.location for file in self.weight_files)
+        return {file.location: base / file.location for file in self.weight_files}
 
     def _check(self, folder: Path, path: Path) -> None:
         if unknown := [name for name in self.graphs if name not in GRAPHS]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import trigraph.exporter as exporter
 from trigraph.custom_ops import instruction_set, library_path, library_version
 from trigraph.exporter import ExportOptions, Manifest
-from trigraph.exporter.external import check_locations
+from trigraph.exporter.external import load_checked
 from trigraph.exporter.inside import file_inside
 from trigraph.exporter.manifest import CONTRACT_VERSION
 from trigraph.exporter.progress import Progress, silent
@@ -59,27 +59,28 @@ def load(
     limits = _limits(manifest, context)
     library = _library(manifest)
     state = State(manifest.state, limits, sequences, twice=library is None)
-    locations = {file.location for file in manifest.weight_files}
     weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
     threads = threads or default_threads()
 
     def graph(name: str) -> SessionGraph:
         path = folder / f"{name}.onnx"
-        check_locations(path, locations)
-        session = open_session(path, weights_folder, threads, library)
+        initializers = weights.initializers(path, load_checked(path, weight_paths).graph)
+        session = open_session(path, initializers, weights_folder, threads, library)
         check_contract(session, path, manifest)
-        return SessionGraph(session, state.buffers, limits.pages)
+        return SessionGraph(session, state.buffers, limits.pages, weights)
 
     no_draft = None
     if "draft" not in manifest.graphs:
         no_draft = "off: the model has no MTP head"
     elif not speculation:
         no_draft = "off as asked"
-    weights = MappedWeights(manifest.weight_paths(folder))
+    weight_paths = manifest.weight_paths(folder)
+    weights = MappedWeights(weight_paths)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         draft = graph("draft") if no_draft is None else None
         steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
+    weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
     notices, kernels = manifest.notices, "no"
     if library is None:

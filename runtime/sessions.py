@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.memory import is_shortage
 from trigraph.runtime.state import StateBuffer, aligned_zeros
+from trigraph.runtime.weights import MappedWeights
 
 Array = NDArray[Any]
 
@@ -61,9 +62,12 @@ class Buffers:
 class SessionGraph:
     """One graph in ONNX Runtime, on the state tensors that it reads and writes."""
 
-    def __init__(self, session: ort.InferenceSession, state: Mapping[str, StateBuffer], pages: int) -> None:
-        """`pages` is the width of the page table."""
+    def __init__(
+        self, session: ort.InferenceSession, state: Mapping[str, StateBuffer], pages: int, weights: MappedWeights
+    ) -> None:
+        """`pages` is the width of the page table; `weights`, which the session reads, live as long as it does."""
         self._session = session
+        self._weights = weights
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
@@ -143,14 +147,22 @@ def session_options(threads: int, weights_folder: Path | None, library: Path | N
     return options
 
 
-def open_session(path: Path, weights_folder: Path | None, threads: int, library: Path | None) -> ort.InferenceSession:
-    """A session for one graph file; weights are looked for beside it, or in `weights_folder`.
+def open_session(
+    path: Path,
+    initializers: Mapping[str, ort.OrtValue],
+    weights_folder: Path | None,
+    threads: int,
+    library: Path | None,
+) -> ort.InferenceSession:
+    """A session for one graph file; weights that are not among `initializers` are beside it, or in `weights_folder`.
 
     Without the operator library a portable graph runs its function bodies. Raises TrigraphError when ONNX Runtime
     refuses the graph or its weights.
     """
     source = str(path) if weights_folder is None else path.read_bytes()
     options = session_options(threads, weights_folder, library)
+    for name, value in initializers.items():
+        options.add_initializer(name, value)
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own

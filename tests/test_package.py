@@ -46,7 +46,7 @@ def test_link(source: Path, tmp_path: Path) -> None:
     assert names(tmp_path / "package") == FILES | {"model.gguf"}
     assert (tmp_path / "package/model.gguf").samefile(source)
     assert Manifest.read(tmp_path / "package") == manifest
-    assert manifest.weight_paths(tmp_path / "package") == (tmp_path / "package/model.gguf",)
+    assert manifest.weight_paths(tmp_path / "package") == {"model.gguf": tmp_path / "package/model.gguf"}
 
 
 def test_link_through_a_symbolic_link(source: Path, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_external_data_past_the_end(package: Path, operator_library: Path) -> No
         if entry.key == "offset":
             entry.value = str((package / "model.gguf").stat().st_size - 16)
     (package / "verify.onnx").write_bytes(model.SerializeToString())
-    refused(package, r"verify\.onnx: ONNX Runtime cannot open the graph")
+    refused(package, r"token_embd.weight.* is not inside its file")
 
 
 def test_split_files_stay_in_their_folder(tmp_path: Path) -> None:
