@@ -2,7 +2,7 @@
 
 A round with n drafts brings 1 + a1 + a1 a2 + ... tokens, where ai is how often draft i is right when those before it
 were. It costs n draft steps and a verify of n + 1 tokens. Plain decoding is n = 0: when nothing is faster, speculation
-is parked and tried again after pauses that double.
+is parked and tried again after ever longer pauses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 2.0  # of acceptance, before anything is known
 _ROW_COST = 0.35  # of a plain step, for one row more in a verify that was never timed
 _MARGIN = 1.02  # how much faster speculation must look
 _PLAIN_EVERY = 128  # speculative rounds between two plain ones, which show whether the machine has changed
-_FIRST_PAUSE, _LAST_PAUSE = 16, 256  # plain rounds before speculation is tried again
+_FIRST_PAUSE, _LAST_PAUSE, _LONGER = 16, 256, 4  # plain rounds before speculation is tried again
 
 
 class Costs:
@@ -121,7 +121,7 @@ class Governor:
             self._trying -= 1
             return 1
         self._parked, self._resting = True, self._pause
-        self._pause = min(2 * self._pause, _LAST_PAUSE)
+        self._pause = min(_LONGER * self._pause, _LAST_PAUSE)
         return 0
 
     def _rate(self, draft: int) -> float:

@@ -150,27 +150,28 @@ class _Timer:
                     steps.release(text)
 
     def generations(self, engine: Engine) -> Iterator[Result]:
-        """Greedy texts: plain, then speculative with the governor's choice of depth."""
-        depth: Depth = FixedDepth(0, "plain")
-        seconds, text, _ = self._generate(engine, NoDrafter(), depth)
-        yield self._result("trigraph", "generate", len(text), len(self._prompt), [seconds], "plain")
-        if not engine.steps.can_draft:
-            return
-        drafter: Drafter = MTPDrafter(engine.steps, floor=0.0)
-        if self._options.accept is not None:
-            drafter = ReplayDrafter(engine.steps, [*self._prompt, *text], self._options.accept)
-        governor = Governor(Costs(), self._manifest.max_pending - 1)
-        seconds, again, accepted = self._generate(engine, drafter, governor)
-        if again != text:
-            raise RuntimeError("speculation changed the text: this is a defect, please report it")
-        yield self._result(
-            "trigraph",
-            "generate",
-            len(text),
-            len(self._prompt),
-            [seconds],
-            f"{accepted}, speculation {governor.report()}",
-        )
+        """Greedy texts: plain, and speculative with the governor's choice of depth, in turns."""
+        plain: list[float] = []
+        speculative: list[float] = []
+        note = ""
+        for _ in range(max(1, self._options.repetitions // 4)):
+            seconds, text, _ = self._generate(engine, NoDrafter(), FixedDepth(0, "plain"))
+            plain.append(seconds)
+            if not engine.steps.can_draft:
+                continue
+            drafter: Drafter = MTPDrafter(engine.steps, floor=0.0)
+            if self._options.accept is not None:
+                drafter = ReplayDrafter(engine.steps, [*self._prompt, *text], self._options.accept)
+            governor = Governor(Costs(), self._manifest.max_pending - 1)
+            seconds, again, accepted = self._generate(engine, drafter, governor)
+            if again != text:
+                raise RuntimeError("speculation changed the text: this is a defect, please report it")
+            speculative.append(seconds)
+            note = f"{accepted}, speculation {governor.report()}"
+        tokens, context = self._options.tokens, len(self._prompt)
+        yield self._result("trigraph", "generate", tokens, context, plain, "plain")
+        if speculative:
+            yield self._result("trigraph", "generate", tokens, context, speculative, note)
 
     def _generate(self, engine: Engine, drafter: Drafter, depth: Depth) -> tuple[float, list[int], str]:
         """Seconds without the prompt, the tokens, and what was accepted."""
