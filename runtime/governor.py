@@ -14,7 +14,7 @@ from trigraph.runtime.speculation import Round
 _RECENT = 8  # times of a step that count; the least of them, for a busy machine or a page fault only ever adds
 _MEMORY = 0.97  # how much an observed draft counts one observation later
 _PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 2.0  # of acceptance, before anything is known
-_ROW_COST = 0.35  # of a plain step, for one row more in a verify that was never timed
+_ROW_COST = 0.15  # of a plain step, for one row more in a verify that was never timed; hopeful, so that it is tried
 _MARGIN = 1.02  # how much faster speculation must look
 _PLAIN_EVERY = 128  # speculative rounds between two plain ones, which show whether the machine has changed
 _FIRST_PAUSE, _LAST_PAUSE, _LONGER = 16, 256, 4  # plain rounds before speculation is tried again

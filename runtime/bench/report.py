@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,22 +74,43 @@ class Report:
         return table
 
     def plot(self, path: Path) -> None:
-        """Time of a verify against its tokens: ours, the roofline, the peer. Needs matplotlib."""
+        """Time of a step against its tokens, and against the context and the texts when they were swept.
+
+        Ours, the roofline and the peer. Needs matplotlib; raises TrigraphError without it.
+        """
         try:
             from matplotlib.figure import Figure
         except ImportError:
             raise TrigraphError("--plot needs matplotlib: pip install matplotlib") from None
         if path.suffix not in (".png", ".svg"):
             raise TrigraphError(f"{path}: a plot is a .png or .svg file")
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        steps = [r for r in self.results if r.name in ("decode", "verify")]
-        for engine in dict.fromkeys(r.engine for r in steps):
-            mine = sorted((r for r in steps if r.engine == engine), key=lambda r: r.k)
-            axes.plot([r.k for r in mine], [r.median_ms for r in mine], marker="o", label=engine)
-            if mine[0].floor_ms is not None:
-                axes.plot([r.k for r in mine], [r.floor_ms or 0.0 for r in mine], linestyle="--", label="roofline")
-        axes.set(xlabel="tokens in a step", ylabel="milliseconds", title=self.model)
-        axes.set_ylim(bottom=0)
-        axes.legend()
+        panels = [(label, key, steps) for label, key, steps in self._panels() if len({key(r) for r in steps}) > 1]
+        figure = Figure(figsize=(6 * max(1, len(panels)), 4), layout="constrained")
+        for axes, (label, key, steps) in zip(
+            figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels, strict=False
+        ):
+            for engine in dict.fromkeys(r.engine for r in steps):
+                mine = sorted((r for r in steps if r.engine == engine), key=key)
+                axes.plot([key(r) for r in mine], [r.median_ms for r in mine], marker="o", label=engine)
+                if engine == "trigraph":
+                    axes.plot(
+                        [key(r) for r in mine], [r.floor_ms or 0.0 for r in mine], linestyle="--", label="roofline"
+                    )
+            axes.set(xlabel=label, ylabel="milliseconds")
+            axes.set_ylim(bottom=0)
+            axes.legend()
+        figure.suptitle(f"{self.model}, {self.machine.threads} threads")
         figure.savefig(path)
+
+    def _panels(self) -> list[tuple[str, Callable[[Result], int], list[Result]]]:
+        """What is drawn: a label, the number on the axis, and the steps."""
+        steps = [r for r in self.results if r.name in ("decode", "verify")]
+        if not steps:
+            return []
+        start = steps[0].context
+        ours = [r for r in steps if r.name == "decode" and r.engine == "trigraph"]
+        return [
+            ("tokens in a step", lambda r: r.k, [r for r in steps if r.context == start and r.sequences == 1]),
+            ("tokens of context", lambda r: r.context, [r for r in ours if r.sequences == 1]),
+            ("texts in a step", lambda r: r.sequences, [r for r in ours if r.context == start]),
+        ]
