@@ -22,6 +22,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.arguments import parse_logit_bias
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import interact, progress_bars, say, stream
@@ -87,6 +88,13 @@ def run(
     repeat_last_n: Annotated[
         int, typer.Option(help="Tokens that penalties look at; -1: all.")
     ] = _DEFAULTS.penalty_window,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID(+|-)BIAS",
+            help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. May be repeated.",
+        ),
+    ] = None,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="Text that ends the answer; may be repeated.")
     ] = None,
@@ -118,6 +126,7 @@ def run(
             frequency_penalty,
             repeat_last_n,
             seed=secrets.randbits(32) if seed == -1 else seed,
+            logit_bias=tuple(map(parse_logit_bias, logit_bias or ())),
         ),
         max_tokens=None if max_tokens == -1 else max_tokens,
         stop=tuple(stop or ()),

@@ -112,6 +112,7 @@ class Generation:
             raise TrigraphError(
                 f"the prompt has {len(prompt)} tokens; it must have 1 to {engine.context}, the loaded context"
             )
+        options.sampling.check_vocabulary(engine.steps.vocab)
         self._engine = engine
         self._prompt = prompt
         self._sequence = sequence

@@ -1,7 +1,8 @@
 """The choice of the next token from a row of logits.
 
-Order of the filters, as in transformers and vLLM: penalties, temperature, top-k, top-p, min-p. The random number of a
-position depends on the seed and that position alone, so a text does not depend on how many tokens a step verified.
+Order of the filters, as in transformers and vLLM: biases, penalties, temperature, top-k, top-p, min-p. The random
+number of a position depends on the seed and that position alone, so a text does not depend on how many tokens a step
+verified.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Sampling:
 
     Penalties look at the last `penalty_window` tokens of prompt and answer (-1: all, 0: none): `repeat_penalty` divides
     positive logits and multiplies negative ones, `presence_penalty` is subtracted once, `frequency_penalty` each time.
+    `logit_bias` holds pairs of a token id and what is added to its logit before that; -inf bans the token.
     """
 
     temperature: float = 0.7
@@ -40,6 +42,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     penalty_window: int = 64
     seed: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         rules = (
@@ -56,6 +59,17 @@ class Sampling:
         for name, valid, wanted in rules:
             if not valid:
                 raise TrigraphError(f"{name} is {getattr(self, name)}; it must be {wanted}")
+        for token, bias in self.logit_bias:
+            if not bias < float("inf"):  # NaN neither
+                raise TrigraphError(
+                    f"logit_bias of token {token} is {bias}; it must be a number, or -inf to ban the token"
+                )
+
+    def check_vocabulary(self, vocab: int) -> None:
+        """Raises TrigraphError when a bias is for a token that a vocabulary of `vocab` tokens does not have."""
+        for token, _ in self.logit_bias:
+            if not 0 <= token < vocab:
+                raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
 
     @property
     def penalizes(self) -> bool:
@@ -78,19 +92,25 @@ class Sampler:
 
     def __init__(self, options: Sampling, history: Iterable[int]) -> None:
         self.options = options
+        self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
+        self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._penalties = Penalties(options, history) if options.penalizes else None
 
     def pick(self, step: Rows, row: int, position: int) -> int:
         """The token at `position` of the text, chosen from row `row` of `step`."""
-        if self._penalties is None and self.options.temperature == 0:
+        if self._penalties is None and not len(self._biased) and self.options.temperature == 0:
             return int(step.tokens[row])
-        logits = step.logits[row]
-        if self._penalties is not None:
-            logits = self._penalties.apply(logits)
-        token = choose(logits, self.options, position)
+        token = choose(self._adjusted(step.logits[row]), self.options, position)
         if self._penalties is not None:
             self._penalties.add(token)
         return token
+
+    def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits with biases and penalties; a copy, unless there are none."""
+        if len(self._biased):
+            logits = logits.copy()
+            np.add.at(logits, self._biased, self._biases)
+        return logits if self._penalties is None else self._penalties.apply(logits)
 
 
 class Penalties:
@@ -128,11 +148,14 @@ class Penalties:
 def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int:
     """The token that `options` draw from one row of logits [vocabulary] at `position`."""
     if options.temperature == 0:
-        return int(logits.argmax())
+        best = int(logits.argmax())
+        _check_finite(float(logits[best]))
+        return best
     ids, probabilities = distribution(logits, options)
     cumulative = probabilities.cumsum()
-    index = int(np.searchsorted(cumulative, uniform(options.seed, position) * cumulative[-1], side="right"))
-    return int(ids[min(index, len(ids) - 1)])
+    index = np.searchsorted(cumulative, uniform(options.seed, position) * cumulative[-1], side="right")
+    # The product may round up to the total: the last token that can be drawn, not a banned one behind it.
+    return int(ids[min(index, np.searchsorted(cumulative, cumulative[-1]))])
 
 
 def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[Ids, NDArray[np.float64]]:
@@ -157,11 +180,18 @@ def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[Ids, N
 def _probabilities(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
     # No survivor: comparisons with NaN are false.
     largest = float(logits.max()) if len(logits) else np.nan
-    if not np.isfinite(largest):
-        raise TrigraphError("the model's logits are not finite numbers; are its weights damaged?")
+    _check_finite(largest)
     weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - largest) / temperature)
     weights /= weights.sum()
     return weights
+
+
+def _check_finite(largest: float) -> None:
+    if not np.isfinite(largest):
+        raise TrigraphError(
+            "the logits of all tokens that may follow are not finite numbers; "
+            "are the model's weights damaged, or these tokens banned by logit_bias?"
+        )
 
 
 def _likely(

@@ -96,6 +96,8 @@ def test_help_and_version(trigraph: Run) -> None:
         (["run", "{tiny}", "-p", "a", "--draft-tokens", "9"], "a round drafts at most 7"),
         (["run", "{tiny}", "-p", "a", "--draft-p-min", "2"], "draft_p_min is 2.0"),
         (["run", "{tiny}", "-p", "a", "--stop", ""], "a stop string is empty"),
+        (["run", "{tiny}", "-p", "a", "--logit-bias", "12=1"], "write ID+BIAS"),
+        (["run", "{tiny}", "-p", "a", "--logit-bias", "2048+1"], "ids of this model are from 0 to 2047"),
         (["run", "{tiny}", "-p", "a", "-sys", "b"], "the model has none"),
         (["run", "{tiny}", "-p", "a", "-f", "b"], "exclude each other"),
         (["run", "{tiny}", "-f", "{tmp}/missing.txt"], "missing.txt: cannot be read"),

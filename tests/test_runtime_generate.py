@@ -108,7 +108,19 @@ def test_eos_can_be_ignored() -> None:
     assert generation.stats.finish_reason == "length"
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.8, seed=4), Sampling(repeat_penalty=1.3, seed=1)])
+BIAS = ((3, 5.0), (97, -float("inf")), (98, 2.0))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        GREEDY,
+        Sampling(temperature=0.8, seed=4),
+        Sampling(repeat_penalty=1.3, seed=1),
+        Sampling(temperature=0, logit_bias=BIAS),
+        Sampling(repeat_penalty=1.3, seed=1, logit_bias=BIAS),
+    ],
+)
 def test_speculation_does_not_change_the_text(sampling: Sampling) -> None:
     logits = chaotic(VOCAB, 2.0)
     streams = []

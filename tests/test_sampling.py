@@ -170,3 +170,48 @@ def test_extreme_values() -> None:
 def test_options_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(TrigraphError, match=f"{name} is .*; it must be"):
         Sampling(**{name: value})  # type: ignore[arg-type]
+
+
+def test_biases_are_added_before_penalties() -> None:
+    logits = row(4, 10)
+    logits[[2, 5]] = [1.0, -1.0]
+    bias = ((2, 3.0), (5, 0.5), (5, 4.0), (7, -np.inf))
+    sampler = Sampler(Sampling(temperature=0, logit_bias=bias, repeat_penalty=2.0), [2])
+    adjusted = sampler._adjusted(logits)
+    expected = logits.copy()
+    expected[[2, 5, 7]] = [(1 + 3) / 2, 3.5, -np.inf]
+    np.testing.assert_allclose(adjusted, expected)
+    assert (logits[2], logits[5]) == (1.0, -1.0), "the step's own logits were changed"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_banned_token_is_never_chosen(temperature: float) -> None:
+    logits = np.array([9, 0, 0.1, 8, -2], np.float32)
+    options = Sampling(temperature, top_k=0, top_p=1.0, seed=1, logit_bias=((0, -np.inf), (3, -np.inf)))
+    sampler = Sampler(options, [])
+    step = Step(np.zeros(1, np.int64), logits[None])
+    drawn = {sampler.pick(step, 0, position) for position in range(500)}
+    assert drawn == ({1, 2, 4} if temperature else {2})
+    banned = Sampler(Sampling(temperature, logit_bias=tuple((i, -np.inf) for i in range(5))), [])
+    with pytest.raises(TrigraphError, match="banned by logit_bias"):
+        banned.pick(step, 0, 0)
+
+
+def test_the_last_token_that_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.sampling.uniform", lambda seed, position: 1.0)
+    logits = np.array([1, -np.inf, 2, -np.inf], np.float32)
+    for options in (Sampling(top_k=4), Sampling(top_k=0, top_p=1.0), Sampling(top_k=0, top_p=1.0, min_p=1e-9)):
+        assert np.isfinite(logits[choose(logits, options, 0)])
+
+
+@pytest.mark.parametrize("bias", [float("nan"), float("inf")])
+def test_biases_out_of_range_are_refused(bias: float) -> None:
+    with pytest.raises(TrigraphError, match="logit_bias of token 3 is"):
+        Sampling(logit_bias=((3, bias),))
+
+
+def test_biases_of_tokens_out_of_the_vocabulary_are_refused() -> None:
+    Sampling(logit_bias=((9, 1.0),)).check_vocabulary(10)
+    for token in (-1, 10):
+        with pytest.raises(TrigraphError, match=f"for token {token}; ids of this model are from 0 to 9"):
+            Sampling(logit_bias=((token, 1.0),)).check_vocabulary(10)
