@@ -22,7 +22,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.arguments import parse_logit_bias
+from trigraph.runtime.arguments import parse_constraint, parse_logit_bias, read_text
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import interact, progress_bars, say, stream
@@ -95,6 +95,13 @@ def run(
             help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. May be repeated.",
         ),
     ] = None,
+    json_schema: Annotated[
+        str | None, typer.Option("-j", "--json-schema", metavar="FILE|JSON", help="Answer with JSON of this schema.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option("--grammar", help="File with a grammar that the answer must follow: Lark or GBNF.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Regular expression that the whole answer must match.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="Text that ends the answer; may be repeated.")
     ] = None,
@@ -131,6 +138,7 @@ def run(
         max_tokens=None if max_tokens == -1 else max_tokens,
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
+        constraint=parse_constraint(json_schema, grammar, regex),
         speculate=spec,
         draft_tokens=draft_tokens,
         draft_p_min=draft_p_min,
@@ -316,15 +324,8 @@ def _prompt(prompt: str | None, file: Path | None) -> str | None:
     """The text to answer, or None for an interactive chat."""
     if prompt is not None and file is not None:
         raise TrigraphError("--prompt and --file exclude each other")
-    try:
-        if file is not None:
-            return file.read_text(encoding="utf-8")
-        if prompt == "-" or (prompt is None and not sys.stdin.isatty()):
-            return sys.stdin.buffer.read().decode("utf-8")
-    except OSError as error:
-        raise TrigraphError(f"{file or 'stdin'}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    if file is not None or prompt == "-" or (prompt is None and not sys.stdin.isatty()):
+        return read_text(file)
     return prompt
 
 

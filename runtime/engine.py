@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation
+from trigraph.runtime.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.generate import Generation, Options
 from trigraph.runtime.governor import Costs, Governor
 from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
@@ -13,6 +16,9 @@ from trigraph.runtime.steps import Steps
 from trigraph.runtime.template import ChatTemplate
 from trigraph.runtime.text import Tokenizer
 from trigraph.runtime.weights import MappedWeights
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,14 @@ class Engine:
         if self.template is None:
             raise TrigraphError("the model has no chat template; complete plain text instead (--raw)")
         return Conversation(self, self.template, system)
+
+    def guide(self, constraint: Constraint) -> Guide:
+        """What the tokens of a new answer under `constraint` may be."""
+        return Guide(constraint, self._guidance_vocabulary)
+
+    @cached_property
+    def _guidance_vocabulary(self) -> LLTokenizer:
+        return guidance_vocabulary(self.tokenizer, self.steps.vocab)
 
     def speculation(self, options: Options) -> tuple[Drafter, Depth]:
         """How a request drafts: with what, and how deep."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.exporter.signals import undisturbed
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.constraint import Constraint, Guide
 from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Round, decode
 from trigraph.runtime.state import Sequence
@@ -28,6 +29,7 @@ class Options:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    constraint: Constraint | None = None
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
@@ -42,9 +44,14 @@ class Options:
 
 
 class Transcript:
-    """The answer so far: takes tokens until a stop token, a stop string, the token limit or the end of the context."""
+    """The answer so far: takes tokens until something ends it.
 
-    def __init__(self, tokenizer: Tokenizer, options: Options, prompt_length: int, context: int) -> None:
+    That is a stop token, a stop string, the token limit, the end of the context, or `guide` where nothing may follow.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, options: Options, prompt_length: int, context: int, guide: Guide | None = None
+    ) -> None:
         self.ids: list[int] = []  # without a final stop token
         self.sampled = 0
         self.text = ""
@@ -52,6 +59,7 @@ class Transcript:
         self._stop_ids = frozenset[int]() if options.ignore_eos else tokenizer.stop_ids
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(options.stop)
+        self._guide = guide
         room = context - prompt_length
         self._limited = options.max_tokens is not None and options.max_tokens <= room
         self._limit = room if options.max_tokens is None else min(options.max_tokens, room)
@@ -75,6 +83,8 @@ class Transcript:
         self.text += self._stops.push(self._detokenizer.push(token))
         if self._stops.found:
             self.finish_reason = "stop"
+        elif self._guide is not None and self._guide.finished:
+            self._finish("stop")
         elif not self.left:
             self._finish("length" if self._limited else "context")
         return self.finish_reason is not None
@@ -118,7 +128,8 @@ class Generation:
         self._sequence = sequence
         self._options = options
         self._pause_at, self._pause = pause_at, pause
-        self._transcript = Transcript(engine.tokenizer, options, len(prompt), engine.context)
+        self._guide = None if options.constraint is None else engine.guide(options.constraint)
+        self._transcript = Transcript(engine.tokenizer, options, len(prompt), engine.context, self._guide)
         self._drafter, self._depth = engine.speculation(options)
         self._reused = sequence.length if sequence else 0
         self._prompt_seconds = 0.0
@@ -180,7 +191,7 @@ class Generation:
 
     def _decode(self, sequence: Sequence) -> Iterator[None]:
         steps, transcript = self._engine.steps, self._transcript
-        sampler = Sampler(self._options.sampling, self._prompt)
+        sampler = Sampler(self._options.sampling, self._prompt, self._guide)
         started = time.perf_counter()
         if self._pause is not None and sequence.length < self._pause_at < len(self._prompt):
             steps.prefill([sequence], [self._prompt[sequence.length : self._pause_at]])

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.constraint import Guide
 
 Floats = NDArray[np.floating[Any]]
 Ids = NDArray[np.int64]
@@ -88,22 +90,55 @@ class Rows(Protocol):
 
 
 class Sampler:
-    """Chooses the tokens of one request, in order. `history` is the prompt."""
+    """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word."""
 
-    def __init__(self, options: Sampling, history: Iterable[int]) -> None:
+    def __init__(self, options: Sampling, history: Iterable[int], guide: Guide | None = None) -> None:
         self.options = options
+        self._guide = guide
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._penalties = Penalties(options, history) if options.penalizes else None
 
     def pick(self, step: Rows, row: int, position: int) -> int:
         """The token at `position` of the text, chosen from row `row` of `step`."""
-        if self._penalties is None and not len(self._biased) and self.options.temperature == 0:
-            return int(step.tokens[row])
-        token = choose(self._adjusted(step.logits[row]), self.options, position)
+        token = self._choose(step, row, position)
         if self._penalties is not None:
             self._penalties.add(token)
+        if self._guide is not None:
+            self._guide.advance(token)
         return token
+
+    def foresee(self, limit: int) -> list[int]:
+        """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
+        forced = [] if self._guide is None else self._guide.forced[:limit]
+        return list(takewhile(lambda token: not self._bans(token), forced))
+
+    def _choose(self, step: Rows, row: int, position: int) -> int:
+        options, guide = self.options, self._guide
+        if foreseen := self.foresee(1):
+            return foreseen[0]
+        if options.temperature == 0 and self._penalties is None and not len(self._biased):
+            best = int(step.tokens[row])
+            if guide is None or guide.allows(best):
+                return best
+        logits = self._adjusted(step.logits[row])
+        if guide is None:
+            return choose(logits, options, position)
+        ids = self._candidates(logits, guide)
+        return int(ids[choose(logits[ids], options, position)])
+
+    def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> Ids:
+        """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""
+        wanted = 1 if self.options.temperature == 0 else self.options.top_k
+        if wanted:
+            likely = top_ids(logits, 4 * wanted)
+            allowed = [token for token in likely.tolist() if guide.allows(token)]
+            if len(allowed) >= wanted:
+                return np.sort(allowed[:wanted])
+        return guide.allowed()
+
+    def _bans(self, token: int) -> bool:
+        return bool((self._biases[self._biased == token] == -np.inf).any())
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits with biases and penalties; a copy, unless there are none."""

@@ -67,11 +67,14 @@ def decode(
     """Continues a text until `answer` ends, a round at a time, from its next token: sampled, but not in the state yet.
 
     No token beyond the end is kept. The last token of a round is never in the state: the next round verifies it.
+    Tokens that a constraint forces take the place of drafts, and nothing is to be learnt from them.
     """
     done = False
     while not done:
         started = time.perf_counter()
-        drafts = drafter.propose(sequence, token, depth.choose(min(answer.left, steps.max_pending) - 1))
+        room = min(answer.left, steps.max_pending) - 1
+        foreseen = sampler.foresee(room)
+        drafts = foreseen or drafter.propose(sequence, token, depth.choose(room))
         drafted = time.perf_counter()
         step = steps.verify([sequence], [[token, *drafts]])
         kept: list[int] = []
@@ -83,8 +86,10 @@ def decode(
                 break
         steps.accept(sequence, len(kept))
         agreed = sum(a == b for a, b in zip(kept, drafts, strict=False))
-        finished = Round(kept, len(drafts), agreed, drafted - started, time.perf_counter() - started)
-        depth.observe(finished)
+        times = drafted - started, time.perf_counter() - started
+        finished = Round(kept, 0, 0, *times) if foreseen else Round(kept, len(drafts), agreed, *times)
+        if not foreseen:
+            depth.observe(finished)
         yield finished
 
 

@@ -34,6 +34,10 @@ class Tokenizer:
         """Tokens in the vocabulary."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def as_json(self) -> str:
+        """The description that the tokenizer was made of."""
+        return str(self._tokenizer.to_str())
+
     def encode(self, text: str, *, start: bool = True) -> list[int]:
         """Ids of `text`; special tokens written out in it become one id each. `start`: begin with any `bos_id`."""
         try:

@@ -98,6 +98,10 @@ def test_help_and_version(trigraph: Run) -> None:
         (["run", "{tiny}", "-p", "a", "--stop", ""], "a stop string is empty"),
         (["run", "{tiny}", "-p", "a", "--logit-bias", "12=1"], "write ID+BIAS"),
         (["run", "{tiny}", "-p", "a", "--logit-bias", "2048+1"], "ids of this model are from 0 to 2047"),
+        (["run", "{tiny}", "-p", "a", "--json-schema", "{tmp}/missing.json"], "missing.json: cannot be read"),
+        (["run", "{tiny}", "-p", "a", "--grammar", "{tmp}/missing.lark"], "missing.lark: cannot be read"),
+        (["run", "{tiny}", "-p", "a", "--regex", "a("], "the regular expression cannot be used"),
+        (["run", "{tiny}", "-p", "a", "--regex", "a", "--json-schema", "{{}}"], "exclude each other"),
         (["run", "{tiny}", "-p", "a", "-sys", "b"], "the model has none"),
         (["run", "{tiny}", "-p", "a", "-f", "b"], "exclude each other"),
         (["run", "{tiny}", "-f", "{tmp}/missing.txt"], "missing.txt: cannot be read"),
@@ -163,6 +167,21 @@ def test_json(trigraph: Run, package: Path, operator_library: Path) -> None:
     for others in (["--no-spec"], ["--draft-tokens", 4], ["-t", 2]):
         assert json.loads(trigraph(*arguments, *others).out)["ids"] == content["ids"]
     assert_one_line_error(trigraph("run", package, "--json", terminal=True), "--json needs a prompt")
+
+
+@pytest.mark.parametrize("kind", ["--json-schema", "file", "--grammar", "--regex"])
+def test_answers_of_a_given_form(
+    trigraph: Run, package: Path, operator_library: Path, tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
+    schema = '{"enum": ["yes", "no"]}'
+    (tmp_path / "schema.json").write_text(schema)
+    (tmp_path / "answer.gbnf").write_text('root ::= "\\"" ("yes" | "no") "\\""')
+    values = {"--json-schema": schema, "file": tmp_path / "schema.json", "--regex": '"(yes|no)"'}
+    option = "--json-schema" if kind == "file" else kind
+    result = trigraph("run", package, "-p", "Is it?", option, values.get(kind, tmp_path / "answer.gbnf"))
+    assert (result.status, result.out in ('"yes"\n', '"no"\n')) == (0, True), result
+    assert "end: stop" in result.err
 
 
 def test_a_gguf_file_is_exported_to_the_cache_once(

@@ -1,0 +1,310 @@
+"""Constrained answers: what they are made of, that speculation does not change them, and what they cost."""
+
+import json
+import re
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_model import chaotic
+from test_runtime_generate import GREEDY, VOCAB, engine_of, scripted
+from test_runtime_text import END, TEMPLATE
+from test_sampling import Step
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load
+from trigraph.runtime.constraint import Constraint, Guide
+from trigraph.runtime.sampling import Sampler
+
+pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
+
+WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
+NAME = {"type": "string", "minLength": 1, "maxLength": 12}
+AGE = {"type": "integer", "minimum": 0, "maximum": 130}
+PERSON = {
+    "type": "object",
+    "properties": {"name": NAME, "age": AGE},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+SCHEMAS: tuple[dict[str, Any], ...] = (
+    {"type": "boolean"},
+    AGE,
+    {"type": "null"},
+    WORD,
+    {"enum": ["bread", "wine", 7, None]},
+    {"const": {"verse": 1, "text": "In the beginning"}},
+    {"type": "string", "format": "date"},
+    PERSON,
+    {"type": "array", "items": PERSON, "minItems": 1, "maxItems": 3},
+    {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 8},
+    {"anyOf": [PERSON, {"type": "boolean"}, WORD]},
+    {
+        "type": "object",
+        "properties": {"king": {"$ref": "#/$defs/person"}, "sons": {"type": "array", "maxItems": 2, "items": WORD}},
+        "required": ["king"],
+        "additionalProperties": False,
+        "$defs": {"person": PERSON},
+    },
+)
+REGEXES = (
+    "yes|no",
+    "[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    r"And (he|she) said unto (him|her|them), [A-Z][a-z]{2,9}\.",
+    r"(The [a-z]{3,8} of the [a-z]{3,8}[,;] ){2}selah",
+    "(a|b)*c?",
+    "日本(語|国)|Ωmega|naïve",
+    r"[A-Z][a-z]+( [a-z]+){1,5}\.",
+)
+GBNF = 'root ::= "[" item ("," item){0,4} "]"\nitem ::= [0-9]{1,3} | "(" item ")"'
+LARK = 'start: verb " " noun ("." | "!")\nverb: "Go" | "Come"\nnoun: /[a-z]{2,9}/'
+CONSTRAINTS: tuple[Constraint, ...] = (
+    *(JsonSchema(json.dumps(schema)) for schema in SCHEMAS),
+    *map(Regex, REGEXES),
+    Grammar(GBNF),
+    Grammar(LARK),
+)
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "sampled": Sampling(temperature=0.9, seed=11),
+    "unfiltered": Sampling(temperature=1.3, top_k=0, top_p=1.0, seed=5),
+    "penalties": Sampling(
+        temperature=0.8, seed=2, repeat_penalty=1.3, frequency_penalty=0.2, logit_bias=((300, 2.0), (69, -1.0))
+    ),
+    "greedy with penalties": Sampling(temperature=0, repeat_penalty=1.3, logit_bias=((93, -2.0),)),
+}
+
+
+def conforms(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether `value` is what the keywords used here describe."""
+    if "anyOf" in schema:
+        return any(conforms(value, option) for option in schema["anyOf"])
+    if "$ref" in schema:
+        return conforms(value, PERSON)
+    if "enum" in schema:
+        return value in schema["enum"]
+    if "const" in schema:
+        return bool(value == schema["const"])
+    if schema["type"] == "object":
+        properties = schema["properties"]
+        known = isinstance(value, dict) and set(schema["required"]) <= set(value) <= set(properties)
+        return known and all(conforms(item, properties[key]) for key, item in value.items())
+    if schema["type"] == "array":
+        length = schema.get("minItems", 0) <= len(value) <= schema["maxItems"]
+        return length and all(conforms(item, schema["items"]) for item in value)
+    if "format" in schema:
+        return bool(date.fromisoformat(value))
+    if schema["type"] == "string":
+        return schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 99) and (
+            re.search(schema.get("pattern", ""), value) is not None
+        )
+    if schema["type"] == "integer":
+        return isinstance(value, int) and schema["minimum"] <= value <= schema["maximum"]
+    return value is None if schema["type"] == "null" else isinstance(value, bool)
+
+
+def keeps_to(text: str, constraint: Constraint) -> bool:
+    """Whether `text` is what the constraint says, by other means than llguidance."""
+    if isinstance(constraint, JsonSchema):
+        return conforms(json.loads(text), json.loads(constraint.schema))
+    if isinstance(constraint, Regex):
+        return re.fullmatch(constraint.pattern, text) is not None
+    if constraint == Grammar(GBNF):
+        plain = re.sub(r"[()]", "", text)
+        return text.count("(") == text.count(")") and re.fullmatch(r"\[\d{1,3}(,\d{1,3}){0,4}\]", plain) is not None
+    return re.fullmatch("(Go|Come) [a-z]{2,9}[.!]", text) is not None
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_gguf: Path, operator_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    from trigraph.exporter import ExportOptions, export
+
+    package = tmp_path_factory.mktemp("packages") / "tiny"
+    export(tiny_gguf, package, ExportOptions(weights="reference"))
+    return load(package, context=512, threads=1)
+
+
+def answer(engine: Engine, options: Options) -> tuple[str, list[int], str]:
+    generation = engine.generate("And the king said unto the people of the land, ", options)
+    generation.run()
+    return generation.text, generation.ids, generation.stats.finish_reason
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda c: str(c)[:60])
+def test_speculation_does_not_change_an_answer(
+    engine: Engine, constraint: Constraint, sampling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foresee = Sampler.foresee
+
+    def options(**others: Any) -> Options:
+        return Options(SAMPLINGS[sampling], max_tokens=400, constraint=constraint, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sampler, "foresee", lambda self, limit: foresee(self, limit) if limit == 1 else [])
+        plain = answer(engine, options(speculate=False))
+    assert answer(engine, options(speculate=False)) == plain
+    for drafts in (None, *range(1, 8)):
+        assert answer(engine, options(draft_tokens=drafts)) == plain
+    text, _, reason = plain
+    # Nothing else ends these texts, as all of them are short; an unlikely one may be long.
+    assert reason == "stop", text
+    assert keeps_to(text, constraint), text
+
+
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+@pytest.mark.parametrize("limit", [{"max_tokens": 9}, {"stop": ("e",)}], ids=str)
+def test_other_ends_come_first(engine: Engine, sampling: str, limit: dict[str, Any]) -> None:
+    request = dict(constraint=Regex("[a-z ]{60}"), **limit)
+    plain = answer(engine, Options(SAMPLINGS[sampling], speculate=False, **request))
+    for drafts in (1, 4, 7):
+        assert answer(engine, Options(SAMPLINGS[sampling], draft_tokens=drafts, **request)) == plain
+    assert re.fullmatch("[a-z ]{1,59}", plain[0])
+    assert plain[2] == ("length" if "max_tokens" in limit else "stop")
+
+
+def test_a_constraint_sees_the_chosen_tokens_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    advance = Guide.advance
+
+    def spy(guide: Guide, token: int) -> None:
+        seen.append(token)
+        advance(guide, token)
+
+    monkeypatch.setattr(Guide, "advance", spy)
+    _, ids, _ = answer(engine, Options(GREEDY, constraint=Regex("([a-z]+ ){9}"), draft_tokens=7))
+    assert seen == ids
+
+
+@pytest.mark.parametrize("drafts", [0, 3, 7])
+def test_a_stop_token_ends_a_text_that_is_whole_and_no_other(drafts: int) -> None:
+    wants_to_stop, _ = engine_of(scripted([END], 2))
+    request = Options(GREEDY, constraint=Regex("(abc)+"), draft_tokens=drafts)
+    generation = wants_to_stop.generate([1, 2], request)
+    assert generation.run() == "abc"
+    assert (generation.stats.finish_reason, generation.stats.tokens) == ("stop", 4)
+    never_stops, _ = engine_of(scripted(b"abcabcabc", 2))
+    generation = never_stops.generate([1, 2], Options(GREEDY, 7, constraint=Regex("(abc)+"), draft_tokens=drafts))
+    assert (generation.run(), generation.stats.finish_reason) == ("abcabca", "length")
+
+
+def test_nothing_follows_a_finished_constraint() -> None:
+    engine, model = engine_of(scripted(b"xyz", 2))
+    generation = engine.generate([1, 2], Options(GREEDY, constraint=Regex("[bc]"), ignore_eos=True))
+    assert generation.run() == "b"
+    assert generation.stats.finish_reason == "stop"
+    assert [graph for graph, _ in model.runs] == ["prefill"], "a step was made for a token that nobody asked for"
+    generation = engine.generate([1, 2], Options(GREEDY, constraint=Regex("")))
+    assert (generation.run(), generation.stats.finish_reason) == ("", "stop")
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_forced_tokens_are_computed_together(draft: bool) -> None:
+    engine, model = engine_of(scripted(b"?", 1), draft=draft)
+    generation = engine.generate([1], Options(GREEDY, constraint=Regex("(Good|Bad) morning, [a-z]!")))
+    assert generation.run() == "Bad morning, a!"
+    verified = [lengths[0] for graph, lengths in model.runs if graph == "verify"]
+    assert verified == [8, 5, 2], "not the fewest steps"
+    assert (generation.stats.drafted, generation.stats.tokens_per_round) == (0, 14 / 3)
+
+
+def guided(engine: Engine, constraint: Constraint, sampling: Sampling = GREEDY) -> tuple[Sampler, Guide]:
+    guide = engine.guide(constraint)
+    return Sampler(sampling, [], guide), guide
+
+
+def test_logits_are_read_where_there_is_a_choice_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = engine_of(scripted(b"a", 1))
+    unread = Step(np.array([ord("z")]))
+    sampler, guide = guided(engine, Regex("(hallelujah|hosanna)!"), Sampling(temperature=1.0))
+    assert guide.forced == [ord("h")]
+    assert sampler.pick(unread, 0, 0) == ord("h")
+    assert guide.forced == []
+    row = np.where(np.arange(VOCAB) == ord("o"), 9, 0).astype(np.float32)
+    assert sampler.pick(Step(np.array([0]), row[None]), 0, 1) == ord("o")
+    assert bytes(sampler.pick(unread, 0, i) for i in range(6)) == b"sanna!"
+    assert guide.finished
+    monkeypatch.setattr(Guide, "allowed", lambda self: pytest.fail("the whole vocabulary was looked at"))
+    sampler, guide = guided(engine, Regex("[a-z]{9}"))
+    assert sampler.pick(unread, 0, 0) == ord("z")
+
+
+@pytest.mark.parametrize("pattern", ["[a-y]*", "[0-9]", ".{3}", "(a|b)c"])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(top_k=5, seed=3), Sampling(top_k=0, min_p=0.1, seed=3)], ids=str)
+def test_choices_are_those_of_masked_logits(pattern: str, sampling: Sampling) -> None:
+    engine, _ = engine_of(scripted(b"a", 1))
+    for seed in range(20):
+        logits = chaotic(VOCAB)((seed,))
+        sampler, guide = guided(engine, Regex(pattern), sampling)
+        masked = np.full(VOCAB, -np.inf, np.float32)
+        masked[guide.allowed()] = logits[guide.allowed()]
+        expected = Sampler(sampling, []).pick(Step(np.array([masked.argmax()]), masked[None]), 0, seed)
+        assert sampler.pick(Step(np.array([logits.argmax()]), logits[None]), 0, seed) == expected
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=1)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("pattern", ["abc", "[ab]"])
+def test_a_constraint_of_banned_tokens_is_an_error(pattern: str, sampling: Sampling) -> None:
+    engine, _ = engine_of(scripted(b"abc", 1))
+    bias = ((ord("a"), -np.inf), (ord("b"), -np.inf))
+    options = Options(Sampling(sampling.temperature, logit_bias=bias), constraint=Regex(pattern))
+    with pytest.raises(TrigraphError, match="banned by logit_bias"):
+        engine.generate([1], options).run()
+
+
+def test_a_chat_can_be_constrained() -> None:
+    engine, _ = engine_of(scripted(b"maybe", 0), context=200, template=TEMPLATE)
+    chat = engine.chat()
+    for _ in range(2):
+        assert "".join(chat.say("Is it?", Options(GREEDY, constraint=Regex("yes|no")))) in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("make", "value", "text"),
+    [
+        (JsonSchema, '{"type": ', "the JSON schema cannot be used: it is not JSON"),
+        (JsonSchema, "[" * 10**5, "the JSON schema cannot be used: it is not JSON"),
+        (JsonSchema, "3", "it must be a JSON object"),
+        (JsonSchema, '{"type": "objet"}', "Invalid type: objet"),
+        (JsonSchema, '{"if": {}}', "Unimplemented keys"),
+        (JsonSchema, '{"$ref": "https://example.org/schema"}', "not present"),
+        (Grammar, "start: foo bar", 'unknown name: "foo"'),
+        (Grammar, 'root ::= "a', "the grammar cannot be used"),
+        (Grammar, "", "No 'root' rule"),
+        (Regex, "a(", "the regular expression cannot be used: .*unclosed group"),
+        (Regex, "(?=a)", "the regular expression cannot be used"),
+        (JsonSchema, '{"items":' * 500 + "{}" + "}" * 500, "the JSON schema cannot be used: recursion limit"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_malformed_constraints_are_refused(make: type[Any], value: str, text: str) -> None:
+    with pytest.raises(TrigraphError, match=text):
+        make(value)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "reason"),
+    [
+        (Grammar("start: start"), "no text fits"),
+        (Regex("((a{1000}){1000}){1000}"), "too many expressions"),
+        (JsonSchema('{"$ref": "#"}'), "no text fits"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_constraints_without_an_end_are_given_up(constraint: Constraint, reason: str) -> None:
+    engine, _ = engine_of(scripted(b"abc", 1))
+    with pytest.raises(TrigraphError, match=f"cannot be followed any further: .*{reason}"):
+        engine.generate([1], Options(GREEDY, constraint=constraint)).run()
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(TrigraphError, match=r"pip install 'trigraph\[grammar\]'"):
+        Regex("a")
+
+
+def test_equal_constraints_are_equal() -> None:
+    assert len({Regex("a"), Regex("a"), Grammar(LARK), JsonSchema("{}"), Options(constraint=Regex("a"))}) == 4
