@@ -148,9 +148,12 @@ class Guide:
 
 def guidance_vocabulary(tokenizer: Tokenizer, vocab: int) -> LLTokenizer:
     """The tokens as llguidance wants them, for a model with `vocab` of them; a second for 248320."""
-    stop_ids = sorted(tokenizer.stop_ids)
+    if not tokenizer.stop_ids:
+        raise TrigraphError("the model has no stop token, so that an answer could not end where a constraint allows it")
     try:
-        made: LLTokenizer = _library().LLTokenizer(tokenizer.as_json(), n_vocab=vocab, eos_token=stop_ids or None)
+        made: LLTokenizer = _library().LLTokenizer(
+            tokenizer.as_json(), n_vocab=vocab, eos_token=sorted(tokenizer.stop_ids)
+        )
     except (ValueError, RuntimeError) as error:
         raise TrigraphError(f"this model's tokenizer cannot be used with constraints: {error}") from error
     return made

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load
 from trigraph.runtime.constraint import Constraint, Guide
 from trigraph.runtime.sampling import Sampler
+from trigraph.runtime.text import Tokenizer
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
 
@@ -209,6 +211,13 @@ def test_forced_tokens_are_computed_together(draft: bool) -> None:
     verified = [lengths[0] for graph, lengths in model.runs if graph == "verify"]
     assert verified == [8, 5, 2], "not the fewest steps"
     assert (generation.stats.drafted, generation.stats.tokens_per_round) == (0, 14 / 3)
+
+
+def test_a_model_without_stop_tokens_is_refused() -> None:
+    engine, _ = engine_of(scripted(b"ab", 1))
+    engine = replace(engine, tokenizer=Tokenizer(engine.tokenizer.as_json(), []))
+    with pytest.raises(TrigraphError, match="no stop token"):
+        engine.generate([1], Options(GREEDY, constraint=Regex("ab")))
 
 
 def guided(engine: Engine, constraint: Constraint, sampling: Sampling = GREEDY) -> tuple[Sampler, Guide]:
