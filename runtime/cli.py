@@ -27,6 +27,7 @@ from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import interact, progress_bars, say, stream
 from trigraph.runtime.loading import cached_package
+from trigraph.runtime.perplexity import PARALLEL, score
 from trigraph.runtime.sessions import default_threads
 
 app = typer.Typer(
@@ -311,6 +312,61 @@ def bench(
         console.print(report.table())
     if plot is not None:
         report.plot(plot)
+
+
+@app.command()
+def perplexity(
+    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
+    context: Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of a window.")] = 512,
+    chunks: Annotated[int | None, typer.Option(help="Most windows to compute (default: the whole text)")] = None,
+    activations: Annotated[str | None, typer.Option(help="For a MODEL.gguf: float32 or int8 (default: int8)")] = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|DIR|MODEL.gguf",
+            help="Also how far the predictions are from those with float32 activations, or from another model's.",
+        ),
+    ] = None,
+    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Measure how well a model predicts a text: the second half of each window counts, as in llama.cpp."""
+    for name, value in (("--ctx-size", context), ("--chunks", chunks)):
+        if value is not None and value < 1:
+            raise TrigraphError(f"{name} is {value}; it must be 1 or more")
+    text = read_text(None if str(file) == "-" else file)
+
+    def opened(path: Path, activations: str | None) -> Engine:
+        if activations is not None and path.is_dir():
+            raise TrigraphError(f"{path}: is a package, whose activations are settled; give the .gguf file instead")
+        with progress_bars() as progress:
+            return load(
+                path,
+                threads=threads,
+                context=context,
+                sequences=PARALLEL,
+                speculation=False,
+                options=ExportOptions(activations=activations),
+                progress=progress,
+            )
+
+    engine, reference = opened(model, activations), None
+    if versus is not None:
+        reference = opened(model, versus) if versus == "float32" else opened(Path(versus), None)
+    with Console(stderr=True).status("") as status:
+        result = score(
+            engine,
+            text,
+            context,
+            chunks,
+            reference,
+            lambda done, total, value: status.update(f"{done} of {total} windows, perplexity {value:.4f}"),
+        )
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        print("\n".join(result.lines()))
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

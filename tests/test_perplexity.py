@@ -1,0 +1,191 @@
+"""The surprise at a text against transformers, llama.cpp and formulas; what a comparison of two models says."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_model import chaotic
+from packages import Packages
+from test_cli import Run, assert_one_line_error
+from test_cli import trigraph as trigraph  # a fixture
+from test_runtime_generate import VOCAB, engine_of
+from test_runtime_text import METADATA
+from test_speculation import PROMPTS
+from transformers_oracle import load_transformers, run_trunk
+
+from trigraph.models import open_model
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import tokenizer_json
+from trigraph.runtime import Engine, load, perplexity
+from trigraph.runtime.perplexity import PARALLEL, Score, score
+from trigraph.runtime.text import Tokenizer
+
+TEXT = "\n".join(PROMPTS)
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def engine(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_gguf: Path,
+    synthetic: Callable[[str, str], Path],
+    operator_library: Path,
+) -> Callable[[str], Engine]:
+    packages = Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+    def open_engine(activations: str) -> Engine:
+        package = packages("trained", "Q8_0", activations=activations)
+        return load(package, context=CONTEXT, threads=1, sequences=PARALLEL)
+
+    return open_engine
+
+
+def direct(logits: np.ndarray, window: list[int]) -> list[float]:
+    """Surprises of the second half of a window, from logits [len(window), vocab]."""
+    x = logits.astype(np.float64)
+    log_p = x - x.max(-1, keepdims=True)
+    log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+    return [-float(log_p[i, window[i + 1]]) for i in range(len(window) // 2, len(window) - 1)]
+
+
+def windows(engine: Engine) -> list[list[int]]:
+    ids = engine.tokenizer.encode(TEXT)
+    whole = [ids[i : i + CONTEXT] for i in range(0, len(ids), CONTEXT)]
+    return [window for window in whole if len(window) == CONTEXT]
+
+
+def test_transformers(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
+    ours = engine("float32")
+    trunk, _ = load_transformers(open_model(tiny_gguf))
+    values = [v for w in windows(ours) for v in direct(run_trunk(trunk, np.array(w))[1], w)]
+    result = score(ours, TEXT, CONTEXT)
+    assert (result.windows, result.counted) == (len(windows(ours)), len(values))
+    assert result.windows > PARALLEL
+    assert abs(result.surprise - np.mean(values)) < 1e-3
+    # llama.cpp's formula
+    error = np.sqrt((np.mean(np.square(values)) - np.mean(values) ** 2) / (len(values) - 1))
+    assert abs(result.surprise_error - error) < 1e-3
+
+
+def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nothing to compare with")
+    llama = llama_cpp.Llama(str(tiny_gguf), n_ctx=CONTEXT, n_threads=1, logits_all=True, verbose=False)
+    ours = engine("float32")
+    values = []
+    for window in windows(ours):
+        llama.reset()
+        llama.eval(window)
+        values += direct(np.array(llama.scores[:CONTEXT]), window)
+    llama.close()
+    # It rounds activations to 8 bits, as our int8 activations do.
+    for activations in ("float32", "int8"):
+        assert abs(score(engine(activations), TEXT, CONTEXT).surprise - np.mean(values)) < 1e-2
+
+
+def test_windows_do_not_depend_on_their_companions(
+    engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = engine("int8")
+    together = score(ours, TEXT, CONTEXT)
+    first = score(ours, TEXT, CONTEXT, windows=2)
+    monkeypatch.setattr(perplexity, "PARALLEL", 1)
+    alone = score(ours, TEXT, CONTEXT)
+    assert replace(together, seconds=0) == replace(alone, seconds=0)
+    assert (first.windows, first.counted) == (2, 2 * (CONTEXT // 2 - 1))
+    assert ours.steps.state.pages.free == ours.steps.state.pages.size, "state was not given back"
+
+
+def test_a_comparison(engine: Callable[[str], Engine]) -> None:
+    ours, exact = engine("int8"), engine("float32")
+    same = score(ours, TEXT, CONTEXT, reference=engine("int8"))
+    assert same.divergence is not None
+    assert (same.divergence.max, same.divergence.same_top) == (0, 1)
+    assert same.divergence.reference_surprise == pytest.approx(same.surprise, rel=1e-12)
+    result = score(ours, TEXT, CONTEXT, reference=exact)
+    assert result.divergence is not None
+    assert 0 < result.divergence.median < result.divergence.mean < 0.01 < 20 * result.divergence.max
+    assert 0.9 < result.divergence.same_top < 1
+    assert result.divergence.reference_surprise == pytest.approx(score(exact, TEXT, CONTEXT).surprise, rel=1e-12)
+    assert len(list(result.lines())) == 2
+    assert result.as_json()["divergence"]["mean"] == result.divergence.mean
+
+
+def test_a_uniform_distribution() -> None:
+    engine, _ = engine_of(lambda history: np.zeros(VOCAB, np.float32))
+    result = score(engine, "0123456789" * 5, 10)
+    assert (result.windows, result.counted) == (5, 20)
+    assert result.surprise_error == pytest.approx(0, abs=1e-12)
+    assert result.perplexity == pytest.approx(VOCAB)
+
+
+@pytest.mark.parametrize("length", [3, 4, 9, 20, 33, 64, 70])
+@pytest.mark.parametrize("context", [3, 16, 64])
+def test_each_token_is_predicted_from_those_before_it(length: int, context: int) -> None:
+    logits = chaotic(VOCAB)
+    engine, _ = engine_of(logits, context=context)
+    ids = [i % 256 for i in range(length)]
+    size = min(length, context)
+    expected = [
+        value
+        for start in range(0, length - size + 1, size)
+        for value in direct(
+            np.array([logits(tuple(ids[start : start + i + 1])) for i in range(size)]), ids[start:][:size]
+        )
+    ]
+    text = engine.tokenizer.decode(ids)
+    assert score(engine, text, context).surprise == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_windows_begin_with_a_start_token_where_the_model_wants_one() -> None:
+    engine, _ = engine_of(lambda history: np.eye(VOCAB, dtype=np.float32)[history[0]])
+    engine = replace(engine, tokenizer=Tokenizer(tokenizer_json(METADATA), [], bos_id=7))
+    result = score(engine, "\x07" * 19, 10)
+    assert result.windows == 2
+    assert result.surprise == pytest.approx(np.log(np.e + VOCAB - 1) - 1)
+
+
+def test_texts_and_models_of_no_use_are_refused() -> None:
+    engine, _ = engine_of(chaotic(VOCAB))
+    for text, context in (("", 10), ("ab", 10), ("abcdef", 2)):
+        with pytest.raises(TrigraphError, match="too short"):
+            score(engine, text, context)
+    metadata = METADATA | {"tokenizer.ggml.tokens": [*METADATA["tokenizer.ggml.tokens"][:-1], "<other>"]}
+    other = replace(engine, tokenizer=Tokenizer(tokenizer_json(metadata)))
+    with pytest.raises(TrigraphError, match="different vocabularies"):
+        score(engine, "abcdef", 10, reference=other)
+
+
+def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    command = ["perplexity", tiny_gguf, "-f", file, "-c", CONTEXT, "-t", 1]
+    result = trigraph(*command, "--json", "--versus", "float32")
+    assert (result.status, result.err) == (0, "")
+    content = json.loads(result.out)
+    assert content["perplexity"] == pytest.approx(np.exp(content["surprise"]))
+    assert content["divergence"]["reference_surprise"] != content["surprise"]
+    assert {"windows", "context", "counted", "surprise_error", "perplexity_error", "rate"} <= set(content)
+    exact = json.loads(trigraph(*command, "--json", "--activations", "float32").out)
+    assert exact["surprise"] == pytest.approx(content["divergence"]["reference_surprise"], rel=1e-12)
+    lines = trigraph("perplexity", tiny_gguf, "-f", "-", "-c", CONTEXT, "-t", 1, stdin=TEXT.encode())
+    assert f"perplexity {content['perplexity']:.4f} +/- " in lines.out
+    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--versus", tiny_gguf).out)
+    assert (one["windows"], one["divergence"]["max"]) == (1, 0)
+    assert_one_line_error(trigraph("perplexity", tiny_gguf), "Missing option")
+    assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", tmp_path / "no.txt"), "no.txt: cannot be read")
+    assert_one_line_error(trigraph(*command, "--chunks", 0), "--chunks is 0")
+    assert_one_line_error(trigraph(*command, "--activations", "int7"), "int7")
+    assert_one_line_error(trigraph(*command, "--versus", tmp_path / "no.gguf"), "no.gguf")
+    assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", file, "-c", 99999), "context is 99999")
+    package = tmp_path / "package"
+    assert trigraph("export", tiny_gguf, "-o", package, "--reference").status == 0
+    refused = trigraph("perplexity", package, "-f", file, "--versus", "float32")
+    assert_one_line_error(refused, "give the .gguf file instead")
+
+
+def test_one_counted_token_has_no_error() -> None:
+    assert np.isnan(score(engine_of(chaotic(VOCAB))[0], "abc", 3).surprise_error)
+    assert isinstance(score(engine_of(chaotic(VOCAB))[0], "abc", 3), Score)
