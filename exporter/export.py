@@ -7,22 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.folder import check_target, staged
-from trigraph.exporter.graph import GraphBuilder
-from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
 from trigraph.exporter.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
-from trigraph.exporter.network import Network
 from trigraph.exporter.placement import MODES, bring, locate
-from trigraph.exporter.portable import add_bodies, memory_notice
 from trigraph.exporter.progress import Progress, silent
 from trigraph.exporter.state import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
-from trigraph.exporter.weights import Weights
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
+
+# What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
+if TYPE_CHECKING:
+    from trigraph.exporter.network import Network
+    from trigraph.exporter.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
 DRAFT_VOCAB = 65536
@@ -62,6 +63,9 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
     cannot be written.
     """
+    from trigraph.exporter.portable import memory_notice
+    from trigraph.exporter.weights import Weights
+
     source, out = Path(source), Path(os.path.abspath(out))
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
@@ -116,6 +120,11 @@ def _write_graphs(
     folder: Path, config: ModelConfig, weights: Weights, options: ExportOptions, draft_vocab: int | None
 ) -> tuple[str, ...]:
     """Write each graph that the model has; returns their names."""
+    from trigraph.exporter.graph import GraphBuilder
+    from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
+    from trigraph.exporter.network import Network
+    from trigraph.exporter.portable import add_bodies
+
     builders: dict[str, Callable[[Network], None]] = {"prefill": build_prefill, "verify": build_verify}
     if config.mtp_layers:
         builders["draft"] = partial(build_draft, vocab=draft_vocab)

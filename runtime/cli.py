@@ -33,7 +33,6 @@ from trigraph.runtime.sessions import default_threads
 app = typer.Typer(
     help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
