@@ -18,11 +18,12 @@ from rich.console import Console
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
+from trigraph.exporter.state import KV_TYPES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
-from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.arguments import parse_constraint, parse_logit_bias, read_text
+from trigraph.runtime import Engine, Options, Sampling, arguments, load
+from trigraph.runtime.arguments import parse_constraint, parse_logit_bias, read_text, settle_activations
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import interact, progress_bars, say, stream
@@ -61,65 +62,35 @@ def _main_options(
 
 @app.command()
 def run(
-    model: Annotated[
-        Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file, exported to a cache.")
-    ],
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Text to answer; - reads stdin.")] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="File with the text to answer.")] = None,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n", "--n-predict", "--max-tokens", help="Most tokens to generate; -1: until the context is full."
-        ),
-    ] = -1,
-    context: Annotated[
-        int | None,
-        typer.Option("-c", "--ctx-size", help="Most tokens of a text (default: the package's limit, up to 32768)"),
-    ] = None,
-    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
-    seed: Annotated[int, typer.Option("-s", "--seed", help="Of the random numbers; -1: a new one each time.")] = -1,
-    temperature: Annotated[float, typer.Option("--temp", "--temperature", help="0: greedy.")] = _DEFAULTS.temperature,
-    top_k: Annotated[int, typer.Option(help="0: off.")] = _DEFAULTS.top_k,
-    top_p: Annotated[float, typer.Option(help="1: off.")] = _DEFAULTS.top_p,
-    min_p: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.min_p,
-    repeat_penalty: Annotated[float, typer.Option(help="1: off.")] = _DEFAULTS.repeat_penalty,
-    presence_penalty: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.presence_penalty,
-    frequency_penalty: Annotated[float, typer.Option(help="0: off.")] = _DEFAULTS.frequency_penalty,
-    repeat_last_n: Annotated[
-        int, typer.Option(help="Tokens that penalties look at; -1: all.")
-    ] = _DEFAULTS.penalty_window,
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ID(+|-)BIAS",
-            help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. May be repeated.",
-        ),
-    ] = None,
-    json_schema: Annotated[
-        str | None, typer.Option("-j", "--json-schema", metavar="FILE|JSON", help="Answer with JSON of this schema.")
-    ] = None,
-    grammar: Annotated[
-        Path | None, typer.Option("--grammar", help="File with a grammar that the answer must follow: Lark or GBNF.")
-    ] = None,
-    regex: Annotated[str | None, typer.Option(help="Regular expression that the whole answer must match.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="Text that ends the answer; may be repeated.")
-    ] = None,
-    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of a chat.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.")] = False,
-    spec: Annotated[bool, typer.Option("--spec/--no-spec", help="Speculative decoding; the text is the same.")] = True,
-    draft_tokens: Annotated[
-        int | None, typer.Option(help="Tokens to draft each round (default: as many as pay, by measurement)")
-    ] = None,
-    draft_p_min: Annotated[
-        float | None, typer.Option(help="A draft less likely than this is not verified (default: 0)")
-    ] = None,
-    mtp: Annotated[
-        Path | None, typer.Option(help="GGUF file with the MTP head, beside a MODEL.gguf without one.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object: text, ids, stats.")] = False,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after stop tokens.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say what is loaded, and how.")] = False,
+    model: arguments.Model,
+    context: arguments.Context = None,
+    threads: arguments.Threads = None,
+    mtp: arguments.Mtp = None,
+    prompt: arguments.Prompt = None,
+    file: arguments.File = None,
+    system: arguments.System = None,
+    raw: arguments.Raw = False,
+    temperature: arguments.Temperature = _DEFAULTS.temperature,
+    top_k: arguments.TopK = _DEFAULTS.top_k,
+    top_p: arguments.TopP = _DEFAULTS.top_p,
+    min_p: arguments.MinP = _DEFAULTS.min_p,
+    seed: arguments.Seed = -1,
+    repeat_penalty: arguments.RepeatPenalty = _DEFAULTS.repeat_penalty,
+    presence_penalty: arguments.PresencePenalty = _DEFAULTS.presence_penalty,
+    frequency_penalty: arguments.FrequencyPenalty = _DEFAULTS.frequency_penalty,
+    repeat_last_n: arguments.RepeatLastN = _DEFAULTS.penalty_window,
+    logit_bias: arguments.LogitBias = None,
+    json_schema: arguments.JsonSchemaText = None,
+    grammar: arguments.GrammarFile = None,
+    regex: arguments.Pattern = None,
+    spec: arguments.Spec = True,
+    draft_tokens: arguments.DraftTokens = None,
+    draft_p_min: arguments.DraftPMin = None,
+    max_tokens: arguments.MaxTokens = -1,
+    stop: arguments.Stop = None,
+    ignore_eos: arguments.IgnoreEos = False,
+    as_json: arguments.AsJson = False,
+    verbose: arguments.Verbose = False,
 ) -> None:
     """Generate text: to stdout as it comes, statistics to stderr. Without a prompt on a terminal: chat."""
     options = Options(
@@ -188,18 +159,17 @@ def run(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.gguf")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL.gguf", help="The model; of a split one, the first file.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, if the model's own has none.")] = None,
     max_context: Annotated[int | None, typer.Option(help="Most tokens of a text (default: the model's)")] = None,
     draft_vocab: Annotated[
         int | None, typer.Option(help="Draft only among the first so many ids (default: 65536)")
     ] = None,
-    kv_type: Annotated[str, typer.Option(help="f16 or f32.")] = "f16",
-    activations: Annotated[
-        str | None,
-        typer.Option(help="float32 or int8, in products with block-quantised weights (default: int8, the faster one)"),
-    ] = None,
+    kv_type: Annotated[
+        str, typer.Option(help="Of keys and values: f16 or f32.", autocompletion=lambda: list(KV_TYPES))
+    ] = "f16",
+    activations: arguments.Activations = None,
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF instead of hard-linking it.")
     ] = False,
@@ -228,9 +198,9 @@ def export(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file.")],
     context: Annotated[int | None, typer.Option("-c", "--context", help="Tokens to size the KV pages for.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    as_json: arguments.AsJsonOnly = False,
 ) -> None:
     """Show what a GGUF file or a package holds, and the memory that a text takes."""
     description = describe(path, context)
@@ -244,12 +214,19 @@ def inspect(
 
 @app.command()
 def synth(
-    geometry: Annotated[str, typer.Argument(help=f"One of {', '.join(GEOMETRIES)}.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.gguf")],
-    layers: Annotated[int | None, typer.Option(help="Trunk layers.")] = None,
-    vocab: Annotated[int | None, typer.Option(help="Tokens in the vocabulary.")] = None,
-    experts: Annotated[int | None, typer.Option(help="Experts in a layer.")] = None,
-    quant: Annotated[str, typer.Option(help=f"One of {', '.join(QUANTS)}.")] = "Q4_K_M",
+    geometry: Annotated[
+        str,
+        typer.Argument(
+            metavar="GEOMETRY", help=f"One of {', '.join(GEOMETRIES)}.", autocompletion=lambda: list(GEOMETRIES)
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")],
+    layers: Annotated[int | None, typer.Option(help="Trunk layers (default: the model's)")] = None,
+    vocab: Annotated[int | None, typer.Option(help="Tokens in the vocabulary (default: the model's)")] = None,
+    experts: Annotated[int | None, typer.Option(help="Experts in a layer (default: the model's)")] = None,
+    quant: Annotated[
+        str, typer.Option(help=f"One of {', '.join(QUANTS)}.", autocompletion=lambda: list(QUANTS))
+    ] = "Q4_K_M",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
 ) -> None:
     """Write a GGUF file with random weights and the real shapes and types of a published model."""
@@ -268,20 +245,25 @@ def synth(
 
 @app.command()
 def bench(
-    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    model: arguments.Model,
     prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Tokens of the prompt.")] = BenchOptions.prompt,
     tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0: none.")] = BenchOptions.tokens,
     depths: Annotated[str, typer.Option("-k", help="Tokens of a verify, with commas.")] = "1,2,4,8",
-    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions")] = BenchOptions.repetitions,
+    threads: arguments.ThreadsOnly = None,
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", help="Timed steps of each kind.")
+    ] = BenchOptions.repetitions,
     accept: Annotated[
         float | None, typer.Option(help="Replace drafts by ones that are right with this probability.")
     ] = None,
     contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
     sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
-    activations: Annotated[str | None, typer.Option(help="For a MODEL.gguf: float32 or int8.")] = None,
-    versus: Annotated[str | None, typer.Option(help="llama.cpp: time it too, on the same file, in turns.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    activations: arguments.Activations = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(help="llama.cpp: time it too, on the same file, in turns.", autocompletion=lambda: ["llama.cpp"]),
+    ] = None,
+    as_json: arguments.AsJsonOnly = False,
     plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,
 ) -> None:
     """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
@@ -299,7 +281,8 @@ def bench(
         sequences=_numbers("--sequences", sequences),
     )
     with progress_bars() as progress:
-        folder = model if model.is_dir() else cached_package(model, ExportOptions(activations=activations), progress)
+        exported = settle_activations(model, activations)
+        folder = model if model.is_dir() else cached_package(model, exported, progress)
     report = bench_package(folder, options)
     if report.machine.load > 0.2 * report.machine.cores:
         say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
@@ -315,20 +298,20 @@ def bench(
 
 @app.command()
 def perplexity(
-    model: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf")],
+    model: arguments.Model,
     file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
     context: Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of a window.")] = 512,
     chunks: Annotated[int | None, typer.Option(help="Most windows to compute (default: the whole text)")] = None,
-    activations: Annotated[str | None, typer.Option(help="For a MODEL.gguf: float32 or int8 (default: int8)")] = None,
+    activations: arguments.Activations = None,
     versus: Annotated[
         str | None,
         typer.Option(
             metavar="float32|DIR|MODEL.gguf",
-            help="Also how far the predictions are from those with float32 activations, or from another model's.",
+            help="Say how far it is from itself with float32 activations, or from another model.",
         ),
     ] = None,
-    threads: Annotated[int | None, typer.Option("-t", "--threads", help="(default: the physical cores)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    threads: arguments.ThreadsOnly = None,
+    as_json: arguments.AsJsonOnly = False,
 ) -> None:
     """Measure how well a model predicts a text: the second half of each window counts, as in llama.cpp."""
     for name, value in (("--ctx-size", context), ("--chunks", chunks)):
@@ -337,8 +320,6 @@ def perplexity(
     text = read_text(None if str(file) == "-" else file)
 
     def opened(path: Path, activations: str | None) -> Engine:
-        if activations is not None and path.is_dir():
-            raise TrigraphError(f"{path}: is a package, whose activations are settled; give the .gguf file instead")
         with progress_bars() as progress:
             return load(
                 path,
@@ -346,7 +327,7 @@ def perplexity(
                 context=context,
                 sequences=PARALLEL,
                 speculation=False,
-                options=ExportOptions(activations=activations),
+                options=settle_activations(path, activations),
                 progress=progress,
             )
 
@@ -413,7 +394,9 @@ def main() -> NoReturn:
     except typer.TyperException as error:
         # No message: a command without arguments has shown its help.
         if error.format_message():
-            say(f"error: {error.format_message()}")
+            context = getattr(error, "ctx", None)
+            hint = "" if context is None else f" Try '{context.command_path} --help'."
+            say(f"error: {error.format_message()}{hint}")
         status = _USER_ERROR
     except OSError as error:  # of stdout most likely: those of files have been explained
         say(f"error: input or output failed: {error}")

@@ -78,11 +78,46 @@ def test_help_and_version(trigraph: Run) -> None:
     assert trigraph().err == ""
 
 
+def test_help_is_grouped(trigraph: Run) -> None:
+    text = trigraph("run", "--help").out
+    panels = ("Arguments", "Options", "Model", "Prompt", "Sampling", "Constraints", "Speculation", "Output")
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("╭")] == list(panels)
+    for command in ("run", "export", "inspect", "synth", "bench", "perplexity"):
+        lines = [line.strip("│ ") for line in trigraph(command, "--help").out.splitlines()]
+        assert not any(line.endswith(("<int>", "<str>", "<path>", "<float>", "<bool>")) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("perp", {"perplexity"}),
+        ("run --json", {"--json-schema", "--json"}),
+        ("run models/", set()),  # none of ours: the shell completes file names
+        ("run --grammar ", set()),
+        ("synth qwen3.6", {"qwen3.6-27b", "qwen3.6-35b-a3b"}),
+        ("bench --activations ", {"float32", "int8"}),
+    ],
+)
+def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, expected: set[str]) -> None:
+    monkeypatch.setenv("_TRIGRAPH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"trigraph {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
+    result = trigraph()
+    assert (result.status, set(result.out.split()), result.err) == (0, expected, "")
+
+
+def test_starting_imports_nothing_that_takes_long() -> None:
+    code = "import sys, trigraph.runtime.cli; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"onnx_ir", "onnxscript", "sympy", "torch", "llguidance", "matplotlib"} & set(modules)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["fly"], "No such command"),
-        (["run"], "Missing argument"),
+        (["fly"], "No such command 'fly'. Try 'trigraph --help'."),
+        (["bench", "{tmp}", "--activations", "int8"], "give the .gguf file instead"),
+        (["run"], "Missing argument 'DIR|MODEL.gguf'. Try 'trigraph run --help'."),
         (["run", "x.gguf", "--wings", "2"], "No such option"),
         (["run", "x.gguf", "-p", "a", "-n", "many"], "valid integer"),
         (["run", "{tmp}/missing.gguf", "-p", "a"], "missing.gguf: cannot be read: No such file"),
