@@ -1,0 +1,269 @@
+"""What the benchmark divides by and prints: bytes and products counted by hand, the replay drafter, tables and JSON."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_model import chaotic
+from packages import Packages
+from rich.console import Console
+from test_cli import Run, assert_one_line_error
+from test_cli import trigraph as trigraph  # a fixture
+from test_runtime_generate import VOCAB, engine_of
+
+from trigraph.exporter import Manifest
+from trigraph.models.errors import TrigraphError
+from trigraph.models.geometries import GEOMETRIES
+from trigraph.runtime.bench import BenchOptions, Report, Result, bench
+from trigraph.runtime.bench.cost import Cost, GraphCost, Step
+from trigraph.runtime.bench.experts import ExpertCounter
+from trigraph.runtime.bench.machine import Machine, measure_machine
+from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.sampling import Sampler, Sampling
+from trigraph.runtime.speculation import FixedDepth, decode
+
+MACHINE = Machine("a processor", 2, 1, "portable", 0.5, read_gb_s=10.0, float32_gmac_s=40.0, int8_gmac_s=80.0)
+RESULT = Result("trigraph", "verify", 4, 1, 512, 2, 10.0, 9.0, 12.0, 400.0, 2e7, 5.0, 0.5)
+TOKENS, SEQUENCES, CONTEXT = 6, 2, 100
+POSITIONS = SEQUENCES * CONTEXT
+
+
+@pytest.fixture(scope="module")
+def packages(
+    tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, synthetic: Callable[[str, str], Path]
+) -> Packages:
+    return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+
+# Weights of the geometries tiny-dense and tiny-moe, worked out by hand from the description of the models: hidden 256,
+# 3 GDN layers of 2 key and 4 value heads of 64, an attention layer of 4 query and 2 key heads of 64, vocabulary 512.
+GDN = (2 * 128 + 256) * 256 + 256 * 256 + 2 * 4 * 256 + 256 * 256  # qkv, z, alpha and beta, output
+ATTENTION = 2 * 256 * 256 + 2 * 128 * 256 + 256 * 256  # queries and gates, keys and values, output
+DENSE = 3 * 512 * 256
+SHARED = 8 * 256 + 256 + 3 * 256 * 256  # router, gate of the shared expert, shared expert
+EXPERT = 3 * 256 * 256
+OUTPUT = 512 * 256
+GDN_STATE = 4 * 64 * 64
+KEYS_AND_VALUES = 2 * 2 * 64  # of a position
+EMBEDDING = 256 * 4  # bytes of a token's row
+
+
+def step(experts: dict[str, float]) -> Step:
+    return Step(TOKENS, SEQUENCES, CONTEXT, experts)
+
+
+def test_bytes_and_products_of_a_dense_verify(packages: Packages) -> None:
+    weights = 3 * GDN + ATTENTION + 4 * DENSE + OUTPUT
+    state = 3 * GDN_STATE
+    cost = GraphCost(packages("tiny-dense", "F32") / "verify.onnx").of(step({}))
+    assert cost.bytes == 4 * weights + TOKENS * EMBEDDING + SEQUENCES * 2 * 4 * state + POSITIONS * KEYS_AND_VALUES * 2
+    # Each query head multiplies with a key and a value of 64 at each position; a state is decayed, read and updated.
+    assert cost.float32_products == TOKENS * (weights + 3 * state + 2 * 256 * CONTEXT)
+    assert cost.int8_products == 0
+
+
+def test_bytes_and_products_of_a_verify_with_experts(packages: Packages) -> None:
+    graph = GraphCost(packages("tiny-moe", "F32") / "verify.onnx")
+    assert len(graph.expert_nodes()) == 4
+    distinct = dict(zip(graph.expert_nodes(), (2.0, 3.0, 5.5, 8.0), strict=True))
+    weights = 3 * GDN + ATTENTION + 4 * SHARED + OUTPUT
+    state = 3 * GDN_STATE
+    cost = graph.of(step(distinct))
+    assert cost.bytes == pytest.approx(
+        4 * (weights + sum(distinct.values()) * EXPERT)
+        + TOKENS * EMBEDDING
+        + SEQUENCES * 2 * 4 * state
+        + POSITIONS * KEYS_AND_VALUES * 2
+    )
+    chosen = 4 * 2 * EXPERT  # 4 layers, 2 experts a token
+    assert cost.float32_products == pytest.approx(TOKENS * (weights + chosen + 3 * state + 2 * 256 * CONTEXT))
+
+
+def test_bytes_and_products_of_a_draft(packages: Packages) -> None:
+    cost = GraphCost(packages("tiny-dense", "F32") / "draft.onnx").of(step({}))
+    keys_and_values, others = 2 * 128 * 256 + 2 * 256 * 256, 2 * 256 * 256 + 256 * 256 + DENSE + OUTPUT
+    expected = 4 * (keys_and_values + others) + TOKENS * EMBEDDING + POSITIONS * KEYS_AND_VALUES * 2
+    assert cost.bytes == expected
+    # Only entries of the cache are made for tokens before the last one of a sequence.
+    assert cost.float32_products == TOKENS * keys_and_values + SEQUENCES * (others + 2 * 256 * CONTEXT)
+
+
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+def test_blocks_count_as_they_are_stored(packages: Packages, activations: str) -> None:
+    weights = 3 * GDN + ATTENTION + 4 * DENSE + OUTPUT
+    state = 3 * GDN_STATE
+    cost = GraphCost(packages("tiny-dense", "Q8_0", activations=activations) / "verify.onnx").of(step({}))
+    stored = (weights + TOKENS * 256) * 34 / 32
+    assert cost.bytes == stored + SEQUENCES * 2 * 4 * state + POSITIONS * KEYS_AND_VALUES * 2
+    others = TOKENS * (3 * state + 2 * 256 * CONTEXT)
+    in_float32, in_int8 = (TOKENS * weights, 0) if activations == "float32" else (0, TOKENS * weights)
+    assert (cost.float32_products, cost.int8_products) == (others + in_float32, in_int8)
+
+
+def test_costs_add_up() -> None:
+    assert Cost(1, 2, 3) + Cost(10, 20, 30) == Cost(11, 22, 33)
+
+
+def test_distinct_experts(packages: Packages, operator_library: Path) -> None:
+    folder = packages("tiny-moe", "F32")
+    geometry = GEOMETRIES["tiny-moe"]
+    counter = ExpertCounter(folder, Manifest.read(folder), threads=1)
+    one = counter.count([[5], [400]])
+    assert list(one.values()) == [geometry.experts_used] * geometry.layers
+    many = counter.count([list(range(8)), list(range(100, 108))])
+    assert all(geometry.experts_used < mean <= geometry.experts for mean in many.values())
+    folder = packages("tiny-dense", "F32")
+    assert ExpertCounter(folder, Manifest.read(folder), threads=1).count([[5]]) == {}
+
+
+@pytest.mark.parametrize("accept", [0.0, 0.6, 1.0])
+def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
+    length, drafts = 240, 3
+    logits = chaotic(VOCAB)
+    engine, model = engine_of(logits, context=length + 8)
+    text = [1, 2]
+    while len(text) < length + 8:
+        text.append(int(logits(tuple(text)).argmax()))
+    steps = engine.steps
+    sequence = steps.new_sequence()
+    first = steps.prefill([sequence], [text[:2]])
+    drafter = ReplayDrafter(steps, text, accept)
+
+    class Limit:
+        """Ends the text after `length` tokens."""
+
+        left = length
+
+        def push(self, token: int) -> bool:
+            assert token == text[2 + length - self.left + 1]
+            self.left -= 1
+            return not self.left
+
+    sampler = Sampler(Sampling(temperature=0), [])
+    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedDepth(drafts, "on"), Limit()))
+    # The first draft of a round is always put to the test.
+    tried = [r for r in rounds if r.drafted]
+    rate = np.mean([r.accepted > 0 for r in tried])
+    assert abs(rate - accept) < 3 * np.sqrt(accept * (1 - accept) / len(tried)) + 1e-9
+    expected = sum(accept**i for i in range(drafts + 1))
+    assert np.mean([len(r.tokens) for r in tried]) == pytest.approx(expected, rel=0.15)
+    heads = sum(graph == "draft" for graph, _ in model.runs)
+    assert heads == sum(r.drafted for r in rounds), "the head did not run as in earnest"
+
+
+def test_the_floor_is_the_larger_term() -> None:
+    assert MACHINE.floor_ms(20e6, 40e6, 0) == pytest.approx(2.0)  # reads 2 ms, multiplies 1 ms
+    assert MACHINE.floor_ms(20e6, 80e6, 160e6) == pytest.approx(4.0)  # multiplies 2 + 2 ms
+    assert MACHINE.floor_ms(0, 0, 0) == 0
+
+
+def test_a_machine_is_measured(operator_library: Path) -> None:
+    machine = measure_machine(1, repetitions=1)
+    assert machine.cores >= machine.threads == 1
+    assert machine.load >= 0
+    assert machine.processor
+    assert min(machine.read_gb_s, machine.float32_gmac_s, machine.int8_gmac_s) > 0.01
+
+
+RESULTS = [
+    replace(RESULT, name="decode", k=1, median_ms=5.0, note=""),
+    RESULT,
+    replace(RESULT, engine="llama.cpp", median_ms=20.0, roofline=0.25),
+    Result("trigraph", "generate", 64, 1, 16, 2, 100.0, 99.0, 101.0, 640.0, note="accepted 3/4"),
+]
+
+
+def test_json_has_the_keys_that_scripts_rely_on() -> None:
+    content = json.loads(json.dumps(Report(MACHINE, "a model", RESULTS).as_json()))
+    assert {"read_gb_s", "load"} <= set(content["machine"])
+    keys = {"engine", "name", "k", "threads", "median_ms", "min_ms", "tokens_per_s", "bytes", "roofline"}
+    assert all(keys <= set(result) for result in content["results"])
+    assert content["results"][1]["roofline"] == 0.5
+    assert content["results"][3]["bytes"] is None
+
+
+def test_a_table_shows_each_step_and_the_machine() -> None:
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(Report(MACHINE, "a model", RESULTS).table())
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert "trigraph verify 4 1 512 10.00 9.00 12.00 400.0 20.0 0.50" in lines
+    assert "llama.cpp verify 4 1 512 20.00 9.00 12.00 400.0 20.0 0.25" in lines
+    assert "trigraph generate 64 1 16 100.00 99.00 101.00 640.0" in lines
+    text = " ".join(lines)
+    assert "generate 64: accepted 3/4" in text
+    assert "a processor, portable, 1 threads, load 0.50; reads 10.0 GB/s" in text
+
+
+def test_plots(tmp_path: Path) -> None:
+    report = Report(MACHINE, "a model", RESULTS)
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
+    with pytest.raises(TrigraphError, match=r"a \.png or \.svg file"):
+        report.plot(tmp_path / "plot.pdf")
+    for name in ("plot.png", "plot.svg"):
+        report.plot(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"prompt": 0}, "prompt is 0"),
+        ({"threads": 0}, "threads is 0"),
+        ({"repetitions": 0}, "repetitions is 0"),
+        ({"accept": 1.5}, "accept is 1.5"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, float], text: str) -> None:
+    with pytest.raises(TrigraphError, match=text):
+        BenchOptions(**options)  # type: ignore[arg-type]
+
+
+def test_runs_that_a_package_cannot_do_are_refused(packages: Packages, operator_library: Path) -> None:
+    folder = packages("tiny-moe", "F32")
+    with pytest.raises(TrigraphError, match="a verify takes 1 to 8 tokens"):
+        bench(folder, BenchOptions(depths=(1, 9)))
+    with pytest.raises(TrigraphError, match="the package holds 4096"):
+        bench(folder, BenchOptions(prompt=5000, repetitions=1))
+
+
+def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> None:
+    folder = packages("tiny-moe", "F32")
+    command = ["bench", folder, "-p", 12, "-n", 10, "-k", "1,4", "-r", 1, "-t", 1]
+    result = trigraph(*command, "--json", "--accept", 0.8, "--contexts", "1,20", "--sequences", 2)
+    assert result.status == 0, result
+    content = json.loads(result.out)
+    kinds = [(r["name"], r["k"], r["sequences"], r["context"]) for r in content["results"]]
+    assert kinds == [
+        ("prefill", 12, 1, 0),
+        ("decode", 1, 1, 12),
+        ("verify", 4, 1, 12),
+        ("draft", 1, 1, 12),
+        ("decode", 1, 1, 1),
+        ("decode", 1, 1, 20),
+        ("decode", 1, 2, 12),
+        ("generate", 10, 1, 12),
+        ("generate", 10, 1, 12),
+    ]
+    for entry in content["results"]:
+        assert entry["min_ms"] <= entry["median_ms"] <= entry["max_ms"]
+        assert entry["tokens_per_s"] == pytest.approx(1e3 * entry["k"] * entry["sequences"] / entry["median_ms"])
+        if entry["name"] in ("decode", "verify", "draft"):
+            assert entry["roofline"] == pytest.approx(entry["floor_ms"] / entry["median_ms"])
+    table = trigraph(*command)
+    assert table.status == 0
+    assert "roofline" in table.out
+    assert_one_line_error(trigraph("bench", folder, "-k", "1,x"), "give numbers with commas")
+    assert_one_line_error(trigraph("bench", folder, "--versus", "vllm"), "only llama.cpp")
+
+
+def test_against_llama_cpp(tiny_gguf: Path, packages: Packages, operator_library: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nothing to compare with")
+    folder = packages("trained", "Q8_0")
+    options = BenchOptions(prompt=8, tokens=0, depths=(1, 2), repetitions=1, versus_llama_cpp=True)
+    results = bench(folder, options).results
+    kinds = {(r.engine, r.name) for r in results}
+    assert kinds == {(e, n) for e in ("trigraph", "llama.cpp") for n in ("prefill", "decode", "verify", "draft")}
