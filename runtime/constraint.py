@@ -146,14 +146,31 @@ class Guide:
             raise TrigraphError(f"the {self._noun} cannot be followed any further: {reason}")
 
 
+class _Vocabulary:
+    """The tokens as llguidance asks for them. Its own reading of `tokenizer.json` would force texts in NFC, and control
+    tokens where a text spells their names."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.special_token_ids = tokenizer.control_ids
+        self.eos_token_id = min(tokenizer.stop_ids)
+        self.bos_token_id = tokenizer.bos_id
+        self.tokens = [
+            tokenizer.token_bytes(token) or tokenizer.text_of(token).encode() for token in range(tokenizer.size)
+        ]
+        self._encode = tokenizer.encode_exactly
+
+    def __call__(self, text: str) -> list[int]:
+        return self._encode(text)
+
+
 def guidance_vocabulary(tokenizer: Tokenizer, vocab: int) -> LLTokenizer:
-    """The tokens as llguidance wants them, for a model with `vocab` of them; a second for 248320."""
+    """The tokens as a Guide wants them, for a model with `vocab` of them; a second or two for 248320."""
     if not tokenizer.stop_ids:
         raise TrigraphError("the model has no stop token, so that an answer could not end where a constraint allows it")
+    library = _library()
+    wrapped = library.TokenizerWrapper(_Vocabulary(tokenizer))
     try:
-        made: LLTokenizer = _library().LLTokenizer(
-            tokenizer.as_json(), n_vocab=vocab, eos_token=sorted(tokenizer.stop_ids)
-        )
+        made: LLTokenizer = library.LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(tokenizer.stop_ids))
     except (ValueError, RuntimeError) as error:
         raise TrigraphError(f"this model's tokenizer cannot be used with constraints: {error}") from error
     return made

@@ -6,9 +6,10 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.normalizers import Sequence
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import PRE_TOKENIZERS, byte_alphabet, pipeline
@@ -34,6 +35,11 @@ class Tokenizer:
         """Tokens in the vocabulary."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def control_ids(self) -> list[int]:
+        """Ids of the tokens that mark parts of a text and are no part of it."""
+        return sorted(token for token, added in self._added.items() if added.special)
+
     def as_json(self) -> str:
         """The description that the tokenizer was made of."""
         return str(self._tokenizer.to_str())
@@ -46,6 +52,17 @@ class Tokenizer:
         except TypeError as error:  # the package's answer to lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return [self.bos_id, *ids] if start and self.bos_id is not None else ids
+
+    def encode_exactly(self, text: str) -> list[int]:
+        """Ids whose bytes are those of `text`: it is not normalised, and no control token is seen in it."""
+        return list(self._exact.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _exact(self) -> HFTokenizer:
+        exact = HFTokenizer.from_str(self.as_json())
+        exact.normalizer = Sequence([])
+        exact.encode_special_tokens = True
+        return exact
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""

@@ -157,6 +157,18 @@ def test_speculation_does_not_change_an_answer(
     assert keeps_to(text, constraint), text
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["cafe\u0301 \u212b \ufb01", "a<|im_end|>b<|endoftext|>", "<think>a</think>", "\x00\x1f\x7f\ufeff", "👩‍👩‍👧日本"],
+)
+def test_texts_are_forced_to_the_byte(engine: Engine, text: str) -> None:
+    for constraint in (Regex(f"({re.escape(text)}|{re.escape(text)}x)"), JsonSchema(json.dumps({"const": text}))):
+        answers = [answer(engine, Options(GREEDY, constraint=constraint, draft_tokens=n)) for n in (0, 3)]
+        assert answers[0] == answers[1]
+        found = json.loads(answers[0][0]) if isinstance(constraint, JsonSchema) else answers[0][0].removesuffix("x")
+        assert found == text
+
+
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 @pytest.mark.parametrize("limit", [{"max_tokens": 9}, {"stop": ("e",)}], ids=str)
 def test_other_ends_come_first(engine: Engine, sampling: str, limit: dict[str, Any]) -> None:

@@ -48,6 +48,14 @@ def test_control_tokens_are_silent_and_others_stand_for_themselves(tokenizer: To
     assert tokenizer.decode(ids) == "<think>a"
 
 
+def test_texts_can_be_encoded_to_the_byte(tokenizer: Tokenizer) -> None:
+    for text in ("cafe\u0301", "a<|end|>b", TEXT):
+        assert bytes(tokenizer.encode_exactly(text)) == text.encode()
+    assert tokenizer.encode_exactly("<think>a") == [THINK, ord("a")]
+    assert tokenizer.encode("e\u0301<|end|>") == [*"é".encode(), END], "the tokenizer itself was changed"
+    assert tokenizer.control_ids == [END]
+
+
 def test_streamed_text_is_that_of_the_tokenizers_package(tiny_gguf: Path) -> None:
     json_text = tokenizer_json(GGUFFile.open(tiny_gguf).metadata)
     tokenizer = Tokenizer(json_text)
