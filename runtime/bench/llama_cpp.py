@@ -9,6 +9,9 @@ import numpy as np
 
 from trigraph.models.errors import TrigraphError
 
+# The callback that keeps the library quiet: it may call it long after the model that set it is gone.
+_kept: list[Any] = []
+
 
 class LlamaCpp:
     """A model in llama.cpp; see Contender."""
@@ -21,8 +24,8 @@ class LlamaCpp:
         except ImportError:
             raise TrigraphError("llama-cpp-python is not installed; install it to compare") from None
         self._api: Any = llama_cpp.llama_cpp
-        self._silence = self._api.llama_log_callback(lambda *_: None)  # kept: C holds the pointer
-        self._api.llama_log_set(self._silence, None)
+        _kept.append(self._api.llama_log_callback(lambda *_: None))
+        self._api.llama_log_set(_kept[-1], None)
         parameters = self._api.llama_model_default_params()
         parameters.load_mtp = True
         self._model = self._api.llama_model_load_from_file(str(path).encode(), parameters)
