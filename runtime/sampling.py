@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ Ids = NDArray[np.int64]
 
 # Vocabulary entries per column when the best logits are searched for: few columns to partition, few survivors.
 _COLUMN = 64
+_BLOCK = 64  # positions whose random numbers are drawn at once
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ def _likely(
 def top_ids(logits: NDArray[np.float32], k: int) -> Ids:
     """Ids of the `k` largest logits, largest first, ties to the lowest id.
 
-    The k-th largest of the columns' maxima is a bound that at least k logits reach, and hardly more.
+    The k-th largest of the columns' maxima is a bound that at least k logits reach: hardly more, and in few columns.
     """
     size = len(logits)
     columns = size // _COLUMN
@@ -257,12 +259,25 @@ def top_ids(logits: NDArray[np.float32], k: int) -> Ids:
     elif k >= columns:
         ids = np.flatnonzero(logits >= np.partition(logits, size - k)[size - k])
     else:
-        maxima = logits[: _COLUMN * columns].reshape(_COLUMN, columns).max(axis=0)
-        ids = np.flatnonzero(logits >= np.partition(maxima, columns - k)[columns - k])
+        grid = logits[: _COLUMN * columns].reshape(_COLUMN, columns)
+        maxima = grid.max(axis=0)
+        bound = np.partition(maxima, columns - k)[columns - k]
+        reaching = np.flatnonzero(maxima >= bound)
+        rows, found = np.nonzero(grid[:, reaching] >= bound)
+        rest = _COLUMN * columns + np.flatnonzero(logits[_COLUMN * columns :] >= bound)
+        ids = np.concatenate((rows * columns + reaching[found], rest))  # ascending
     order = np.argsort(-logits[ids], kind="stable")[:k]
     return ids[order]
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on its arguments only: word `position` of the Philox stream keyed by `seed`."""
-    return int(np.random.Philox(key=seed, counter=position).random_raw() >> 11) * 2.0**-53
+    """A number in [0, 1) that depends on its arguments only: block `position` of the Philox stream keyed by `seed`."""
+    return _uniforms(seed, position // _BLOCK)[position % _BLOCK]
+
+
+@lru_cache(maxsize=64)
+def _uniforms(seed: int, block: int) -> list[float]:
+    """The numbers of positions [block * _BLOCK, (block + 1) * _BLOCK): first words of the stream's blocks of four."""
+    words = np.random.Philox(key=seed, counter=block * _BLOCK).random_raw(4 * _BLOCK)[::4]
+    numbers: list[float] = ((words >> np.uint64(11)) * 2.0**-53).tolist()
+    return numbers
