@@ -38,6 +38,10 @@ Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to answ
 File = Annotated[Path | None, typer.Option("-f", "--file", help="File with the text to answer.", **_PROMPT)]
 System = Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of a chat.", **_PROMPT)]
 Raw = Annotated[bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.", **_PROMPT)]
+PromptCache = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Take the state of the prompt's beginning from FILE; keep it there.", **_PROMPT),
+]
 
 Temperature = Annotated[
     float,

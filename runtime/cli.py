@@ -26,10 +26,11 @@ from trigraph.runtime import Engine, Options, Sampling, arguments, load
 from trigraph.runtime.arguments import parse_constraint, parse_logit_bias, read_text, settle_activations
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
-from trigraph.runtime.console import interact, progress_bars, say, stream
+from trigraph.runtime.console import progress_bars, say, stream
 from trigraph.runtime.loading import cached_package
 from trigraph.runtime.perplexity import PARALLEL, score
 from trigraph.runtime.sessions import default_threads
+from trigraph.runtime.terminal import interact
 
 app = typer.Typer(
     help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
@@ -70,6 +71,7 @@ def run(
     file: arguments.File = None,
     system: arguments.System = None,
     raw: arguments.Raw = False,
+    prompt_cache: arguments.PromptCache = None,
     temperature: arguments.Temperature = _DEFAULTS.temperature,
     top_k: arguments.TopK = _DEFAULTS.top_k,
     top_p: arguments.TopP = _DEFAULTS.top_p,
@@ -117,6 +119,8 @@ def run(
     text = _prompt(prompt, file)
     if text is None and as_json:
         raise TrigraphError("--json needs a prompt (-p or -f)")
+    if text is None and prompt_cache is not None:
+        raise TrigraphError("--prompt-cache needs a prompt (-p or -f); a chat has /save and /load")
     if mtp is not None and model.is_dir():
         raise TrigraphError(f"--mtp {mtp}: {model} is a package; give --mtp when exporting")
     started = time.perf_counter()
@@ -141,9 +145,10 @@ def run(
             raise TrigraphError(
                 "--system-prompt needs a chat template, and " + ("--raw was given" if raw else "the model has none")
             )
-        generation = engine.generate(text, options)
+        ids = engine.tokenizer.encode(text)
     else:
-        generation = engine.chat(system).say(text, options).generation
+        ids = engine.chat_prompt(text, system)
+    generation = engine.generate(ids, options, prompt_cache)
     if as_json:
         generation.run()
         print(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.chat import Conversation
+from trigraph.runtime.chat import Conversation, first_messages
 from trigraph.runtime.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.generate import Generation, Options
 from trigraph.runtime.governor import Costs, Governor
+from trigraph.runtime.identity import ModelIdentity
+from trigraph.runtime.prompt_cache import CachedGeneration
 from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
 from trigraph.runtime.steps import Steps
 from trigraph.runtime.template import ChatTemplate
@@ -36,25 +39,39 @@ class Engine:
     """The instruction set of the operators' kernels; "no" when function bodies run in their place."""
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
+    model: ModelIdentity = field(default_factory=ModelIdentity)
 
     @property
     def context(self) -> int:
         """Most tokens of a text."""
         return self.steps.state.limits.context
 
-    def generate(self, prompt: str | list[int], options: Options | None = None) -> Generation:
+    def generate(
+        self, prompt: str | list[int], options: Options | None = None, cache: Path | None = None
+    ) -> Generation:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`.
 
-        Raises TrigraphError when the prompt is empty or longer than the context.
+        `cache`: a file to take the state of the prompt's beginning from, and to leave that of the text in. Raises
+        TrigraphError when the prompt is empty or longer than the context, or the file is no saved text of this model.
         """
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if cache is not None:
+            return CachedGeneration(self, ids, options or Options(), cache)
         return Generation(self, ids, options or Options())
 
     def chat(self, system: str | None = None) -> Conversation:
         """An empty conversation. Raises TrigraphError when the model has no chat template."""
+        return Conversation(self, self._chat_template(), system)
+
+    def chat_prompt(self, text: str, system: str | None = None) -> list[int]:
+        """The prompt of a conversation's first turn. Raises TrigraphError when the model has no chat template."""
+        messages = first_messages(system)
+        return self.tokenizer.encode(self._chat_template().render([*messages, {"role": "user", "content": text}]))
+
+    def _chat_template(self) -> ChatTemplate:
         if self.template is None:
             raise TrigraphError("the model has no chat template; complete plain text instead (--raw)")
-        return Conversation(self, self.template, system)
+        return self.template
 
     def guide(self, constraint: Constraint) -> Guide:
         """What the tokens of a new answer under `constraint` may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Round, decode
 from trigraph.runtime.state import Sequence
 from trigraph.runtime.stats import Stats, peak_memory
+from trigraph.runtime.steps import StepResult
 from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
 
 if TYPE_CHECKING:
@@ -110,12 +111,15 @@ class Generation:
         prompt: list[int],
         options: Options,
         sequence: Sequence | None = None,
-        pause_at: int = 0,
-        pause: Callable[[Sequence], None] | None = None,
+        first: StepResult | None = None,
+        pauses: Iterable[int] = (),
+        pause: Callable[[Sequence, StepResult], None] | None = None,
     ) -> None:
         """`sequence`, if given, holds a beginning of `prompt` and goes on; else a new one is made, and released.
 
-        `pause`, if given, sees the sequence when it holds the first `pause_at` tokens of the prompt.
+        `first` is the row of its last token, needed where that is the last one of the prompt.
+        `pause`, if given, sees the sequence, and the row of its last token, after the first so many tokens of the
+        prompt, for each number in `pauses` that is more than the sequence holds already.
         """
         engine.weights.check()
         if not 1 <= len(prompt) <= engine.context:
@@ -126,8 +130,9 @@ class Generation:
         self._engine = engine
         self._prompt = prompt
         self._sequence = sequence
+        self._first = first
         self._options = options
-        self._pause_at, self._pause = pause_at, pause
+        self._pauses, self._pause = frozenset(pauses), pause
         self._guide = None if options.constraint is None else engine.guide(options.constraint)
         self._transcript = Transcript(engine.tokenizer, options, len(prompt), engine.context, self._guide)
         self._drafter, self._depth = engine.speculation(options)
@@ -193,13 +198,16 @@ class Generation:
         steps, transcript = self._engine.steps, self._transcript
         sampler = Sampler(self._options.sampling, self._prompt, self._guide)
         started = time.perf_counter()
-        if self._pause is not None and sequence.length < self._pause_at < len(self._prompt):
-            steps.prefill([sequence], [self._prompt[sequence.length : self._pause_at]])
-            self._pause(sequence)
-        first = steps.prefill([sequence], [self._prompt[sequence.length :]])
+        first = self._first
+        for stop in sorted({*self._pauses, len(self._prompt)}):
+            if sequence.length < stop:
+                first = steps.prefill([sequence], [self._prompt[sequence.length : stop]])
+                if self._pause is not None and stop in self._pauses:
+                    self._pause(sequence, first)
         self._prompt_seconds = time.perf_counter() - started
         if transcript.finish_reason is not None:
             return
+        assert first is not None
         token = sampler.pick(first, 0, sequence.length)
         done = transcript.push(token)
         yield

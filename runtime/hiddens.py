@@ -15,6 +15,11 @@ class HiddenRows:
         self._count = 1
 
     @property
+    def start(self) -> int:
+        """Position of the oldest row."""
+        return self._first
+
+    @property
     def end(self) -> int:
         """Position after the newest row."""
         return self._first + self._count

@@ -20,6 +20,7 @@ from trigraph.exporter.progress import Progress, silent
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.contract import check_contract
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.identity import ModelIdentity
 from trigraph.runtime.memory import explained_shortage
 from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
 from trigraph.runtime.state import State, StateLimits
@@ -88,7 +89,8 @@ def load(
     else:
         kernels = instruction_set()
     template = _template(folder, manifest, tokenizer)
-    return Engine(steps, tokenizer, template, notices, no_draft, kernels, weights=weights)
+    model = ModelIdentity.of(manifest)
+    return Engine(steps, tokenizer, template, notices, no_draft, kernels, weights=weights, model=model)
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:

@@ -103,7 +103,10 @@ class State:
                 )
                 for tensor in tensors
             }
-        self._paged = [self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"]
+        self.recurrent = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "slots"}
+        """Those of `buffers` with a row for each slot."""
+        self.paged = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"}
+        """Those of `buffers` with a row for each KV page."""
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
@@ -178,7 +181,7 @@ class State:
         return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
 
     def _copy_page(self, source: int, target: int) -> None:
-        for buffer in self._paged:
+        for buffer in self.paged.values():
             buffer.current[target] = buffer.current[source]
 
 

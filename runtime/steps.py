@@ -28,6 +28,10 @@ class StepResult:
     tokens: NDArray[np.int64]  # [rows], the most likely next token, ties to the lowest id
     hidden: NDArray[np.float32]  # [rows, hidden], after the output norm
 
+    def copy(self) -> StepResult:
+        """The same rows in memory of their own."""
+        return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
+
 
 @dataclass(frozen=True)
 class DraftResult:

@@ -69,6 +69,14 @@ class Tokenizer:
         stream = Detokenizer(self)
         return "".join(map(stream.push, ids)) + stream.flush()
 
+    def spell(self, ids: Iterable[int]) -> str:
+        """Text that `encode` was given to make these ids, or could have been: control tokens are written out."""
+        ids = list(ids)
+        if self.bos_id is not None and ids[:1] == [self.bos_id]:
+            del ids[0]
+        parts = (self._added[i].content.encode() if i in self._added else self.token_bytes(i) for i in ids)
+        return b"".join(parts).decode(errors="replace")
+
     def text_of(self, token: int) -> str:
         """The token as the vocabulary spells it."""
         text = self._tokenizer.id_to_token(token)

@@ -142,6 +142,10 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["run", "{tiny}", "-f", "{tmp}/missing.txt"], "missing.txt: cannot be read"),
         (["run", "{tiny}", "-p", ""], "the prompt has 0 tokens"),
         (["run", "{tiny}", "-p", "word " * 3000], "it must have 1 to 2048"),
+        (["run", "{tiny}", "--prompt-cache", "{tmp}/cache.state"], "--prompt-cache needs a prompt"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a saved text"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
         (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
         (["export", "{tmp}/missing.gguf", "-o", "{tmp}/out"], "missing.gguf"),
         (["export", "{tiny}", "-o", "/proc/out"], "/proc/out"),
@@ -217,6 +221,44 @@ def test_answers_of_a_given_form(
     result = trigraph("run", package, "-p", "Is it?", option, values.get(kind, tmp_path / "answer.gbnf"))
     assert (result.status, result.out in ('"yes"\n', '"no"\n')) == (0, True), result
     assert "end: stop" in result.err
+
+
+def test_a_prompt_cache(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
+    def run(prompt: str, *others: object, cache: bool = True) -> tuple[list[int], int, int]:
+        """Ids, reused and computed tokens of the prompt."""
+        options = ["-n", 20, "--seed", 3, "--ignore-eos", "--json", *others]
+        result = trigraph(
+            "run", package, "-p", prompt, *options, *(["--prompt-cache", tmp_path / "text"] if cache else [])
+        )
+        assert (result.status, result.err) == (0, ""), result
+        content = json.loads(result.out)
+        return content["ids"], content["stats"]["reused_tokens"], content["stats"]["prompt_tokens"]
+
+    beginning = "And it came to pass in those days, that"
+    ids, reused, computed = run(beginning)
+    assert (reused, computed) == (0, computed)
+    assert ids == run(beginning, cache=False)[0]
+    # The same prompt again: its state is there, and so is the row that the first token is chosen from.
+    for others in ([], ["--no-spec"], ["-t", 2]):
+        assert run(beginning, *others) == (ids, computed, 0)
+    longer = run(beginning + " the king said unto the people")
+    assert (longer[1], longer[2] > 0) == (computed, True)
+    assert run(beginning + " the king said unto the people", "--no-spec")[0] == longer[0]
+    line = trigraph("run", package, "-p", beginning, "-n", 4, "--prompt-cache", tmp_path / "text").err
+    assert f"prompt 0 tokens (+{computed} reused)" in line
+    assert len(list(tmp_path.iterdir())) == 2, "something else is left"
+
+
+def test_a_prompt_cache_of_another_model(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    write_random(other, "qwen35", preset="nano")
+    cache = tmp_path / "text"
+    assert trigraph("run", other, "-p", "hello", "-n", 2, "--prompt-cache", cache).status == 0
+    before = cache.read_bytes()
+    result = trigraph("run", package, "-p", "hello", "-n", 2, "--prompt-cache", cache)
+    assert_one_line_error(result, "was saved with the model")
+    assert "and this is" in result.err
+    assert cache.read_bytes() == before
 
 
 def test_a_gguf_file_is_exported_to_the_cache_once(

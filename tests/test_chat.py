@@ -1,0 +1,297 @@
+"""Conversations: what turns have in common is computed once, counted in tokens that go through a prefill."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_model import FakeModel, History
+from test_runtime_text import END, METADATA
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import tokenizer_json
+from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.chat import Conversation, Reply
+from trigraph.runtime.identity import ModelIdentity
+from trigraph.runtime.template import ChatTemplate
+from trigraph.runtime.terminal import Terminal
+from trigraph.runtime.text import Tokenizer
+
+# In the manner of Qwen's: reasoning is left out of all answers but those after the last question.
+QWEN = """\
+{%- set last = namespace(question=-1) %}
+{%- for m in messages %}{% if m.role == "user" %}{% set last.question = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+    {%- if m.role == "assistant" %}
+        {%- set content = m.content %}
+        {%- set thought = "" %}
+        {%- if "</think>" in content %}
+            {%- set thought = content.split("</think>")[0].split("<think>")[-1].strip("\n") %}
+            {%- set content = content.split("</think>")[-1].lstrip("\n") %}
+        {%- endif %}
+        {%- if loop.index0 > last.question %}
+            {%- set content = "<think>\n" + thought + "\n</think>\n\n" + content %}
+        {%- endif %}
+        {{- "<|im_start|>assistant\n" + content + "<|im_end|>\n" }}
+    {%- else %}
+        {{- "<|im_start|>" + m.role + "\n" + m.content + "<|im_end|>\n" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" }}{% endif %}"""
+# Later ones open the reasoning in the prompt, and then the answer has no tag of its own at its beginning.
+OPEN = QWEN.replace('{{ "<|im_start|>assistant\n" }}', '{{ "<|im_start|>assistant\n<think>\n" }}')
+# Answers stay as they were given.
+PLAIN = QWEN.replace('"</think>" in content', "false").replace("loop.index0 > last.question", "false")
+TEMPLATES = {"reasoning is cut": QWEN, "reasoning is opened": OPEN, "answers are kept": PLAIN}
+
+# "he" is one token for the tokenizer, and two in the answers of our model.
+SPECIAL = ["<|im_start|>", "<|im_end|>", "</think>"]
+VOCABULARY = {
+    **METADATA,
+    "tokenizer.ggml.tokens": [*METADATA["tokenizer.ggml.tokens"], *SPECIAL, "he"],
+    "tokenizer.ggml.token_type": [*METADATA["tokenizer.ggml.token_type"], 3, 3, 4, 1],
+    "tokenizer.ggml.merges": ["h e"],
+}
+START, STOP, THOUGHT, HE = range(END + 2, END + 6)
+SYSTEM = "You are a careful assistant who answers in few words."
+QUESTIONS = ["Where is the house?", "Who lives there?", "\nSince when?", "Hehe, really?", "And the garden?"]
+
+
+def tokenizer() -> Tokenizer:
+    return Tokenizer(tokenizer_json(VOCABULARY), [STOP])
+
+
+def answer(turn: int, opened: bool) -> list[int]:
+    """Reasoning and an answer, byte for byte; one begins with a line break, one has no reasoning."""
+    think = [*list(b"" if opened else b"<think>\n"), *b"hmm the case", ord("\n"), THOUGHT, *b"\n\n"]
+    texts = [b"On the hill.", b"he and she", b"\n\nthe time", b"here", b"there"]
+    return [*([] if turn == 2 and not opened else think), *texts[turn % 5], STOP]
+
+
+def engine_of(template: str, context: int = 1200, sequences: int = 2) -> tuple[Engine, FakeModel]:
+    """A model that gives the n-th question the n-th answer. It checks that each step is of the text it claims."""
+    header = tokenizer().encode("<|im_start|>assistant\n" + ("<think>\n" if template == OPEN else ""))
+
+    def next_logits(history: History) -> np.ndarray:
+        row = np.zeros(len(VOCABULARY["tokenizer.ggml.tokens"]), np.float32)
+        tokens = list(history)
+        starts = [i for i in range(len(tokens)) if tokens[i : i + len(header)] == header]
+        if starts:
+            expected = answer(tokens.count(START) // 2 - 1, template == OPEN)
+            row[expected[min(len(tokens) - starts[-1] - len(header), len(expected) - 1)]] = 1
+        return row
+
+    model = FakeModel(
+        len(VOCABULARY["tokenizer.ggml.tokens"]), next_logits, lambda history: (int(next_logits(history).argmax()), 0.9)
+    )
+    steps = model.steps(context, sequences, chunk=64)
+    return Engine(steps, tokenizer(), ChatTemplate(template, {}), model=ModelIdentity("fake")), model
+
+
+OPTIONS = Options(Sampling(temperature=0), draft_tokens=3, max_tokens=100)
+
+
+def prefilled(model: FakeModel) -> int:
+    """Tokens that went through prefills since the last call."""
+    count = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
+    model.runs.clear()
+    return count
+
+
+def common(a: Iterable[int], b: Iterable[int]) -> int:
+    count = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        count += 1
+    return count
+
+
+def finish(reply: Reply) -> str:
+    return "".join(reply)
+
+
+def held(chat: Conversation) -> list[int]:
+    """The text that the conversation has computed."""
+    return list(chat._states["answer"].tokens)
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_what_five_turns_have_in_common_is_computed_once(template: str) -> None:
+    engine, model = engine_of(template)
+    chat = engine.chat(SYSTEM)
+    computed: list[int] = []
+    total = 0
+    for turn, question in enumerate(QUESTIONS):
+        reply = chat.say(question, OPTIONS)
+        finish(reply)
+        prompt = reply.generation._prompt
+        expected = len(prompt) - common(computed, prompt)
+        count = prefilled(model)
+        assert count == expected, turn
+        assert reply.generation.stats.prompt_tokens == count
+        assert reply.generation.stats.prompt_tokens + reply.generation.stats.reused_tokens == len(prompt)
+        assert engine.tokenizer.spell(prompt) == chat._template.render(chat.messages[:-1])
+        computed = held(chat)
+        total += count
+    text = chat._template.render(chat.messages, add_generation_prompt=False)
+    if template == PLAIN:
+        # Everything was computed once, the answers in rounds of decoding.
+        assert total + sum(len(answer(turn, False)) - 1 for turn in range(5)) == len(computed)
+    else:
+        assert text.count("hmm") == 1, "the template cuts reasoning"
+    # Without states the same conversation would have computed each prompt.
+    assert total < 0.45 * sum(
+        len(engine.tokenizer.encode(chat._template.render(chat.messages[: 2 * n]))) for n in range(1, 6)
+    )
+    chat.close()
+    assert engine.steps.state.slots.free == engine.steps.state.slots.size
+    assert engine.steps.state.pages.free == engine.steps.state.pages.size
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_reset_keeps_the_system_message(template: str) -> None:
+    engine, model = engine_of(template)
+    chat = engine.chat(SYSTEM)
+    finish(chat.say(QUESTIONS[0], OPTIONS))
+    finish(chat.say(QUESTIONS[1], OPTIONS))
+    prefilled(model)
+    chat.reset()
+    assert chat.messages == [{"role": "system", "content": SYSTEM}]
+    reply = chat.say("Something else", OPTIONS)
+    assert finish(reply).endswith("On the hill."), "the conversation was not forgotten"
+    common_text = engine.tokenizer.encode(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n")
+    assert reply.generation.stats.reused_tokens == len(common_text)
+    assert prefilled(model) == len(reply.generation._prompt) - len(common_text)
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_another_answer_to_the_same_question(template: str) -> None:
+    engine, model = engine_of(template)
+    chat = engine.chat(SYSTEM)
+    with pytest.raises(TrigraphError, match="no question to answer again"):
+        chat.regenerate()
+    for question in QUESTIONS[:3]:
+        first = finish(chat.say(question, OPTIONS))
+        messages = list(chat.messages)
+        prefilled(model)
+        assert finish(chat.regenerate(OPTIONS)) == first
+        assert chat.messages == messages
+        # The tag that opens the reasoning stands behind the question's state.
+        assert prefilled(model) == (len(engine.tokenizer.encode("<think>\n")) if template == OPEN else 0)
+
+
+def test_a_conversation_with_one_state_only() -> None:
+    """Where a program keeps room for one text, the system message has no state of its own."""
+    engine, _ = engine_of(QWEN, sequences=1)
+    chat = engine.chat(SYSTEM)
+    for question in QUESTIONS:
+        finish(chat.say(question, OPTIONS))
+    assert len(chat._states) == 2
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
+def test_a_saved_conversation_goes_on(template: str, tmp_path: Path) -> None:
+    engine, model = engine_of(template)
+    chat = engine.chat(SYSTEM)
+    with pytest.raises(TrigraphError, match="no conversation to save yet"):
+        engine.chat().save(tmp_path / "chat")
+    for question in QUESTIONS[:3]:
+        finish(chat.say(question, OPTIONS))
+    chat.save(tmp_path / "chat")
+    prefilled(model)
+    expected = chat.say(QUESTIONS[3], OPTIONS)
+    finish(expected)
+    needed = prefilled(model)
+    chat.close()
+    other = engine.chat()
+    finish(other.say("Something else", OPTIONS))
+    other.load(tmp_path / "chat")
+    assert other.messages == chat.messages[:-2]
+    prefilled(model)
+    reply = other.say(QUESTIONS[3], OPTIONS)
+    finish(reply)
+    assert (reply.generation.ids, prefilled(model)) == (expected.generation.ids, needed)
+    other.reset()
+    assert finish(other.say(QUESTIONS[0], OPTIONS)).endswith("On the hill.")
+    assert prefilled(model) < len(SYSTEM)
+    other.close()
+    assert engine.steps.state.slots.free == engine.steps.state.slots.size
+
+
+def test_a_conversation_of_another_model(tmp_path: Path) -> None:
+    engine, _ = engine_of(QWEN)
+    chat = engine.chat()
+    finish(chat.say(QUESTIONS[0], OPTIONS))
+    chat.save(tmp_path / "chat")
+    stranger = Engine(engine.steps, engine.tokenizer, engine.template, model=ModelIdentity("stranger"))
+    with pytest.raises(TrigraphError, match=r"saved with the model 'fake' .* and this is 'stranger'"):
+        stranger.chat().load(tmp_path / "chat")
+    with pytest.raises(TrigraphError, match="holds a conversation"):
+        engine.generate("text", OPTIONS, tmp_path / "chat")
+    engine.generate("text", OPTIONS, tmp_path / "prompt").run()
+    with pytest.raises(TrigraphError, match="holds a prompt and no conversation"):
+        chat.load(tmp_path / "prompt")
+    assert finish(chat.say(QUESTIONS[1], OPTIONS)).endswith("he and she"), "a refusal spoils nothing"
+
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    """`terminal("hello", "/stats")`: what a chat writes to stdout and stderr after these lines."""
+    engine, _ = engine_of(PLAIN)
+    chat = Terminal(engine, OPTIONS, engine.chat(SYSTEM))
+
+    def take(*lines: str) -> str:
+        for line in lines:
+            try:
+                chat.take(line)
+            except TrigraphError as error:
+                print(f"error: {error}")
+        output = capsys.readouterr()
+        return output.out + output.err
+
+    return take
+
+
+def test_commands(terminal: Say, tmp_path: Path) -> None:
+    listed = terminal("/help")
+    assert all(f"/{name}" in listed for name in ("regen", "reset", "save FILE", "load FILE", "stats", "help", "exit"))
+    assert "nothing was answered yet" in terminal("/stats")
+    assert "On the hill." in terminal(QUESTIONS[0])
+    assert "he and she" in terminal(QUESTIONS[1], f"/save {tmp_path / 'a chat'}")
+    assert "5 messages" in terminal("/stats")
+    assert "he and she" in terminal("/regen")
+    assert "On the hill." in terminal("/reset", QUESTIONS[0])
+    assert "5 messages" in terminal(f"/load {tmp_path / 'a chat'}")
+    answered = terminal(QUESTIONS[2])
+    assert "the time" in answered
+    assert "reused" in answered
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("/fly", "/fly: is no command; /help lists them"),
+        ("/save", "/save: give the name of a file after it"),
+        ("/reset now", "/reset: give nothing after it"),
+        ("/load {tmp}/missing", "missing: cannot be read"),
+        ("/load {tmp}", "is not a file"),
+        ("/save {tmp}/none/chat", "there is no conversation"),
+        ("/regen", "there is no question"),
+    ],
+)
+def test_mistakes_in_commands(terminal: Say, tmp_path: Path, line: str, text: str) -> None:
+    if "there is no conversation" in text:
+        terminal("/reset")
+    found = terminal(line.format(tmp=tmp_path))
+    assert found.startswith("error: ") or "conversation" in text
+    assert text in found or "cannot be written" in found
+
+
+def test_what_only_looks_like_a_command(terminal: Say) -> None:
+    for line in ("/etc/hosts: what is it?", " /reset is a word"):
+        assert "generated" in terminal(line)
+    assert "5 messages" in terminal("/stats")

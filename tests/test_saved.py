@@ -1,0 +1,343 @@
+"""Texts that are saved and go on later: to the bit, and for the same model only."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_model import FakeModel, chaotic, mostly_right
+from packages import Packages
+from safetensors.numpy import load_file
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.identity import ModelIdentity
+from trigraph.runtime.saved import SavedText, save_text
+from trigraph.runtime.snapshot import Snapshot
+from trigraph.runtime.state import Sequence
+from trigraph.runtime.steps import Steps
+
+MODEL = ModelIdentity("a model", "12345678" * 8, 1, "f16", "int8", True)
+VOCAB = 11
+# geometry, quantisation
+MODELS = [("trained", "Q8_0"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M")]
+
+
+@pytest.fixture(scope="module")
+def packages(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_gguf: Path,
+    synthetic: Callable[[str, str], Path],
+    operator_library: Path,
+) -> Packages:
+    return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+
+def save(path: Path, steps: Steps, *sequences: Sequence, model: ModelIdentity = MODEL) -> None:
+    """Saves the text of the last sequence, with a point for each."""
+    points = [Snapshot.of(steps.state, sequence) for sequence in sequences]
+    save_text(path, model, steps.state, sequences[-1], points)
+
+
+def resume(path: Path, steps: Steps, model: ModelIdentity = MODEL) -> list[Sequence]:
+    saved = SavedText(path, model, steps)
+    return saved.resume([saved.snapshot(i) for i in range(len(saved.lengths))])
+
+
+def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[bytes]:
+    """The bits of rows that greedy decoding keeps, from token 1 on; drafts and what they become are part of it."""
+    steps, token, found = engine.steps, 1, []
+    for _ in range(count):
+        proposed = []
+        if drafts:
+            guess = steps.draft([sequence], [token])
+            found.append(guess.probability.tobytes())
+            proposed = [int(guess.tokens[0])]
+            for _ in range(drafts - 1):
+                guess = steps.draft_more([sequence], guess)
+                proposed.append(int(guess.tokens[0]))
+        step = steps.verify([sequence], [[token, *proposed]])
+        kept = 0
+        for row, draft in enumerate([*proposed, None]):
+            found.append(step.logits[row].tobytes())
+            token, kept = int(step.tokens[row]), kept + 1
+            if token != draft:
+                break
+        steps.accept(sequence, kept)
+    return found
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("moment", ["prompt", "accepted", "pending"])
+def test_a_text_goes_on_with_the_same_bits(
+    packages: Packages, model: tuple[str, str], moment: str, drafts: int, tmp_path: Path
+) -> None:
+    engine = load(packages(*model), threads=1, context=300, sequences=2)
+    steps = engine.steps
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [[int(t) for t in np.random.default_rng(1).integers(0, steps.vocab, 125)]])
+    if moment != "prompt":
+        rounds(engine, sequence, 3, drafts)
+        steps.verify([sequence], [[5, 6, 7, 8]])
+    if moment == "accepted":
+        steps.accept(sequence, 3)
+        assert sequence.accepted == 3
+    save(tmp_path / "text", steps, sequence, model=engine.model)
+
+    def onward(engine: Engine, sequence: Sequence) -> list[bytes]:
+        if moment == "pending":
+            engine.steps.accept(sequence, 2)
+        return rounds(engine, sequence, 6, drafts)
+
+    other = load(packages(*model), threads=2, context=600, sequences=1)
+    (copy,) = resume(tmp_path / "text", other.steps, other.model)
+    assert copy.tokens == sequence.tokens
+    assert onward(other, copy) == onward(engine, sequence)
+    assert copy.tokens == sequence.tokens
+
+
+@pytest.mark.parametrize("saver", [True, False])
+def test_programs_with_and_without_speculation_share_a_text(packages: Packages, saver: bool, tmp_path: Path) -> None:
+    """One that cannot draft keeps no entries for one that can: drafts are worse then, and the text is the same."""
+    folder = packages("trained", "Q8_0")
+    first = load(folder, context=300, sequences=1, speculation=saver)
+    second = load(folder, context=300, sequences=1, speculation=not saver)
+    sequence = first.steps.new_sequence()
+    first.steps.prefill([sequence], [first.tokenizer.encode("And it came to pass")])
+    rounds(first, sequence, 70, 0)
+    save(tmp_path / "text", first.steps, sequence, model=first.model)
+    (copy,) = resume(tmp_path / "text", second.steps, second.model)
+    rounds(first, sequence, 20, 2 if saver else 0)
+    rounds(second, copy, 20, 0 if saver else 2)
+    shorter = min(sequence.length, copy.length)
+    assert sequence.tokens[:shorter] == copy.tokens[:shorter]
+
+
+def fake(context: int = 64, *, draft: bool = True, vocab: int = VOCAB) -> tuple[FakeModel, Steps]:
+    logits = chaotic(vocab)
+    model = FakeModel(vocab, logits, mostly_right(logits) if draft else None)
+    return model, model.steps(context)
+
+
+def fill(model: FakeModel, steps: Steps) -> tuple[Sequence, Sequence]:
+    """A text of 15 tokens, three of them accepted and two pending, and a fork of its first 9."""
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [[1, 2, 3, 4, 5, 6, 7, 8, 9]])
+    shorter = steps.fork(sequence)
+    steps.draft([sequence], [10])
+    steps.verify([sequence], [[10, 0, 1]])
+    steps.accept(sequence, 3)
+    steps.prefill([sequence], [[5]])
+    steps.verify([sequence], [[2, 3, 4, 5]])
+    return shorter, sequence
+
+
+def test_points_of_one_text_share_its_pages(tmp_path: Path) -> None:
+    """The fake model checks every token of KV pages, MTP entries and states that a step reads."""
+    model, steps = fake()
+    shorter, sequence = fill(model, steps)
+    save(tmp_path / "text", steps, shorter, sequence)
+    for old in (shorter, sequence):
+        steps.release(old)
+    before = steps.state.pages.free
+    first, second = resume(tmp_path / "text", steps)
+    # Pages of 4: two are shared, the third is filled twice, the fourth and fifth are the longer text's.
+    assert before - steps.state.pages.free == 2 + 2 + 2
+    steps.accept(second, 2)
+    for copy in (first, second):
+        tokens = list(copy.tokens)
+        steps.draft([copy], [7])
+        result = steps.verify([copy], [[7, 8]])
+        np.testing.assert_array_equal(result.logits[1], model.next_logits((*tokens, 7, 8)))
+    for copy in (first, second):
+        steps.release(copy)
+    assert steps.state.pages.free == before
+    assert steps.state.slots.free == steps.state.slots.size
+
+
+def test_the_format_is_that_of_safetensors(tmp_path: Path) -> None:
+    model, steps = fake()
+    _, sequence = fill(model, steps)
+    save(tmp_path / "text", steps, sequence)
+    tensors = load_file(tmp_path / "text")
+    assert tensors["tokens"].tolist() == sequence.tokens
+    assert tensors["pages.kv.3.key"].reshape(-1)[:13].tolist() == sequence.tokens
+    assert not tensors["pages.kv.3.key"].reshape(-1)[17:].any(), "what another text left is in the file"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"name": "another"}, "'a model'.*'another'"),
+        ({"weights": "ffff" * 16}, "weights 12345678.*weights ffffffff"),
+        ({"kv_type": "f32"}, "KV f16.*KV f32"),
+        ({"activations": "float32"}, "activations int8.*activations float32"),
+        ({"contract_version": 2}, "contract 1.*contract 2"),
+        ({"mtp_head": False}, "with MTP head.*without MTP head"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_another_model_is_refused(change: dict[str, object], named: str, tmp_path: Path) -> None:
+    model, steps = fake()
+    save(tmp_path / "text", steps, fill(model, steps)[1])
+    with pytest.raises(TrigraphError, match=named):
+        SavedText(tmp_path / "text", dataclasses.replace(MODEL, **change), steps)  # type: ignore[arg-type]
+
+
+def test_a_smaller_context_is_refused(tmp_path: Path) -> None:
+    model, steps = fake()
+    save(tmp_path / "text", steps, fill(model, steps)[1])
+    with pytest.raises(TrigraphError, match="the text has 17 tokens and the context holds 16"):
+        SavedText(tmp_path / "text", MODEL, fake(16)[1])
+
+
+def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) -> None:
+    """Changes metadata of a saved text, or the length that its header states for a tensor."""
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"].update(metadata or {})
+    for name, count in sizes.items():
+        header[name]["shape"] = [count]
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"format": "pt"},
+        {"version": "2"},
+        {"model": "[1]"},
+        {"model": '{"name": 5}'},
+        {"model": "{"},
+        {"points": "3"},
+        {"points": "[3]"},
+        {"points": "[{}]"},
+        {"points": "[]"},
+        {"points": '[{"length": 13, "pending": [], "accepted": 9, "entries": 0}]'},
+        {"points": '[{"length": 99, "pending": [], "accepted": 0, "entries": 0}]'},
+        {"points": '[{"length": 13, "pending": [77], "accepted": 0, "entries": 0}]'},
+        {"points": '[{"length": 13.0, "pending": [], "accepted": 0, "entries": 0}]'},
+        {"points": '[{"length": 13, "pending": [], "accepted": 0, "entries": 14}]'},
+        {"points": "[" * 100000},
+        {"messages": '["hello"]'},
+        {"messages": '[{"role": "user"}]'},
+    ],
+    ids=lambda value: str(value)[:70],
+)
+def test_contradictions_are_refused(metadata: dict[str, str], tmp_path: Path) -> None:
+    model, steps = fake()
+    save(tmp_path / "text", steps, fill(model, steps)[1])
+    rewrite(tmp_path / "text", metadata)
+    with pytest.raises(TrigraphError, match="is not a saved text, or damaged"):
+        SavedText(tmp_path / "text", MODEL, steps)
+
+
+def test_any_damage_is_noticed(tmp_path: Path) -> None:
+    """Every file that is cut short, and every bit that is flipped, is refused, and no state is lost or half filled."""
+    path = tmp_path / "text"
+    model, steps = fake()
+    save(path, steps, fill(model, steps)[1])
+    content = path.read_bytes()
+    free = steps.state.slots.free, steps.state.pages.free
+    random = np.random.default_rng(2)
+    cuts = [content[: int(n)] for n in (0, 5, 8, 9, *random.integers(10, len(content), 60))]
+    flips = []
+    for position in random.integers(0, len(content), 200):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << int(random.integers(8))
+        flips.append(bytes(damaged))
+    for number, damaged_content in enumerate([*cuts, *flips, content + b"\0", b"\xff" * 100]):
+        path.write_bytes(damaged_content)
+        try:
+            (copy,) = resume(path, steps)
+        except TrigraphError:
+            assert (steps.state.slots.free, steps.state.pages.free) == free, number
+            continue
+        # A flip in the name of a model, or of spaces in the header, changes nothing that is read.
+        steps.release(copy)
+        assert number >= len(cuts)
+        header = int.from_bytes(content[:8], "little")
+        assert damaged_content[8 + header :] == content[8 + header :], number
+
+
+def test_a_length_that_the_file_does_not_have(tmp_path: Path) -> None:
+    model, steps = fake()
+    save(tmp_path / "text", steps, fill(model, steps)[1])
+    rewrite(tmp_path / "text", tokens=1 << 60)
+    with pytest.raises(TrigraphError, match="is not a saved text, or damaged"):
+        SavedText(tmp_path / "text", MODEL, steps)
+
+
+def test_what_is_not_a_saved_text_is_left_alone(tmp_path: Path) -> None:
+    model, steps = fake()
+    _, sequence = fill(model, steps)
+    path = tmp_path / "thesis.txt"
+    path.write_text("Years of work.")
+    for target in (path, tmp_path):
+        with pytest.raises(TrigraphError):
+            save(target, steps, sequence)
+    with pytest.raises(TrigraphError, match="cannot be written"):
+        save(tmp_path / "none" / "text", steps, sequence)
+    assert path.read_text() == "Years of work."
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limit of file size there")
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    import resource
+
+    model, steps = fake()
+    shorter, sequence = fill(model, steps)
+    save(tmp_path / "text", steps, shorter)
+    before = (tmp_path / "text").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(TrigraphError, match="cannot be written"):
+            save(tmp_path / "text", steps, sequence)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "text").read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failed_step_leaves_nothing_to_save() -> None:
+    model, steps = fake()
+    _, sequence = fill(model, steps)
+    model.fail = True
+    with pytest.raises(RuntimeError):
+        steps.verify([sequence], [[1]])
+    for text in (sequence, steps.new_sequence()):
+        with pytest.raises(TrigraphError, match="no state to save"):
+            Snapshot.of(steps.state, text)
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0), Sampling(temperature=1.0, seed=5)], ids=["greedy", "sampled"]
+)
+@pytest.mark.parametrize("speculate", [False, True])
+def test_an_answer_goes_on_as_if_it_had_not_been_saved(
+    packages: Packages, sampling: Sampling, speculate: bool, tmp_path: Path
+) -> None:
+    """20 tokens, a file, and 20 tokens more are the 40 tokens of one run."""
+    engine = load(packages("trained", "Q8_0"), context=300, sequences=1)
+    prompt = engine.tokenizer.encode("And the king said unto")
+    # An n-gram of drafts at every round, so that what is accepted waits at the end.
+    options = Options(sampling, max_tokens=40, ignore_eos=True, draft_tokens=4 if speculate else 0)
+    whole = engine.generate(prompt, options)
+    whole.run()
+    first = engine.generate(prompt, dataclasses.replace(options, max_tokens=20), cache=tmp_path / "cache")
+    first.run()
+    other = load(packages("trained", "Q8_0"), context=300, sequences=1, speculation=speculate)
+    second = other.generate(
+        [*prompt, *first.ids], dataclasses.replace(options, max_tokens=20), cache=tmp_path / "cache"
+    )
+    second.run()
+    assert second.stats.reused_tokens == len(prompt) + 19
+    assert first.ids + second.ids == whole.ids
