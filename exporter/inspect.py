@@ -75,8 +75,8 @@ class Description:
             ("feed-forward", self.feed_forward),
             ("MTP head", "yes" if self.mtp else "no: runs without speculation"),
             ("hidden size, vocabulary", f"{config.hidden}, {config.vocab}{' (tied)' if config.tied else ''}"),
-            ("state of a sequence", _size(self.state_bytes)),
-            (f"KV of {self.context} positions ({self.kv_type})", _size(self.kv_bytes)),
+            ("state of a sequence", readable_size(self.state_bytes)),
+            (f"KV of {self.context} positions ({self.kv_type})", readable_size(self.kv_bytes)),
         ):
             table.add_row(*row)
         return table
@@ -85,8 +85,8 @@ class Description:
         table = Table("type", "tensors", "bytes", "share", title="Weights")
         total = sum(share.bytes for share in self.types.values())
         for name, share in self.types.items():
-            table.add_row(name, str(share.tensors), _size(share.bytes), f"{share.bytes / total:.1%}")
-        table.add_row("all", str(sum(share.tensors for share in self.types.values())), _size(total), "")
+            table.add_row(name, str(share.tensors), readable_size(share.bytes), f"{share.bytes / total:.1%}")
+        table.add_row("all", str(sum(share.tensors for share in self.types.values())), readable_size(total), "")
         return table
 
     def _operators(self) -> Table:
@@ -121,7 +121,7 @@ def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, i
 
 
 def _describe_package(folder: Path, manifest: Manifest, context: int | None) -> Description:
-    model = _model_of(folder, manifest)
+    model = model_of(folder, manifest)
     return dataclasses.replace(
         _describe(folder, model, manifest.state, context or manifest.max_context),
         kind="package",
@@ -167,7 +167,7 @@ def _types(model: Model) -> dict[str, TypeShare]:
     return {name: TypeShare(counts[name], size) for name, size in sizes.most_common()}
 
 
-def _model_of(folder: Path, manifest: Manifest) -> Model:
+def model_of(folder: Path, manifest: Manifest) -> Model:
     """The model whose files a package points to; the trunk's file comes first, a separate MTP file after its parts."""
     paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
@@ -180,7 +180,8 @@ def _count_operators(path: Path) -> dict[str, int]:
     return dict(Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node))
 
 
-def _size(count: int) -> str:
+def readable_size(count: int) -> str:
+    """Bytes in the unit that leaves a number under 1024."""
     size, units = float(count), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
     while size >= 1024 and unit != "TiB":

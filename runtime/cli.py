@@ -18,6 +18,7 @@ from rich.console import Console
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
+from trigraph.exporter.picture import write_picture
 from trigraph.exporter.state import KV_TYPES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
@@ -205,10 +206,15 @@ def export(
 def inspect(
     path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file.")],
     context: Annotated[int | None, typer.Option("-c", "--context", help="Tokens to size the KV pages for.")] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the graphs, their state and weights.")
+    ] = None,
     as_json: arguments.AsJsonOnly = False,
 ) -> None:
     """Show what a GGUF file or a package holds, and the memory that a text takes."""
     description = describe(path, context)
+    if graph is not None:
+        write_picture(path, graph, context)
     if as_json:
         print(json.dumps(description.as_json(), ensure_ascii=False))
     else:

@@ -154,6 +154,8 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["export", "{tiny}"], "Missing option"),
         (["inspect", "{tmp}/missing"], "missing"),
         (["inspect", "{tmp}"], "is not a trigraph package"),
+        (["inspect", "{tiny}", "--graph", "{tmp}/graphs.png"], "graphs.png: the picture is SVG"),
+        (["inspect", "{tiny}", "--graph", "{tmp}/none/graphs.svg"], "graphs.svg: cannot be written"),
         (["synth", "gpt-2", "{tmp}/out.gguf"], "unknown geometry 'gpt-2'"),
         (["synth", "tiny-dense", "{tmp}/none/out.gguf"], "cannot write"),
     ],
@@ -333,6 +335,8 @@ def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
     content = json.loads(trigraph("inspect", out, "--json", "--context", 100).out)
     assert (content["context"], content["mtp"], content["layers"]["Gated DeltaNet"]) == (100, True, 2)
     assert "Gated DeltaNet" in trigraph("inspect", out).out
+    assert trigraph("inspect", out, "--graph", tmp_path / "small.svg").status == 0
+    assert "verify.onnx" in (tmp_path / "small.svg").read_text()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")

@@ -1,0 +1,302 @@
+"""A picture of a model's graphs as SVG: layers, the state that they read and write, and the bytes of weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from trigraph.exporter.export import DRAFT_VOCAB
+from trigraph.exporter.inspect import model_of, readable_size
+from trigraph.exporter.manifest import Manifest
+from trigraph.exporter.state import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import Tensor
+from trigraph.models.model import Model, open_model
+
+_WIDTH, _GAP, _MARGIN, _LINE = 158, 22, 24, 16  # of a column of boxes, between columns, at the border, of text
+_BOX = 5 * _LINE
+_COLUMNS = 7
+_STYLE = """\
+text { font: 11px system-ui, "DejaVu Sans", sans-serif; fill: #1f2328 }
+.title { font-size: 17px; font-weight: 600 } .name { font-size: 12px; font-weight: 600 } .soft { fill: #59636e }
+rect { stroke: #59636e; stroke-width: 1 } .page { fill: #ffffff; stroke: none }
+.group { fill: none; stroke-dasharray: 4 3 } .host { fill: none }
+.io { fill: #f1f3f5 } .gdn { fill: #dbeafe } .attention { fill: #fde7c8 } .ffn { fill: #e2f3df }
+.mtp { fill: #f0e1fa } .state { fill: #fff7cc }
+path { stroke: #59636e; stroke-width: 1.4; fill: none } marker path { fill: #59636e; stroke: none }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3 } .soft { fill: #9da7b3 } rect { stroke: #9da7b3 } .page { fill: #0d1117 }
+.io { fill: #21262d } .gdn { fill: #12305c } .attention { fill: #5a3a0a } .ffn { fill: #17401f }
+.mtp { fill: #44235c } .state { fill: #4a4206 } path { stroke: #9da7b3 } marker path { fill: #9da7b3 }
+}"""
+
+
+class _Canvas:
+    """Shapes of a drawing that is as high as what was drawn; `x` of a column and `y` are in pixels."""
+
+    width = 2 * _MARGIN + _COLUMNS * _WIDTH + (_COLUMNS - 1) * _GAP
+
+    def __init__(self) -> None:
+        self._shapes: list[str] = []
+        self.height = 0
+
+    def text(self, x: float, y: float, line: str, kind: str = "", most: float = 0, anchor: str = "start") -> None:
+        """A line of text, squeezed to `most` pixels where it would be wider. `anchor`: the end of it that is at `x`."""
+        size = {"title": 17, "name": 12}.get(kind, 11)
+        squeezed = (
+            f' textLength="{most:g}" lengthAdjust="spacingAndGlyphs"' if 0 < most < 0.6 * size * len(line) else ""
+        )
+        self._shapes.append(
+            f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}"{squeezed}>{escape(line)}</text>'
+        )
+        self.height = max(self.height, int(y) + _MARGIN)
+
+    def box(
+        self, column: int, y: float, kind: str, lines: Sequence[str], *, columns: int = 1, height: float = _BOX
+    ) -> None:
+        """A box over so many columns, with a name and lines under it."""
+        x, width = _x(column), columns * _WIDTH + (columns - 1) * _GAP
+        self.rect(x, y, width, height, kind)
+        first = y + (height - _LINE * len(lines)) / 2 + 12
+        for i, line in enumerate(lines):
+            self.text(x + width / 2, first + _LINE * i, line, "soft" if i else "name", width - 12, "middle")
+
+    def rect(self, x: float, y: float, width: float, height: float, kind: str) -> None:
+        """A rectangle with round corners."""
+        self._shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" class="{kind}"/>')
+
+    def path(self, points: str) -> None:
+        """A line with an arrow head at its end."""
+        self._shapes.append(f'<path d="{points}" marker-end="url(#head)"/>')
+
+    def right(self, column: int, y: float, to: int | None = None) -> None:
+        """An arrow between boxes of a row with upper edges at `y`, to the next column unless given."""
+        start, end = _x(column) + _WIDTH, _x(column + 1 if to is None else to)
+        self.path(f"M{start:g} {y + _BOX / 2:g}H{end:g}")
+
+    def down(self, column: int, start: float, end: float) -> None:
+        """An arrow in the middle of a column."""
+        self.path(f"M{_x(column) + _WIDTH / 2:g} {start:g}V{end:g}")
+
+    def both(self, column: int, upper: float, lower: float) -> None:
+        """Two arrows in the middle of a column: a step reads state and writes it."""
+        middle = _x(column) + _WIDTH / 2
+        self.path(f"M{middle - 10:g} {upper:g}V{lower:g}")
+        self.path(f"M{middle + 10:g} {lower:g}V{upper:g}")
+
+    def lane(self, top: float, name: str, *notes: str) -> None:
+        """The heading of a row of boxes, over the first of them."""
+        self.text(_MARGIN, top - 18 - _LINE * len(notes), name, "name")
+        for i, note in enumerate(reversed(notes)):
+            self.text(_MARGIN, top - 18 - _LINE * i, note, "soft")
+
+    def svg(self, title: str) -> str:
+        """The file."""
+        return "\n".join(
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
+                f'width="{self.width}" height="{self.height}" role="img">',
+                f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>",
+                '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+                'orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
+                f'<rect width="{self.width}" height="{self.height}" class="page"/>',
+                *self._shapes,
+                "</svg>\n",
+            )
+        )
+
+
+def write_picture(path: Path, out: Path, context: int | None = None) -> None:
+    """Draws a GGUF file's or a package's graphs to a .svg file, with state for `context` positions, or for all.
+
+    Raises TrigraphError for a path that is neither, and when the picture cannot be written.
+    """
+    if out.suffix != ".svg":
+        raise TrigraphError(f"{out}: the picture is SVG; name a file that ends with .svg")
+    svg = picture(path, context)
+    try:
+        out.write_text(svg, encoding="utf-8")
+    except OSError as error:
+        raise TrigraphError(f"{out}: cannot be written: {error.strerror}; choose another file") from error
+
+
+def picture(path: Path, context: int | None = None) -> str:
+    """The same as text."""
+    if path.is_dir():
+        manifest = Manifest.read(path)
+        model = model_of(path, manifest)
+        return draw(model, manifest.state, context or manifest.max_context, manifest.draft_vocab or 0)
+    model = open_model(path)
+    config = model.config
+    state = state_tensors(config, "f16")
+    return draw(model, state, context or config.context_length, min(DRAFT_VOCAB, config.vocab))
+
+
+def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: int) -> str:
+    """The graphs of `model` with its state for a text of `context` tokens. A model without an MTP head has no draft."""
+    config, canvas = model.config, _Canvas()
+    # The name is any text, and not all of that is XML.
+    name = "".join(character for character in config.name[:80] if character.isprintable())
+    title = f"{name} ({config.architecture})"
+    canvas.text(_MARGIN, 34, title, "title", canvas.width - 2 * _MARGIN)
+    verify, states, prefill, pages, draft = 116, 246, 396, 526, 646  # upper edges of boxes
+    canvas.lane(
+        verify, "verify.onnx", f"up to {MAX_PENDING} tokens of a text; commits", "the accepted ones of the step before"
+    )
+    _trunk(canvas, model, verify, "of each token")
+    canvas.box(
+        6,
+        verify,
+        "host",
+        ["sampler of the host", "keeps the drafts that it", "agrees with: accepted of", "the next verify"],
+    )
+    canvas.lane(prefill, "prefill.onnx", "a prompt, or the next piece of it;", "commits all of its tokens")
+    _trunk(canvas, model, prefill, "of the last token")
+    state = tuple(state)
+    for column, kind in ((1, "gdn"), (3, "kv")):
+        if lines := _state_lines(state, kind, context):
+            canvas.box(column, states, "state", lines)
+            canvas.both(column, verify + _BOX, states)
+            canvas.both(column, states + _BOX, prefill)
+    canvas.right(5, verify)
+    if not config.mtp_layers:
+        canvas.text(_MARGIN, pages, "No draft.onnx: the model has no MTP head, and runs without speculation.", "soft")
+        return canvas.svg(title)
+    canvas.right(5, prefill)
+    canvas.box(6, prefill, "mtp", ["MTP entries", "from each token and the", "hidden row before it"])
+    canvas.box(3, pages, "state", _state_lines(state, "mtp", context), columns=4, height=3 * _LINE)
+    canvas.down(6, prefill + _BOX, pages)
+    canvas.both(3, pages + 3 * _LINE, draft)
+    _draft(canvas, model, draft, draft_vocab)
+    return canvas.svg(title)
+
+
+def fold(recurrent: Sequence[bool]) -> str:
+    """Layers in words, a pattern that repeats only once: "16 x (3 GDN + 1 attention)"."""
+    runs = [(kind, len(list(same))) for kind, same in groupby(recurrent)]
+    unit = runs[:2]
+    times = next((i // 2 for i in range(0, len(runs), 2) if runs[i : i + 2] != unit), -(-len(runs) // 2))
+    rest = runs[2 * times :]
+    if len(unit) < 2 or len(rest) > 2:
+        counts = [(kind, sum(n for k, n in runs if k == kind)) for kind in (True, False)]
+        return ", ".join(_words(kind, n) for kind, n in counts if n) + (
+            " in an order of its own" if len(runs) > 2 else ""
+        )
+    repeated = f"{times} x ({' + '.join(_words(*run) for run in unit)})"
+    return ", then ".join((repeated, *(_words(*run) for run in rest)))
+
+
+def _words(recurrent: bool, count: int) -> str:
+    return f"{count} {'GDN' if recurrent else 'attention'}"
+
+
+def _trunk(canvas: _Canvas, model: Model, top: float, rows: str) -> None:
+    """The boxes of verify or prefill: embedding, layers, output."""
+    config = model.config
+    boxes = {0: ("io", _lines("embedding", f"{config.vocab} tokens", _named(model, "token_embd")))}
+    for column, recurrent in ((1, True), (3, False)):
+        if not (layers := [i for i, is_recurrent in enumerate(config.recurrent) if is_recurrent == recurrent]):
+            continue
+        if recurrent:
+            name, heads = "Gated DeltaNet", f"{config.gdn_k_heads}/{config.gdn_v_heads} heads k/v"
+        else:
+            name, heads = "attention", f"{config.heads}/{config.kv_heads} heads q/kv"
+        lines = _lines(f"{len(layers)} {name}", heads, _mixer(model, layers))
+        boxes |= {column: ("gdn" if recurrent else "attention", lines), column + 1: ("ffn", _ffn(model, layers))}
+    layers_at = [column for column in boxes if column]
+    left, right = _x(layers_at[0]) - 9, _x(layers_at[-1]) + _WIDTH + 9
+    canvas.rect(left, top - 9, right - left, _BOX + 18, "group")
+    canvas.text(right, top - 15, fold(config.recurrent), "soft", 2 * _WIDTH, "end")
+    head = _named(model, "output.") or _named(model, "token_embd")
+    boxes[5] = (
+        "io",
+        [*_lines("output, tied" if config.tied else "output", "", head), "logits, hidden row", rows],
+    )
+    for column, (kind, lines) in boxes.items():
+        canvas.box(column, top, kind, lines)
+    for start, end in pairwise(boxes):
+        canvas.right(start, top, end)
+
+
+def _draft(canvas: _Canvas, model: Model, top: float, draft_vocab: int) -> None:
+    """The lane of draft, with its way back to the next draft of a chain."""
+    config, block = model.config, model.config.trunk_layers
+    canvas.lane(top, "draft.onnx", "guesses the token that follows", "the last one of a text")
+    head = sum(tensor.nbytes for tensor in _named(model, "output.") or _named(model, "token_embd"))
+    ids = f"first {draft_vocab} ids" if draft_vocab < config.vocab else "all ids"
+    canvas.box(0, top, "io", ["token, hidden row", "of the trunk, or", "of the draft before"])
+    canvas.box(
+        1, top, "mtp", _lines("eh_proj", "embedding | hidden row", _named(model, f"blk.{block}.nextn.")), columns=2
+    )
+    canvas.box(3, top, "attention", _lines("attention", "", _mixer(model, [block])))
+    canvas.box(4, top, "ffn", _ffn(model, [block]))
+    size = readable_size(head * draft_vocab // config.vocab)
+    canvas.box(5, top, "io", ["output", f"{ids}: {size}", "token, probability,", "hidden row"])
+    canvas.box(6, top, "host", ["drafts", "for the next verify, after", "the token before them"])
+    for start, end in ((0, 1), (2, 3), (3, 4), (4, 5), (5, 6)):
+        canvas.right(start, top, end)
+    first, last, below = _x(0) + _WIDTH / 2, _x(5) + _WIDTH / 2, top + _BOX + 22
+    canvas.path(f"M{last:g} {top + _BOX:g}V{below:g}H{first:g}V{top + _BOX:g}")
+    chain = "a chain: token and hidden row of a draft make the next one"
+    canvas.text((first + last) / 2, below + 16, chain, "soft", 0, "middle")
+
+
+def _lines(name: str, detail: str, tensors: Sequence[Tensor]) -> list[str]:
+    """Lines of a box: its name, what it is, types of its weights with their shares, and their bytes."""
+    sizes = Counter[str]()
+    for tensor in tensors:
+        sizes[tensor.type] += tensor.nbytes
+    total = sum(sizes.values())
+    shares = [f"{kind} {size / total:.0%}" for kind, size in sizes.most_common(2) if size > 0.005 * total]
+    weights = (
+        [", ".join(shares), readable_size(total)]
+        if len(shares) > 1
+        else [f"{sizes.most_common(1)[0][0]}, {readable_size(total)}"]
+    )
+    return [name, *([detail] if detail else []), *weights]
+
+
+def _ffn(model: Model, layers: Sequence[int]) -> list[str]:
+    config = model.config
+    name, width = "feed-forward", f"width {config.ffn}"
+    if config.experts:
+        name, width = "mixture of experts", f"{config.experts_used} of {config.experts} experts"
+    return _lines(name, width, _of_layers(model, layers, ("ffn_", "post_attention_norm")))
+
+
+def _mixer(model: Model, layers: Sequence[int]) -> list[Tensor]:
+    return _of_layers(model, layers, ("attn_", "ssm_"))
+
+
+def _of_layers(model: Model, layers: Iterable[int], kinds: tuple[str, ...]) -> list[Tensor]:
+    prefixes = tuple(f"blk.{layer}.{kind}" for layer in layers for kind in kinds)
+    return [tensor for name, tensor in model.tensors.items() if name.startswith(prefixes)]
+
+
+def _named(model: Model, prefix: str) -> list[Tensor]:
+    return [tensor for name, tensor in model.tensors.items() if name.startswith(prefix)]
+
+
+def _state_lines(state: Iterable[StateTensor], kind: str, context: int) -> list[str]:
+    """Lines of a box for the state of a kind of layer ("gdn", "kv", "mtp"); none where the model has no such layer."""
+    sizes, dtype = Counter[str](), ""
+    for tensor in state:
+        if tensor.name.startswith(f"{kind}."):
+            sizes[tensor.name.rsplit(".", 1)[1]] += tensor.item_bytes
+            dtype = tensor.dtype
+    if not sizes:
+        return []
+    if kind == "gdn":
+        return ["recurrent state", *(f"{part} {readable_size(size)}" for part, size in sizes.items())]
+    page = sizes.total()
+    each, whole = f"{readable_size(page // PAGE_SIZE)} a token", readable_size(-(-context // PAGE_SIZE) * page)
+    if kind == "mtp":
+        return [f"KV pages of the MTP head, {dtype}", f"{each}, {whole} for {context} tokens"]
+    return [f"KV pages, {dtype}", each, f"{whole} for", f"{context} tokens"]
+
+
+def _x(column: float) -> float:
+    return _MARGIN + column * (_WIDTH + _GAP)
