@@ -40,7 +40,8 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
 }  // namespace
 }  // namespace trigraph
 
-extern "C" ORT_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+extern "C" TRIGRAPH_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
+                                                                     const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(trigraph::kOrtApiVersion);
   if (!api) {
     // Without an API table there is no way to make a status; ONNX Runtime prints its own version message.
@@ -52,10 +53,10 @@ extern "C" ORT_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOption
   return trigraph::register_operators(options, api);
 }
 
-extern "C" ORT_EXPORT const char* trigraph_version() { return TRIGRAPH_VERSION; }
+extern "C" TRIGRAPH_EXPORT const char* trigraph_version() { return TRIGRAPH_VERSION; }
 
 // Name of the instruction set that the kernels use on this machine, "" when TRIGRAPH_ISA asks for an absent one.
-extern "C" ORT_EXPORT const char* trigraph_instruction_set() {
+extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_set() {
   std::string problem;
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
   return set ? set->name : "";
@@ -64,7 +65,7 @@ extern "C" ORT_EXPORT const char* trigraph_instruction_set() {
 #if !defined(_WIN32)
 // For programs that end with the model: a weight file that somebody cuts short while it is mapped ends the process at
 // the next read, with SIGBUS. From now on with a sentence and status 2.
-extern "C" ORT_EXPORT void trigraph_explain_bus_errors() {
+extern "C" TRIGRAPH_EXPORT void trigraph_explain_bus_errors() {
   struct sigaction action = {};
   action.sa_handler = [](int) {
     static const char kText[] =
@@ -78,7 +79,7 @@ extern "C" ORT_EXPORT void trigraph_explain_bus_errors() {
 
 // For `trigraph bench`: reads a buffer once and returns a checksum; the caller takes the time, on as many threads as it
 // likes.
-extern "C" ORT_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t count) {
+extern "C" TRIGRAPH_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t count) {
   uint64_t sums[8] = {};
   for (size_t i = 0; i + 8 <= count; i += 8) {
     __builtin_prefetch(words + i + 512);
@@ -90,7 +91,7 @@ extern "C" ORT_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t
 }
 
 // For `trigraph bench`: multiplies with the chosen instruction set's own instructions, returns the number of products.
-extern "C" ORT_EXPORT int64_t trigraph_probe_products(int int8, int64_t rounds) {
+extern "C" TRIGRAPH_EXPORT int64_t trigraph_probe_products(int int8, int64_t rounds) {
   std::string problem;
   const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
   return set ? set->probe_products(int8 != 0, rounds) : 0;

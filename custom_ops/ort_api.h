@@ -6,16 +6,21 @@
 #include <cstddef>
 #include <cstdint>
 
+// For what others look up in the library. The official ORT_EXPORT is empty on most systems.
+#ifdef _WIN32
+#define TRIGRAPH_EXPORT __declspec(dllexport)
+#else
+#define TRIGRAPH_EXPORT __attribute__((visibility("default")))
+#endif
+
 #ifdef TRIGRAPH_OFFICIAL_ORT_HEADER
 #include <onnxruntime_c_api.h>
 #else
 
 #ifdef _WIN32
 #define ORT_API_CALL __stdcall
-#define ORT_EXPORT __declspec(dllexport)
 #else
 #define ORT_API_CALL
-#define ORT_EXPORT __attribute__((visibility("default")))
 #endif
 
 struct OrtStatus;

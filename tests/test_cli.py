@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -355,6 +356,33 @@ def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert out.endswith(b"\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
+def test_ctrl_c_while_libraries_are_imported(delay: float) -> None:
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = handler + "from trigraph.runtime.__main__ import main; print(flush=True); main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "run", "model.gguf", "-p", "-"],
+        stdin=subprocess.PIPE,  # where it waits when it is faster than the delay
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.read(1)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_peak_memory_is_that_of_the_process() -> None:
+    large = b"x" * (300 << 20)  # a child of this process begins with its peak in getrusage
+    command = "from trigraph.runtime.stats import peak_memory; print(peak_memory())"
+    output = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
+    assert 1 << 20 < int(output) < len(large)
 
 
 def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:

@@ -1,0 +1,29 @@
+"""The command `trigraph`, and `python -m trigraph.runtime`: Ctrl-C ends it with status 130 from the beginning."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Imports the command line, which takes most of a second, and runs it."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        # An exception would end in a traceback of whatever is being imported, or be taken for a failed import.
+        signal.signal(signal.SIGINT, _leave)
+    from trigraph.runtime.cli import main as run
+
+    if ours:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    os._exit(128 + number)  # nothing has been written yet
+
+
+if __name__ == "__main__":
+    main()
