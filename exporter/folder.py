@@ -6,15 +6,12 @@ import os
 import secrets
 import shutil
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from trigraph.exporter.manifest import FILE_NAME, GRAPHS, SIDE_FILE, is_package
-from trigraph.exporter.signals import deferred
+from trigraph.exporter.signals import deferred, unwinding_on_sigterm
 from trigraph.models.errors import TrigraphError
 
 _OWN_FILES = {FILE_NAME, SIDE_FILE, "tokenizer.json", "chat_template.jinja", *(f"{graph}.onnx" for graph in GRAPHS)}
@@ -64,7 +61,7 @@ def staged(out: Path) -> Iterator[Path]:
     stage = _beside(out, "partial")
     missing = [folder for folder in out.parents if not folder.exists()]
     try:
-        with _unwinding_on_sigterm():
+        with unwinding_on_sigterm():
             stage.mkdir(parents=True)
             yield stage
             _sync(stage)
@@ -81,24 +78,6 @@ def staged(out: Path) -> Iterator[Path]:
                 f"{out}: cannot be written: {error.strerror or error}; choose another output folder"
             ) from error
         raise
-
-
-@contextmanager
-def _unwinding_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, where it would end the process on the spot and leave a folder behind."""
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not ours:  # only the main thread may set handlers, and a host's own one stays
-        yield
-        return
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _replace(out: Path, stage: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a moment when nothing is half done."""
+"""Ctrl-C that waits for a moment when nothing is half done, and a SIGTERM that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -48,6 +48,24 @@ def deferred(*kinds: signal.Signals) -> Iterator[None]:
             signal.signal(kind, waiting.handlers[kind])
         for number in waiting.caught[:1]:
             signal.raise_signal(number)
+
+
+@contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, where it would end the process on the spot and leave a folder behind."""
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours:  # only the main thread may set handlers, and a host's own one stays
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def checkpoint() -> None:

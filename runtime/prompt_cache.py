@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ class CachedGeneration(Generation):
         if not path.absolute().parent.is_dir():
             raise TrigraphError(f"{path}: there is no folder {path.parent}; name a file in one that is there")
         self._path = path
-        self._saved = SavedText(path, engine.model, engine.steps) if path.exists() else None
+        self._saved = SavedText(path, engine.model, engine.steps) if os.path.exists(path) else None
         if self._saved is not None and self._saved.messages:
             raise TrigraphError(f"{path}: holds a conversation; /load it in a chat, or name another file")
         self._points: list[Snapshot] = []

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
@@ -49,7 +50,7 @@ def save_text(
 
     No sequence: messages alone. A file that is there is replaced if it is a saved text; raises TrigraphError if not.
     """
-    if path.exists():
+    if os.path.exists(path):
         _open(path)
     tensors = [Pieces("tokens", np.int64, (0,), ())]
     if sequence is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
+from trigraph.exporter.signals import unwinding_on_sigterm
 from trigraph.models.errors import TrigraphError, quote
 
 _DTYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
@@ -41,7 +42,7 @@ def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, 
     stage = path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
     try:
         try:
-            with open(stage, "xb") as file:
+            with unwinding_on_sigterm(), open(stage, "xb") as file:
                 _write(file, tensors, metadata)
                 file.flush()
                 os.fsync(file.fileno())

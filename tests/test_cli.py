@@ -359,6 +359,21 @@ def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
+def test_ctrl_c_keeps_the_prompt(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = handler + "from trigraph.runtime.cli import main; main()"
+    arguments = ["run", str(package), "-p", "And it came", "--ignore-eos", "--prompt-cache", str(tmp_path / "text")]
+    process = subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    again = trigraph("run", package, "-p", "And it came", "-n", 2, "--prompt-cache", tmp_path / "text")
+    assert "prompt 0 tokens" in again.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
 @pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
 def test_ctrl_c_while_libraries_are_imported(delay: float) -> None:
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

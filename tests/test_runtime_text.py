@@ -66,6 +66,14 @@ def test_streamed_text_is_that_of_the_tokenizers_package(tiny_gguf: Path) -> Non
         assert tokenizer.decode(ids) == tokenizer._tokenizer.decode(ids)
 
 
+def test_spelled_ids_are_the_text_that_was_encoded(tokenizer: Tokenizer) -> None:
+    text = "<think>a<|end|>" + TEXT
+    assert tokenizer.spell(tokenizer.encode(text)) == text
+    assert tokenizer.spell([0xE6, 0x97]) == "\ufffd"
+    beginning = Tokenizer(tokenizer_json(METADATA), [END], bos_id=END)
+    assert beginning.spell(beginning.encode(text)) == text
+
+
 def test_a_beginning_token_where_the_model_wants_one() -> None:
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END], bos_id=END)
     assert tokenizer.encode("a") == [END, ord("a")]

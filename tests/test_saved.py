@@ -11,6 +11,7 @@ import pytest
 from fake_model import FakeModel, chaotic, mostly_right
 from packages import Packages
 from safetensors.numpy import load_file
+from test_faults import Interrupts
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -305,6 +306,30 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "text").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no timer signals there")
+def test_an_interrupt_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    _, steps = fake(context=50000)
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [[1, 2, 3]])
+    steps.state.reserve(sequence, 40000)
+    save(tmp_path / "text", steps, sequence)
+    before = (tmp_path / "text").read_bytes()
+    sequence.tokens += [4] * 30000
+    after: bytes | None = None
+    random, interrupted = np.random.default_rng(3), 0
+    for _ in range(30):
+        try:
+            with Interrupts(float(random.uniform(1e-4, 0.1))):
+                save(tmp_path / "text", steps, sequence)
+        except KeyboardInterrupt:
+            interrupted += 1
+        content = (tmp_path / "text").read_bytes()
+        after = content if content != before and after is None else after
+        assert content in (before, after)
+        assert len(list(tmp_path.iterdir())) == 1
+    assert interrupted
 
 
 def test_a_failed_step_leaves_nothing_to_save() -> None:
