@@ -2,7 +2,8 @@
 
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph text", `version` "1", and as JSON
 `model` (see ModelIdentity), `points` (length, pending, accepted and entries of each snapshot, in ascending order of
-length) and `messages` of a chat. Tensors, with n tokens, p pages in use, and i counting the points:
+length) and `messages` of a chat; `crc32` is their checksum. Tensors, with n tokens, p pages in use, and i counting
+the points:
 
 | name | type | shape |
 |---|---|---|

@@ -34,7 +34,9 @@ class Pieces:
 
 
 def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:
-    """Writes a file beside `path` and renames it. The tensor `crc32` (int64) at its end has the sums of the others.
+    """Writes a file beside `path` and renames it.
+
+    The tensor `crc32` (int64) at its end has the sums of the others, and the entry `crc32` that of the metadata.
 
     `safetensors` itself would want every tensor in one piece: a second copy of a long text's KV pages. Raises
     TrigraphError when the file cannot be written.
@@ -57,7 +59,7 @@ def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, 
 
 
 def _write(file: IO[bytes], tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    header: dict[str, Any] = {"__metadata__": {**metadata, _CHECKSUMS: _sum_of(metadata)}}
     end = 0
     for tensor in (*tensors, Pieces(_CHECKSUMS, np.int64, (len(tensors),), ())):
         dtype = np.dtype(tensor.dtype)
@@ -90,7 +92,9 @@ class TensorFile:
         except SafetensorError as error:
             raise self.damaged(str(error)) from error
         self._file = file
-        self.metadata: Mapping[str, str] = file.metadata() or {}
+        self.metadata: dict[str, str] = file.metadata() or {}
+        if self.metadata.pop(_CHECKSUMS, "") != _sum_of(self.metadata):
+            raise self.damaged("its metadata has another checksum")
         self.names = frozenset(file.keys())
         summed = sorted(self.names - {_CHECKSUMS})
         self._sums = dict(zip(summed, self._tensor(_CHECKSUMS, np.int64, (len(summed),)).tolist(), strict=True))
@@ -122,3 +126,7 @@ class TensorFile:
             raise self.damaged(f"tensor {quote(name)} is {found and quote(found)}, expected {wanted}")
         array: NDArray[Any] = self._file.get_tensor(name)
         return array
+
+
+def _sum_of(metadata: Mapping[str, str]) -> str:
+    return str(zlib.crc32(json.dumps(metadata, sort_keys=True).encode()))
