@@ -14,7 +14,9 @@ from fuzz.damage import damage_bytes, damage_json
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fuzzers limit a child process as POSIX can")
 
 
-@pytest.mark.parametrize(("target", "count"), [("headers", 3000), ("packages", 150), ("operators", 300)])
+@pytest.mark.parametrize(
+    ("target", "count"), [("headers", 3000), ("packages", 150), ("texts", 300), ("operators", 300)]
+)
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:
     report = run_campaign(target, count, seed=7)
     print(report)
