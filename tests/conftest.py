@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packages import Packages
 
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
@@ -43,6 +44,17 @@ def operator_library() -> Path:
         return Path(custom_ops.library_path("cpu"))
     except (TrigraphError, OSError) as error:
         pytest.skip(f"the operator library is not built: {error}")
+
+
+@pytest.fixture(scope="session")
+def packages(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_gguf: Path,
+    synthetic: Callable[[str, str], Path],
+    operator_library: Path,
+) -> Packages:
+    """Packages of small models, and of the trained one, to run; each is made once."""
+    return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
 
 
 @pytest.fixture(

@@ -1,6 +1,5 @@
 """Rows of a step are the same, bit for bit, whatever shares the step and whatever was rejected before."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +23,6 @@ MODELS = [*FLOAT_MODELS, ("trained", "Q8_0", "int8"), ("tiny-moe", "Q4_K_M", "in
 K = 8
 
 Model = tuple[str, str, str]
-
-
-@pytest.fixture(scope="module")
-def packages(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_gguf: Path,
-    synthetic: Callable[[str, str], Path],
-    operator_library: Path,
-) -> Packages:
-    return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
 
 
 def package(packages: Packages, model: Model, **options: str) -> Path:

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +25,6 @@ MODEL = ModelIdentity("a model", "12345678" * 8, 1, "f16", "int8", True)
 VOCAB = 11
 # geometry, quantisation
 MODELS = [("trained", "Q8_0"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M")]
-
-
-@pytest.fixture(scope="module")
-def packages(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_gguf: Path,
-    synthetic: Callable[[str, str], Path],
-    operator_library: Path,
-) -> Packages:
-    return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
 
 
 def save(path: Path, steps: Steps, *sequences: Sequence, model: ModelIdentity = MODEL) -> None:
