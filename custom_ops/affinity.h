@@ -1,8 +1,8 @@
 // Keeps threads of a pool off the processor of the thread that they help.
 //
-// Linux may wake a pool's thread on the processor of its caller and leave the two there, taking turns tick by tick, while
-// another processor idles: seen on virtual machines whose processors share no cache in the kernel's eyes, where it
-// doubles the time of a step.
+// Linux may wake a pool's thread on the processor of its caller and leave the two there, taking turns tick by tick,
+// while another processor idles: seen on virtual machines whose processors share no cache in the kernel's eyes, where
+// it doubles the time of a step.
 #pragma once
 
 #if defined(__linux__)
