@@ -63,7 +63,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
     machine = measure_machine(options.threads)
-    steps = sum(options.depths) + manifest.max_pending
+    steps = sum(k + 1 for k in options.depths) + manifest.max_pending
     context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
     context = max(context, *(length + options.repetitions + 1 for length in (0, *options.contexts)))
     if context > manifest.max_context:
@@ -116,13 +116,14 @@ class _Timer:
                 tokens = self._draw(k)
                 for contender in contenders:
                     time.sleep(rest)
+                    contender.verify(tokens[:1])  # wakes its threads
                     seconds = _seconds(lambda c=contender, t=tokens: c.verify(t))  # type: ignore[misc]
                     if turn:
                         verifies.setdefault((contender.name, k), []).append(seconds)
             for contender in contenders:
                 if contender.has_mtp:
-                    contender.draft(1)  # makes up for the entries of the verifies before
                     time.sleep(rest)
+                    contender.draft(1)  # makes up for the entries of the verifies before, and wakes its threads
                     seconds = _seconds(lambda c=contender: c.draft(1))  # type: ignore[misc]
                     if turn:
                         drafts.setdefault(contender.name, []).append(seconds)
