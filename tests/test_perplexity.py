@@ -28,14 +28,7 @@ CONTEXT = 64
 
 
 @pytest.fixture(scope="module")
-def engine(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_gguf: Path,
-    synthetic: Callable[[str, str], Path],
-    operator_library: Path,
-) -> Callable[[str], Engine]:
-    packages = Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
-
+def engine(packages: Packages) -> Callable[[str], Engine]:
     def open_engine(activations: str) -> Engine:
         package = packages("trained", "Q8_0", activations=activations)
         return load(package, context=CONTEXT, threads=1, sequences=PARALLEL)

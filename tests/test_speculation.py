@@ -1,8 +1,5 @@
 """Texts with and without speculation are the same, on the trained tiny model; what its drafts are worth is printed."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from packages import Packages
 
@@ -39,13 +36,7 @@ TOKENS = 64
 
 
 @pytest.fixture(scope="module")
-def engine(
-    tmp_path_factory: pytest.TempPathFactory,
-    tiny_gguf: Path,
-    synthetic: Callable[[str, str], Path],
-    operator_library: Path,
-) -> Engine:
-    packages = Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+def engine(packages: Packages) -> Engine:
     return load(packages("trained", "Q8_0"), context=256, threads=1)
 
 
