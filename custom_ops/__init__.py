@@ -41,7 +41,7 @@ def _library() -> ctypes.CDLL:
 
 @cache
 def instruction_set() -> str:
-    """Name of the instruction set whose kernels run on this machine: avx512, avx2, neon or portable."""
+    """Name of the instruction set whose kernels run on this machine: avx512, avx2, dotprod, neon or portable."""
     library = _library()
     library.trigraph_instruction_set.restype = ctypes.c_char_p
     return str(library.trigraph_instruction_set().decode())

@@ -21,7 +21,7 @@ inline int current_processor() { return sched_getcpu(); }
 inline void keep_off(int processor) {
   thread_local cpu_set_t allowed{}, narrowed{};
   if (processor < 0 || sched_getcpu() != processor) return;
-  cpu_set_t current;
+  cpu_set_t current{};
   if (sched_getaffinity(0, sizeof current, &current) != 0) return;  // more processors than the set has room for
   if (!CPU_EQUAL(&current, &narrowed)) allowed = current;
   narrowed = allowed;

@@ -1,5 +1,12 @@
 #include "isa.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
 namespace trigraph {
 
 #define TRIGRAPH_DECLARE(isa)                  \
@@ -13,6 +20,7 @@ TRIGRAPH_DECLARE(avx2)
 TRIGRAPH_DECLARE(avx512)
 #elif defined(__aarch64__)
 TRIGRAPH_DECLARE(neon)
+TRIGRAPH_DECLARE(dotprod)
 #endif
 
 namespace {
@@ -31,6 +39,18 @@ bool has_avx512() {
 const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
 const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};
 #elif defined(__aarch64__)
+bool has_dotprod() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
+#else
+  return false;
+#endif
+}
+const InstructionSet kDotprod{"dotprod", has_dotprod, dotprod::operators, dotprod::probe_products};
 const InstructionSet kNeon{"neon", always, neon::operators, neon::probe_products};
 #endif
 const InstructionSet kPortable{"portable", always, portable::operators, portable::probe_products};
@@ -41,7 +61,7 @@ std::vector<const InstructionSet*> instruction_sets() {
 #if defined(__x86_64__) || defined(_M_X64)
   return {&kAvx512, &kAvx2, &kPortable};
 #elif defined(__aarch64__)
-  return {&kNeon, &kPortable};
+  return {&kDotprod, &kNeon, &kPortable};
 #else
   return {&kPortable};
 #endif

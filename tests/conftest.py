@@ -58,7 +58,9 @@ def packages(
 
 
 @pytest.fixture(
-    params=["neon", "portable"] if platform.machine() in ("aarch64", "arm64") else ["avx512", "avx2", "portable"]
+    params=["dotprod", "neon", "portable"]
+    if platform.machine() in ("aarch64", "arm64")
+    else ["avx512", "avx2", "portable"]
 )
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> str:
     """Every instruction set in turn; sessions made in the test use its kernels. Skips where the processor lacks it."""
