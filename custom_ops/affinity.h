@@ -17,7 +17,8 @@ namespace trigraph {
 inline int current_processor() { return sched_getcpu(); }
 
 // Called by a thread of the pool: moves it when it runs on `processor`, for as long as it is not found on another
-// caller's. A set of processors that somebody else gave the thread is narrowed, never widened.
+// caller's. A set of processors that somebody else gave the thread is narrowed, never widened; one that equals the set
+// chosen here is taken for it.
 inline void keep_off(int processor) {
   thread_local cpu_set_t allowed{}, narrowed{};
   if (processor < 0 || sched_getcpu() != processor) return;

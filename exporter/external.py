@@ -26,9 +26,11 @@ def load_checked(path: Path, allowed: Collection[str]) -> onnx.ModelProto:
     """Like load_graph. Raises TrigraphError too when the graph takes data from a file that is not `allowed`."""
     model = load_graph(path)
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    for tensor in (*_of_graph(model.graph), *_of_nodes(nodes)):
+    defaults = (attribute for function in model.functions for attribute in function.attribute_proto)
+    for tensor in (*_of_graph(model.graph), *_of_nodes(nodes), *_of_attributes(defaults)):
         external = {entry.key: entry.value for entry in tensor.external_data}
-        if external and external.get("location") not in allowed:
+        is_external = external or tensor.data_location == onnx.TensorProto.EXTERNAL
+        if is_external and external.get("location") not in allowed:
             raise TrigraphError(
                 f"{path}: tensor {quote(tensor.name)} is in {quote(external.get('location'))}, which is not a weight "
                 f"file of the package; {_REMEDY}"
@@ -43,12 +45,16 @@ def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """The tensors in attributes, and in the graphs in attributes."""
     for node in nodes:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _of_graph(graph)
-                yield from _of_nodes(graph.node)
+        yield from _of_attributes(node.attribute)
+
+
+def _of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    """The tensors in attributes, and in the graphs in attributes."""
+    for attribute in attributes:
+        yield from (attribute.t, *attribute.tensors)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _of_graph(graph)
+            yield from _of_nodes(graph.node)

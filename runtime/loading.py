@@ -76,9 +76,9 @@ def load(
     elif not speculation:
         no_draft = "off as asked"
     weight_paths = manifest.weight_paths(folder)
-    weights = MappedWeights(weight_paths)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
+        weights = MappedWeights(weight_paths)
         draft = graph("draft") if no_draft is None else None
         steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
     weights.read_ahead()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.FLOAT16: np.dtype(np.float16),
     onnx.TensorProto.BFLOAT16: np.dtype(np.uint16),
 }
+_MAX_RANK = 8
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
 _STRETCH = 64 << 20  # bytes populated in one call, so that the end of a program waits for no more
 
@@ -46,12 +48,13 @@ class MappedWeights:
             try:
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
                 weakref.finalize(self, os.close, descriptor)
-                size = os.fstat(descriptor).st_size
-                mapped = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
+                stamp = _stamp(descriptor)
+                # By its descriptor: another file may have the name by now.
+                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if stamp[0] else b""
             except OSError as error:
                 raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
-            self._files.append((path, descriptor, _stamp(descriptor)))
-            self._bytes[location] = mapped
+            self._files.append((path, descriptor, stamp))
+            self._bytes[location] = np.frombuffer(mapped, np.uint8)
 
     def check(self) -> None:
         """Raise TrigraphError when a file was written since the model was loaded."""
@@ -84,18 +87,22 @@ class MappedWeights:
 
     def _value(self, path: Path, tensor: onnx.TensorProto) -> ort.OrtValue:
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        data, offset = self._bytes[entries["location"]], entries.get("offset", "0")
-        if tensor.data_type not in _DTYPES:
-            raise TrigraphError(f"{path}: tensor {quote(tensor.name)} is of type {tensor.data_type}; {_REMEDY}")
-        dtype = _DTYPES[tensor.data_type]
-        length = math.prod(tensor.dims) * dtype.itemsize
-        start = int(offset) if offset.isdecimal() and len(offset) < 20 else -1
-        if min(start, length, *tensor.dims) < 0 or start % dtype.itemsize or start + length > len(data):
+        data, offset = self._bytes.get(entries.get("location", "")), entries.get("offset", "0")
+        dtype, dims = _DTYPES.get(tensor.data_type), list(tensor.dims)
+        if data is None or dtype is None or len(dims) > _MAX_RANK:
             raise TrigraphError(
-                f"{path}: tensor {quote(tensor.name)}, {list(tensor.dims)} at {quote(offset)}, is not inside its file "
+                f"{path}: tensor {quote(tensor.name)}, of type {tensor.data_type} and {len(dims)} dimensions in "
+                f"{quote(entries.get('location'))}, is no weight; {_REMEDY}"
+            )
+        length = math.prod(dims) * dtype.itemsize
+        start = int(offset) if offset.isdecimal() and len(offset) < 20 else -1
+        # No dimension is 0: NumPy refuses sizes that the others could have then.
+        if start < 0 or min(dims, default=1) < 1 or start % dtype.itemsize or start + length > len(data):
+            raise TrigraphError(
+                f"{path}: tensor {quote(tensor.name)}, {dims} at {quote(offset)}, is not inside its file "
                 f"of {len(data)} bytes; {_REMEDY}"
             )
-        array = data[start : start + length].view(dtype).reshape(tuple(tensor.dims))
+        array = data[start : start + length].view(dtype).reshape(dims)
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
             return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
         return ort.OrtValue.ortvalue_from_numpy(array)

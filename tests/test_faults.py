@@ -343,6 +343,19 @@ def test_too_little_memory_for_the_model(megabytes: int, package: Path) -> None:
         assert "import" in done.stderr or "memory allocation" in done.stderr, done.stderr
 
 
+def test_weights_that_exceed_the_address_space(tmp_path: Path, operator_library: Path) -> None:
+    """Files too large to be mapped are a want of memory too, said before they are."""
+    large, size = tmp_path / "large.gguf", 3 << 30
+    shutil.copy(TINY_GGUF, large)
+    os.truncate(large, size)  # a hole
+    export(large, tmp_path / "package", ExportOptions(weights="reference"))
+    done = command(
+        "run", tmp_path / "package", "-p", "And", "-n", 4, "-t", 1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size // 2, size // 2)),
+    )  # fmt: skip
+    assert_one_line_error(done, "the model needs 3,", " MB are free")
+
+
 # Long runs
 
 

@@ -45,15 +45,19 @@ def test_a_campaign_survives_crashes_and_reports_them(tmp_path: Path, monkeypatc
         "        if case == 5: bytearray(1 << 30)\n"
         "        if case == 6: raise TrigraphError('a' * 5000)\n"
         "        while case == 7 and time.process_time() < start + 1.2: pass\n"
+        "        if case == 8:\n"
+        "            os.write(2, b'noise\\nbatch.h:86:29: runtime error: overflow\\n' + b'#1 frame\\n' * 1000)\n"
+        "            os._exit(1)\n"
         "        return 'fine'\n"
     )
     monkeypatch.setattr("fuzz.campaign._TESTS", tmp_path)
     monkeypatch.setattr("fuzz.campaign.HANG_SECONDS", 6.0)
     report = run_campaign("headers", 9)
-    assert set(report.defects) == {2, 3, 4, 5, 7}
-    for case, text in {2: "wrong", 3: "status -6", 4: "no result", 5: "MemoryError", 7: "took"}.items():
+    assert set(report.defects) == {2, 3, 4, 5, 7, 8}
+    for case, text in {2: "wrong", 3: "status -6", 4: "no result", 5: "MemoryError", 7: "took", 8: "overflow"}.items():
         assert text in report.defects[case]
-    assert report.outcomes == {"fine": 3, "defect": 3, "crash": 2, "refused": 1}
+    assert report.outcomes == {"fine": 2, "defect": 3, "crash": 3, "refused": 1}
+    assert "runtime error: overflow" in str(report)
 
 
 def test_damage_is_the_same_each_time() -> None:

@@ -70,6 +70,15 @@ def test_refused_steps(change: Change, message: str) -> None:
             kernel.reference(rows, state, change(step))
 
 
+def test_a_prefill_past_its_rows_is_refused() -> None:
+    rng = np.random.default_rng(14)
+    kernel = Kernel(SMALL, random_weights(rng, SMALL), commit=True)
+    state, rows = random_state(rng, SMALL, 3, pending=4), random_rows(rng, SMALL, 10)
+    step = with_value("cu_seqlens", 1, 2**31 - 1)(make_step([7, 3], [9, 9], [3, 4], [1, 2]))
+    with pytest.raises(Exception, match=r"cu_seqlens\[1\] is 2147483647, but the step has 10 tokens"):
+        kernel(rows, state, step)
+
+
 def test_accepted_after_a_prefill_is_refused() -> None:
     rng = np.random.default_rng(11)
     weights = random_weights(rng, SMALL)

@@ -117,16 +117,19 @@ def test_a_hash_over_more_than_a_header(package: Path) -> None:
 
 @pytest.mark.parametrize(
     "location",
-    ["../secret.gguf", "/etc/passwd", "manifest.json", "other.gguf", "./model.gguf", "*/_ORT_MEM_ADDR_/*", ""],
+    ["../secret.gguf", "/etc/passwd", "manifest.json", "other.gguf", "./model.gguf", "*/_ORT_MEM_ADDR_/*", "", None],
 )
-@pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function"])
-def test_external_data_of_a_graph(location: str, place: str, package: Path, operator_library: Path) -> None:
+@pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function", "default"])
+def test_external_data_of_a_graph(
+    location: str | None, place: str, package: Path, operator_library: Path
+) -> None:
     """Wherever a tensor of a graph hides, it is in a weight file of the manifest or in the graph itself."""
     (package / "other.gguf").write_bytes(bytes(64))
     model = onnx.load(package / "verify.onnx", load_external_data=False)
     tensor = TensorProto(name="hidden", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", location), ("offset", "0"), ("length", "8")):
-        tensor.external_data.add(key=key, value=value)
+    if location is not None:
+        for key, value in (("location", location), ("offset", "0"), ("length", "8")):
+            tensor.external_data.add(key=key, value=value)
     constant = helper.make_node("Constant", [], ["hidden"], value=tensor)
     match place:
         case "initializer":
@@ -139,6 +142,9 @@ def test_external_data_of_a_graph(location: str, place: str, package: Path, oper
         case "function":
             opset = [helper.make_opsetid("", 23)]
             model.functions.append(helper.make_function("local", "F", [], ["hidden"], [constant], opset))
+        case "default":
+            default = [helper.make_attribute("value", tensor)]
+            model.functions.append(helper.make_function("local", "F", [], [], [], [], attribute_protos=default))
     (package / "verify.onnx").write_bytes(model.SerializeToString())
     refused(package, "verify.onnx: tensor 'hidden' is in .* not a weight file of the package")
 

@@ -66,6 +66,8 @@ inline Step read_step(const Geometry& geometry, const StepInputs& inputs, int64_
     const int own = cu[s + 1] - cu[s], most = static_cast<int>(geometry.pending_max);
     if (!geometry.commit && own > most)
       fail("input cu_seqlens gives sequence %d %d tokens, but a verify takes at most %d", n, own, most);
+    if (cu[s + 1] > rows)
+      fail("input cu_seqlens[%d] is %d, but the step has %lld tokens", n + 1, cu[s + 1], static_cast<long long>(rows));
     if (past_len < 0) fail("input past_lens[%d] is %d, expected at least 0", n, past_len);
     if (accepted < 0 || accepted > most) fail("input accepted[%d] is %d, expected 0 to %d", n, accepted, most);
     if (accepted > past_len)

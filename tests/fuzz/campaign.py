@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -89,12 +90,17 @@ def _run_child(report: Report, number: int, end: int, folder: Path) -> int:
         if hung:
             child.kill()
     if number < end:
-        tail = errors.read_text(errors="replace")[-2000:]
         what = f"no result after {HANG_SECONDS:.0f} s" if hung else f"the process ended with status {child.returncode}"
-        report.defects[number] = f"{what}\n{tail}"
+        report.defects[number] = f"{what}\n{_last_words(errors.read_text(errors='replace'))}"
         report.outcomes["crash"] += 1
         number += 1
     return number
+
+
+def _last_words(text: str) -> str:
+    """The end of what a process said; from the line on, and again that line, that says what a sanitizer saw."""
+    found = re.search(r".*(runtime error|ERROR: \w+Sanitizer|WARNING: ThreadSanitizer): .*", text)
+    return f"{text[found.start() :][:2000]}\n{found[0]}" if found else text[-2000:]
 
 
 def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:

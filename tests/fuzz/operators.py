@@ -244,12 +244,17 @@ def _floats(rng: random.Random, *shape: int) -> Array:
 
 
 def _weight(rng: random.Random, kind: str, *shape: int) -> Array:
-    """Random weights [.., width]: any bytes are a block."""
+    """Random weights [.., width], from any element of a mapped file on: any bytes are a block."""
     if kind in ("F32", "F16"):
-        return _floats(rng, *shape).astype("f4" if kind == "F32" else "f2")
-    block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-    bits = np.random.default_rng(rng.getrandbits(32))
-    return bits.integers(0, 256, (*shape[:-1], shape[-1] // block * size), np.uint8)
+        values = _floats(rng, *shape).astype("f4" if kind == "F32" else "f2")
+    else:
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+        bits = np.random.default_rng(rng.getrandbits(32))
+        values = bits.integers(0, 256, (*shape[:-1], shape[-1] // block * size), np.uint8)
+    before = rng.choice((0, 1, 3, 32))
+    file = np.empty(before + values.size, values.dtype)
+    file[before:] = values.reshape(-1)
+    return file[before:].reshape(values.shape)
 
 
 def _indices(rng: random.Random, count: int, below: int, dtype: Any) -> Array:

@@ -52,6 +52,11 @@ _SYNTAX = (
 )
 
 
+_LOCATIONS = (
+    "../0.gguf", "0.gguf", "manifest.json", "verify.onnx", "/dev/zero", "a/../../0.gguf", "*/_ORT_MEM_ADDR_/*",
+)  # fmt: skip
+
+
 class Fuzzer:
     """See fuzz.target.Target."""
 
@@ -89,7 +94,7 @@ def _link(source: str, target: str) -> None:
 
 def _damage(rng: random.Random, package: Path) -> None:
     graphs = [path for path in package.iterdir() if path.suffix == ".onnx"]
-    match rng.randrange(12):
+    match rng.randrange(14):
         case 0 | 1 | 2:
             _rewrite(package / "manifest.json", lambda text: _damaged_json(rng, text))
         case 3:
@@ -105,6 +110,8 @@ def _damage(rng: random.Random, package: Path) -> None:
                 path.symlink_to(rng.choice(("/etc/passwd", "/dev/zero", "/dev/full", "missing", ".", "manifest.json")))
             elif rng.random() < 0.3:
                 path.mkdir()
+        case 10 | 11:
+            _rewrite(rng.choice(graphs), lambda content: _moved_weights(rng, content))
         case _:
             path = rng.choice([path for path in sorted(package.iterdir()) if path.suffix != ".gguf"])
             _rewrite(path, lambda content: damage_bytes(rng, content))
@@ -141,26 +148,20 @@ def _damaged_graph(rng: random.Random, content: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
+def _moved_weights(rng: random.Random, content: bytes) -> bytes:
+    """Only what tells where weights are, so that most cases get to where they are mapped."""
+    model = onnx.ModelProto.FromString(content)
+    external = [tensor for tensor in model.graph.initializer if tensor.external_data]
+    for tensor in rng.sample(external, rng.choice((1, 1, 2))):
+        _damage_place(rng, tensor, model)
+    return bytes(model.SerializeToString())
+
+
 def _damage_initializer(rng: random.Random, model: onnx.ModelProto) -> None:
     tensor = rng.choice(model.graph.initializer)
     match rng.randrange(5):
         case 0 | 1 if tensor.external_data:
-            entry = rng.choice(tensor.external_data)
-            match entry.key:
-                case "location":
-                    entry.value = rng.choice(
-                        (
-                            *TEXTS,
-                            "../0.gguf",
-                            "manifest.json",
-                            "verify.onnx",
-                            "/dev/zero",
-                            "a/../../0.gguf",
-                            "*/_ORT_MEM_ADDR_/*",
-                        )
-                    )
-                case _:
-                    entry.value = str(rng.choice((*INTEGERS, int(entry.value) + 1, "x", "-1", "1e9", "")))
+            _damage_place(rng, tensor, model)
         case 2 if tensor.dims:
             at = rng.randrange(len(tensor.dims))
             tensor.dims[at] = rng.choice((0, -1, tensor.dims[at] + 1, tensor.dims[at] // 2, number(rng, 63)))
@@ -168,6 +169,30 @@ def _damage_initializer(rng: random.Random, model: onnx.ModelProto) -> None:
             tensor.data_type = rng.randrange(30)
         case _:
             _damage_list(rng, rng.choice((model.graph.initializer, tensor.dims, tensor.external_data)))
+
+
+def _damage_place(rng: random.Random, tensor: TensorProto, model: onnx.ModelProto) -> None:
+    """Another place in a file, or another file; entries that repeat, contradict each other or are missing."""
+    entry = rng.choice(tensor.external_data)
+    old = int(entry.value) if entry.value.isdigit() else 0
+    match rng.randrange(8):
+        case 0:
+            del tensor.external_data[:]
+        case 1:
+            key = rng.choice(("location", "offset", "length", "checksum", "x"))
+            tensor.external_data.add(key=key, value=entry.value)
+        case 2:
+            other = rng.choice(model.graph.initializer)
+            tensor.dims[:], tensor.data_type = other.dims, other.data_type
+        case 3:
+            tensor.dims.extend(rng.choice(([1], [0], [-1], [2], [1] * 100, [2**62] * 3, [0, 2**62, 2**62])))
+        case _ if entry.key == "location":
+            entry.value = rng.choice((*TEXTS, *_LOCATIONS))
+        case 4:
+            entry.value = rng.choice(("x", "-1", "1e9", "", "\u0664", "0x10", "+8", " 8", "9" * 5000))
+        case _:
+            near = (old + 1, old - 1, old + 2, old + 32, old * 2, old // 2, rng.randrange(1 << 22))
+            entry.value = str(rng.choice((*near, *INTEGERS)))
 
 
 def _damage_node(rng: random.Random, model: onnx.ModelProto) -> None:
