@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packages import Packages
@@ -51,7 +52,7 @@ def test_sets_of_processors_and_ids_after_steps(packages: Packages) -> None:
     """A set of one processor stays as it is, and gives the same ids with two threads on it."""
     package, (first, second, *_) = packages("trained", "Q8_0"), processors()
 
-    def run(*allowed: int) -> dict[str, list[int]]:
+    def run(*allowed: int) -> dict[str, Any]:
         command = [sys.executable, "-c", _RUN, str(package)]
         limit = partial(os.sched_setaffinity, 0, allowed)
         done = subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limit)

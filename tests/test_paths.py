@@ -120,9 +120,7 @@ def test_a_hash_over_more_than_a_header(package: Path) -> None:
     ["../secret.gguf", "/etc/passwd", "manifest.json", "other.gguf", "./model.gguf", "*/_ORT_MEM_ADDR_/*", "", None],
 )
 @pytest.mark.parametrize("place", ["initializer", "attribute", "branch", "function", "default"])
-def test_external_data_of_a_graph(
-    location: str | None, place: str, package: Path, operator_library: Path
-) -> None:
+def test_external_data_of_a_graph(location: str | None, place: str, package: Path, operator_library: Path) -> None:
     """Wherever a tensor of a graph hides, it is in a weight file of the manifest or in the graph itself."""
     (package / "other.gguf").write_bytes(bytes(64))
     model = onnx.load(package / "verify.onnx", load_external_data=False)

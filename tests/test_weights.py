@@ -1,4 +1,4 @@
-"""Weight files in memory: each tensor inside its file, one mapping for all sessions, there for as long as it is read."""
+"""Weight files in memory: each tensor inside its file, one mapping for all sessions, for as long as it is read."""
 
 from __future__ import annotations
 
