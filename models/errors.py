@@ -20,5 +20,7 @@ class TrigraphError(ValueError):
 
 def quote(value: object) -> str:
     """A value found in a file, for an error text: on one line and short, whatever it is."""
+    if isinstance(value, (str, bytes)):
+        value = value[:1000]  # repr makes four bytes of one
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

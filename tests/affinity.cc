@@ -20,7 +20,7 @@ void allow(const std::vector<int>& processors) {
 }
 
 bool may_run_on(const std::vector<int>& processors) {
-  cpu_set_t found, expected = set_of(processors);
+  cpu_set_t found{}, expected = set_of(processors);
   sched_getaffinity(0, sizeof found, &found);
   return CPU_EQUAL(&found, &expected);
 }

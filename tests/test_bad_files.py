@@ -76,6 +76,10 @@ MALFORMED: dict[str, tuple[bytes, list[str]]] = {
     "unknown value type": (gguf_bytes({"a": Raw(struct.pack("<I", 77) + bytes(32))}), ["'a'", "value type 77"]),
     "key that is not text": (gguf_bytes([(b"\xff\xfe", 1)]), ["name of a key", "UTF-8"]),
     "value that is not text": (gguf_bytes({"a": Raw(struct.pack("<I", 8) + string(b"\xff"))}), ["'a'", "UTF-8"]),
+    "long value that is not text": (
+        gguf_bytes({"a": Raw(struct.pack("<I", 8) + string(b"\xff" * (10 << 20)))}),
+        ["'a'", "UTF-8"],
+    ),
     "token that is not text": (gguf_bytes({"a": array_of(8, 1, string(b"\xff"))}), ["item 0", "'a'", "UTF-8"]),
     "key of 2000 letters": (gguf_bytes({"a" * 2000: 1}), ["name of a key", "2000 bytes"]),
     "key twice": (gguf_bytes([("a", 1), ("a", 2)]), ["'a' appears twice"]),
