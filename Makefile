@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 SUBPACKAGES := models exporter runtime custom_ops
-CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
-CXX_FORMATTED := $(filter-out %.txt,$(CXX_SOURCES)) $(wildcard tests/hosts/cpp/*.cc tests/hosts/cpp/*.h)
+CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
+CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
+  $(wildcard tests/hosts/cpp/*.cc tests/hosts/cpp/*.h tests/cuda_emulator/*.h)
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf
@@ -21,7 +22,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize clean
+.PHONY: run test lint format sanitize gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -47,13 +48,23 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FORMATTED)
 
-# The operators under AddressSanitizer and UBSan: their tests, then FUZZ_COUNT random calls. Leaks are Python's own.
+# The operators under AddressSanitizer and UBSan: their tests, then FUZZ_COUNT random calls; CUDA's in the emulator, which
+# is slower, a tenth of that. Leaks are Python's own.
+SANITIZER := -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 sanitize: $(VENV)/.test
-	$(BIN)/cmake -S custom_ops -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+	$(BIN)/cmake -S custom_ops -B build/sanitize $(SANITIZER) -DTRIGRAPH_CUDA=OFF
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZED) -m pytest $(SANITIZED_TESTS)
 	$(SANITIZED) -m fuzz operators --count $(FUZZ_COUNT)
+	$(BIN)/cmake -S tests/cuda_emulator -B build/sanitize/cuda $(SANITIZER) \
+	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(abspath build/sanitize)
+	$(BIN)/cmake --build build/sanitize/cuda
+	TRIGRAPH_TEST_LIBRARY=cuda $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
+
+# What only a machine with a GPU can tell: tests/gpu.py.
+gpu: $(VENV)/.test
+	$(BIN)/python tests/gpu.py
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

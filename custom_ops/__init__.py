@@ -31,8 +31,8 @@ def library_path(provider: str = "cpu") -> Path:
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    path = library_path("cpu")
+def _library(provider: str = "cpu") -> ctypes.CDLL:
+    path = library_path(provider)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -47,6 +47,16 @@ def instruction_set() -> str:
     return str(library.trigraph_instruction_set().decode())
 
 
+def host_operator(name: str) -> int:
+    """The address of an operator of the CPU library, for another one to register. Raises TrigraphError without it."""
+    library = _library()
+    library.trigraph_operator.restype = ctypes.c_void_p
+    address = library.trigraph_operator(name.encode())
+    if not address:
+        raise TrigraphError(f"the operator library has no {name}; reinstall trigraph")
+    return int(address)
+
+
 def explain_bus_errors() -> None:
     """Let this process end with a sentence, not with a bare SIGBUS, when mapped weights are cut short under it.
 
@@ -58,8 +68,8 @@ def explain_bus_errors() -> None:
 
 
 @cache
-def library_version() -> str:
-    """Version that the operator library reports."""
-    library = _library()
+def library_version(provider: str = "cpu") -> str:
+    """Version that the operator library of an execution provider reports."""
+    library = _library(provider)
     library.trigraph_version.restype = ctypes.c_char_p
     return str(library.trigraph_version().decode())

@@ -15,6 +15,10 @@
 #include "affinity.h"
 #include "ort_api.h"
 
+#ifndef TRIGRAPH_PROVIDER
+#define TRIGRAPH_PROVIDER "CPUExecutionProvider"  // the execution provider whose nodes a library's operators are
+#endif
+
 namespace trigraph {
 
 constexpr uint32_t kOrtApiVersion = 18;  // first version with KernelContext_ParallelFor beside the 208-byte OrtCustomOp
@@ -130,6 +134,13 @@ class KernelInfo {
     require(status, name, "a short string");
     return value;
   }
+  // Of memory where the provider computes. Valid until it is given to ReleaseAllocator.
+  OrtAllocator* allocator() const {
+    OrtAllocator* allocator = nullptr;
+    api_.check(api_->KernelInfoGetAllocator(info_, OrtMemTypeDefault, &allocator), "KernelInfoGetAllocator");
+    return allocator;
+  }
+  const OrtApi* api() const { return api_.table(); }
 
  private:
   void require(OrtStatus* status, const char* name, const char* kind) const {
@@ -180,6 +191,13 @@ class Context {
     return output(index, shape.begin(), static_cast<int>(shape.size()));
   }
   Tensor output_like(size_t index, const Tensor& other) const { return output(index, other.dims, other.rank); }
+
+  // Where a GPU provider enqueues work; nullptr on a CPU.
+  void* gpu_stream() const {
+    void* stream = nullptr;
+    api_.check(api_->KernelContext_GetGPUComputeStream(context_, &stream), "GetGPUComputeStream");
+    return stream;
+  }
 
   // Runs body(i) for i in [0, count) on the session's pool; indices are claimed one at a time, so that unequal work
   // balances. An exception may not leave a thread of the pool; bodies throw for want of memory only.
@@ -257,7 +275,7 @@ struct Op : OrtCustomOp {
   Op() : OrtCustomOp{} {
     version = kOrtApiVersion;
     GetName = [](const OrtCustomOp*) { return Kernel::kName; };
-    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return "CPUExecutionProvider"; };
+    GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return TRIGRAPH_PROVIDER; };
     GetInputTypeCount = [](const OrtCustomOp*) { return kInputCount; };
     GetInputType = [](const OrtCustomOp*, size_t i) { return element(Kernel::kInputs[i].type); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t i) { return characteristic(Kernel::kInputs[i]); };

@@ -77,6 +77,15 @@ extern "C" TRIGRAPH_EXPORT void trigraph_explain_bus_errors() {
 }
 #endif
 
+// One of the operators by name, for another library to register beside its own; nullptr when there is none of the name.
+extern "C" TRIGRAPH_EXPORT const OrtCustomOp* trigraph_operator(const char* name) {
+  std::string problem;
+  if (const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem))
+    for (const OrtCustomOp* op : set->operators())
+      if (!std::strcmp(op->GetName(op), name)) return op;
+  return nullptr;
+}
+
 // For `trigraph bench`: reads a buffer once and returns a checksum; the caller takes the time, on as many threads as it
 // likes.
 extern "C" TRIGRAPH_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t count) {

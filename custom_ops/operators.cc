@@ -1,4 +1,4 @@
-// The operators of one instruction set; compiled once for each, like the kernels it lists.
+// The operators of one instruction set, or of CUDA; compiled once for each, like the kernels it lists.
 #include "isa.h"
 
 namespace trigraph::TRIGRAPH_ISA {

@@ -31,6 +31,7 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtCustomOpDomain;
 struct OrtSessionOptions;
 struct OrtShapeInferContext;
+struct OrtMemoryInfo;
 struct OrtCustomOp;
 
 enum OrtErrorCode { ORT_OK = 0, ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };
@@ -47,6 +48,13 @@ enum ONNXTensorElementDataType {
 
 enum OrtCustomOpInputOutputCharacteristic { INPUT_OUTPUT_REQUIRED = 0, INPUT_OUTPUT_OPTIONAL = 1 };
 enum OrtMemType { OrtMemTypeDefault = 0 };
+
+struct OrtAllocator {
+  uint32_t version;
+  void*(ORT_API_CALL* Alloc)(OrtAllocator*, size_t);
+  void(ORT_API_CALL* Free)(OrtAllocator*, void*);
+  const OrtMemoryInfo*(ORT_API_CALL* Info)(const OrtAllocator*);
+};
 
 // Field names are the official ones, so that the sources compile against either declaration.
 struct OrtApi {
@@ -75,9 +83,15 @@ struct OrtApi {
   void(ORT_API_CALL* ReleaseStatus)(OrtStatus*);
   void* entries_94_98[5];
   void(ORT_API_CALL* ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo*);
-  void* entries_100_273[174];
+  void* entries_100_131[32];
+  void(ORT_API_CALL* ReleaseAllocator)(OrtAllocator*);
+  void* entries_133_192[60];
+  OrtStatus*(ORT_API_CALL* KernelContext_GetGPUComputeStream)(const OrtKernelContext*, void**);
+  void* entries_194_273[80];
   OrtStatus*(ORT_API_CALL* KernelContext_ParallelFor)(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                                       size_t num_batch, void* user);
+  void* entries_275_277[3];
+  OrtStatus*(ORT_API_CALL* KernelInfoGetAllocator)(const OrtKernelInfo*, OrtMemType, OrtAllocator**);
 };
 
 struct OrtApiBase {
@@ -121,5 +135,8 @@ static_assert(offsetof(OrtApi, GetTensorTypeAndShape) == 65 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelInfoGetAttribute_string) == 87 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetOutput) == 91 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseTensorTypeAndShapeInfo) == 99 * sizeof(void*));
+static_assert(offsetof(OrtApi, ReleaseAllocator) == 132 * sizeof(void*));
+static_assert(offsetof(OrtApi, KernelContext_GetGPUComputeStream) == 193 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * sizeof(void*));
+static_assert(offsetof(OrtApi, KernelInfoGetAllocator) == 278 * sizeof(void*));
 #endif

@@ -12,6 +12,7 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.constraint import Constraint, Grammar, JsonSchema, Regex
+from trigraph.runtime.device import DEVICES, EXPERTS
 
 _MODEL, _PROMPT, _SAMPLING, _CONSTRAINTS, _SPECULATION, _OUTPUT = (
     {"rich_help_panel": panel} for panel in ("Model", "Prompt", "Sampling", "Constraints", "Speculation", "Output")
@@ -32,6 +33,14 @@ _THREADS_HELP = "Threads to compute with (default: the physical cores)"
 Threads = Annotated[int | None, typer.Option(*_THREADS, help=_THREADS_HELP, **_MODEL)]
 Mtp = Annotated[
     Path | None, typer.Option(help="GGUF file with the MTP head, beside a MODEL.gguf without one.", **_MODEL)
+]
+_DEVICE_HELP = "Where to compute: cpu, cuda, or auto, which is a GPU where one can be used."
+DeviceName = Annotated[str, typer.Option("--device", help=_DEVICE_HELP, autocompletion=lambda: list(DEVICES), **_MODEL)]
+Experts = Annotated[
+    str,
+    typer.Option(
+        help="With a GPU: compute routed experts on the gpu or the cpu.", autocompletion=lambda: list(EXPERTS), **_MODEL
+    ),
 ]
 
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to answer; - reads stdin.", **_PROMPT)]
@@ -111,6 +120,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object: text, ids
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say what is loaded, and how.", **_OUTPUT)]
 
 # Of other commands, without panels.
+DeviceOnly = Annotated[str, typer.Option("--device", help=_DEVICE_HELP, autocompletion=lambda: list(DEVICES))]
 ThreadsOnly = Annotated[int | None, typer.Option(*_THREADS, help=_THREADS_HELP)]
 AsJsonOnly = Annotated[bool, typer.Option("--json", help="One JSON object instead of a text.")]
 Activations = Annotated[

@@ -28,7 +28,7 @@ from trigraph.runtime.arguments import parse_constraint, parse_logit_bias, read_
 from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as bench_package
 from trigraph.runtime.console import progress_bars, say, stream
-from trigraph.runtime.loading import cached_package
+from trigraph.runtime.loading import cached_package, open_device
 from trigraph.runtime.perplexity import PARALLEL, score
 from trigraph.runtime.sessions import default_threads
 from trigraph.runtime.terminal import interact
@@ -93,6 +93,8 @@ def run(
     stop: arguments.Stop = None,
     ignore_eos: arguments.IgnoreEos = False,
     as_json: arguments.AsJson = False,
+    device: arguments.DeviceName = "cpu",
+    experts: arguments.Experts = "gpu",
     verbose: arguments.Verbose = False,
 ) -> None:
     """Generate text: to stdout as it comes, statistics to stderr. Without a prompt on a terminal: chat."""
@@ -132,10 +134,14 @@ def run(
             context=context or None,
             speculation=spec,
             options=ExportOptions(mtp=mtp),
+            device=device,
+            experts=experts,
             progress=progress,
         )
     if engine.kernels != "no":
         explain_bus_errors()
+    if engine.device.reason is not None:
+        say(f"note: running on the CPU: {engine.device.reason}")
     if verbose:
         _describe_engine(engine, time.perf_counter() - started)
     if text is None:
@@ -209,12 +215,17 @@ def inspect(
     graph: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the graphs, their state and weights.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Also say whether cpu, cuda or auto can run it, and which provider does.")
+    ] = None,
     as_json: arguments.AsJsonOnly = False,
 ) -> None:
     """Show what a GGUF file or a package holds, and the memory that a text takes."""
     description = describe(path, context)
     if graph is not None:
         write_picture(path, graph, context)
+    if device is not None:
+        say(f"device: {open_device(device).description}")
     if as_json:
         print(json.dumps(description.as_json(), ensure_ascii=False))
     else:
@@ -270,6 +281,7 @@ def bench(
     contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
     sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
     activations: arguments.Activations = None,
+    device: arguments.DeviceOnly = "cpu",
     versus: Annotated[
         str | None,
         typer.Option(help="llama.cpp: time it too, on the same file, in turns.", autocompletion=lambda: ["llama.cpp"]),
@@ -290,6 +302,7 @@ def bench(
         versus_llama_cpp=versus is not None,
         contexts=_numbers("--contexts", contexts),
         sequences=_numbers("--sequences", sequences),
+        device=device,
     )
     with progress_bars() as progress:
         exported = settle_activations(model, activations)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation, first_messages
 from trigraph.runtime.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.device import HOST, Device
 from trigraph.runtime.generate import Generation, Options
 from trigraph.runtime.governor import Costs, Governor
 from trigraph.runtime.identity import ModelIdentity
@@ -35,11 +36,16 @@ class Engine:
     """What the user should know of the model, one sentence each."""
     no_draft: str | None = None
     """Why the model cannot draft; None when it can."""
-    kernels: str = "no"
-    """The instruction set of the operators' kernels; "no" when function bodies run in their place."""
+    device: Device = HOST
+    """Where the graphs run, and with which kernels."""
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     model: ModelIdentity = field(default_factory=ModelIdentity)
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set of the operators' kernels, or CUDA; "no" when function bodies run in their place."""
+        return self.device.kernels
 
     @property
     def context(self) -> int:

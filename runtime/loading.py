@@ -19,6 +19,7 @@ from trigraph.exporter.manifest import CONTRACT_VERSION
 from trigraph.exporter.progress import Progress, silent
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.contract import check_contract
+from trigraph.runtime.device import HOST, Device, choose_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.identity import ModelIdentity
 from trigraph.runtime.memory import explained_shortage
@@ -44,13 +45,16 @@ def load(
     chunk: int = DEFAULT_CHUNK,
     speculation: bool = True,
     options: ExportOptions | None = None,
+    device: str = "cpu",
+    experts: str = "gpu",
     progress: Progress = silent,
 ) -> Engine:
     """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
 
     `threads`: the physical cores unless given. `context`: most tokens of a text; unless given, what the package allows,
     but at most 32768. `sequences`: texts and forks that may hold state at once. `chunk`: tokens of a prompt computed in
-    one step. `speculation` False leaves the draft graph out. Raises TrigraphError for what the user can put right.
+    one step. `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves
+    routed experts to the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
     """
     path = Path(path)
     if threads is not None and threads < 1:
@@ -58,17 +62,21 @@ def load(
     folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
     manifest = Manifest.read(folder)
     limits = _limits(manifest, context)
-    library = _library(manifest)
-    state = State(manifest.state, limits, sequences, twice=library is None)
+    place = open_device(device, manifest.portable, experts)
+    if place.library is not None:
+        manifest.check_library(library_version(place.name))
+    state = State(manifest.state, limits, sequences, place, twice=place.library is None)
     weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
     threads = threads or default_threads()
 
     def graph(name: str) -> SessionGraph:
         path = folder / f"{name}.onnx"
-        initializers = weights.initializers(path, load_checked(path, weight_paths).graph)
-        session = open_session(path, initializers, weights_folder, threads, library)
+        model = load_checked(path, weight_paths)
+        changed = model if place.adapt(model) else None
+        initializers = place.initializers(weights, path, model.graph)
+        session = open_session(path, changed, initializers, weights_folder, threads, place)
         check_contract(session, path, manifest)
-        return SessionGraph(session, state.buffers, limits.pages, weights)
+        return SessionGraph(name, session, place, state.buffers, limits.pages, weights)
 
     no_draft = None
     if "draft" not in manifest.graphs:
@@ -83,14 +91,12 @@ def load(
         steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
     weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
-    notices, kernels = manifest.notices, "no"
-    if library is None:
+    notices = manifest.notices
+    if place.library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
-    else:
-        kernels = instruction_set()
     template = _template(folder, manifest, tokenizer)
     model = ModelIdentity.of(manifest)
-    return Engine(steps, tokenizer, template, notices, no_draft, kernels, weights=weights, model=model)
+    return Engine(steps, tokenizer, template, notices, no_draft, place, weights=weights, model=model)
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
@@ -137,16 +143,19 @@ def _cache_home() -> Path:
     return Path.home() / ".cache" / "trigraph"
 
 
-def _library(manifest: Manifest) -> Path | None:
-    """The operator library; None where it is missing and the package can do without."""
-    try:
-        library = library_path("cpu")
-    except TrigraphError:
-        if manifest.portable:
-            return None
-        raise
-    manifest.check_library(library_version())
-    return library
+def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
+    """The device of that name: cpu, cuda or auto; `portable` graphs do without an operator library that is missing.
+
+    Raises TrigraphError for a device that cannot be used here.
+    """
+    processor = HOST
+    if name != "cuda":
+        try:
+            processor = Device(library_path("cpu"), instruction_set())
+        except TrigraphError:
+            if not portable:
+                raise
+    return choose_device(name, processor, experts)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device import Array, Device, Exchange, Memory
 from trigraph.runtime.memory import is_shortage
-from trigraph.runtime.state import StateBuffer, aligned_zeros
+from trigraph.runtime.state import StateBuffer
 from trigraph.runtime.weights import MappedWeights
-
-Array = NDArray[Any]
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
 # Verifies and drafts have few shapes; the odd ends of prompts should not fill memory with bindings.
@@ -33,7 +32,7 @@ class Binding:
     """One shape of a step: fill `inputs`, call `run`, read `outputs` (valid until the next run of the same graph)."""
 
     inputs: Mapping[str, Array]
-    outputs: Mapping[str, Array]
+    outputs: Mapping[str, Any]
     run: Callable[[], None]
 
 
@@ -47,15 +46,16 @@ class Graph(Protocol):
 class Buffers:
     """An array for each name, made anew when more rows are wanted; views of fewer rows share its memory."""
 
-    def __init__(self) -> None:
-        self._arrays: dict[str, Array] = {}
+    def __init__(self, device: Device) -> None:
+        self._arrays: dict[str, Memory] = {}
+        self._device = device
 
-    def view(self, name: str, rows: int, columns: tuple[int, ...], dtype: Any) -> Array:
+    def view(self, name: str, rows: int, columns: tuple[int, ...], dtype: Any) -> Memory:
         """Uninitialised rows of the array `name`."""
         array = self._arrays.get(name)
         if array is None or len(array) < rows:
             capacity = 1 << (rows - 1).bit_length()
-            array = self._arrays[name] = aligned_zeros((capacity, *columns), np.dtype(dtype))
+            array = self._arrays[name] = self._device.zeros((capacity, *columns), np.dtype(dtype))
         return array[:rows]
 
 
@@ -63,21 +63,26 @@ class SessionGraph:
     """One graph in ONNX Runtime, on the state tensors that it reads and writes."""
 
     def __init__(
-        self, session: ort.InferenceSession, state: Mapping[str, StateBuffer], pages: int, weights: MappedWeights
+        self,
+        name: str,
+        session: ort.InferenceSession,
+        device: Device,
+        state: Mapping[str, StateBuffer],
+        pages: int,
+        weights: MappedWeights,
     ) -> None:
-        """`pages` is the width of the page table; `weights`, which the session reads, live as long as it does."""
+        """`name` is the graph's, `pages` the width of the page table; `weights` live as long as they are read."""
+        self._name = name
         self._session = session
+        self._device = device
         self._weights = weights
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
-        self._values = {
-            name: [ort.OrtValue.ortvalue_from_numpy(array) for array in buffer.arrays]
-            for name, buffer in self._state.items()
-        }
         self._swapped = [buffer for buffer in self._state.values() if buffer.next_turn != buffer.turn]
-        self._buffers = Buffers()
+        self._buffers = Buffers(device)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
+        self._made = 0  # bindings so far
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
@@ -94,35 +99,40 @@ class SessionGraph:
     def _make(self, tokens: int, sequences: int) -> Binding:
         # Names of dimensions in the graph contract.
         sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages}
-        io = self._session.io_binding()
+        io, device = self._session.io_binding(), self._device
         inputs, outputs = {}, {}
         for arg in self._session.get_inputs():
             name = arg.name.removeprefix("past.")
             if name in self._state:
-                value = self._values[name][self._state[name].turn]
+                buffer = self._state[name]
+                device.bind_input(io, arg.name, buffer.arrays[buffer.turn])
             else:
                 inputs[name] = self._buffer("in", arg, sizes)
-                value = ort.OrtValue.ortvalue_from_numpy(inputs[name])
-            io.bind_ortvalue_input(arg.name, value)
+                device.bind_input(io, arg.name, inputs[name])
         for arg in self._session.get_outputs():
             name = arg.name.removeprefix("present.")
             if name in self._state:
-                value = self._values[name][self._state[name].next_turn]
+                buffer = self._state[name]
+                device.bind_output(io, arg.name, buffer.arrays[buffer.next_turn])
             else:
                 outputs[name] = self._buffer("out", arg, sizes)
-                value = ort.OrtValue.ortvalue_from_numpy(outputs[name])
-            io.bind_ortvalue_output(arg.name, value)
-        return Binding(inputs, outputs, lambda: self._run(io))
+                device.bind_output(io, arg.name, outputs[name])
+        exchange = device.exchange(inputs, outputs)
+        self._made += 1
+        options = device.run_options(self._name, tokens, self._made)
+        return Binding(exchange.inputs, exchange.outputs, lambda: self._run(io, options, exchange))
 
-    def _run(self, io: ort.IOBinding) -> None:
+    def _run(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
+        exchange.send()
         try:
-            self._session.run_with_iobinding(io)
+            self._session.run_with_iobinding(io, options)
         except Exception as error:
             raise TrigraphError(f"a step failed: {_first_line(error)}") from error
+        exchange.receive()
         for buffer in self._swapped:
             buffer.turn = buffer.next_turn
 
-    def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Array:
+    def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Memory:
         rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)
         return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
 
@@ -149,28 +159,38 @@ def session_options(threads: int, weights_folder: Path | None, library: Path | N
 
 def open_session(
     path: Path,
+    changed: onnx.ModelProto | None,
     initializers: Mapping[str, ort.OrtValue],
     weights_folder: Path | None,
     threads: int,
-    library: Path | None,
+    device: Device,
 ) -> ort.InferenceSession:
-    """A session for one graph file; weights that are not among `initializers` are beside it, or in `weights_folder`.
+    """A session for one graph file, or for `changed` in its place.
+
+    Weights that are not among `initializers` are beside the file, or in `weights_folder`.
 
     Without the operator library a portable graph runs its function bodies. Raises TrigraphError when ONNX Runtime
     refuses the graph or its weights.
     """
-    source = str(path) if weights_folder is None else path.read_bytes()
-    options = session_options(threads, weights_folder, library)
+    if changed is not None:
+        source: str | bytes = changed.SerializeToString()
+        weights_folder = weights_folder or path.parent
+    else:
+        source = str(path) if weights_folder is None else path.read_bytes()
+    options = session_options(threads, weights_folder, device.library)
     for name, value in initializers.items():
         options.add_initializer(name, value)
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        session = ort.InferenceSession(source, options, providers=device.providers(path.stem), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
         if is_shortage(error):
             raise  # no fault of the graph
         raise TrigraphError(
             f"{path}: ONNX Runtime cannot open the graph ({_first_line(error)}); export it again"
         ) from error
+    if device.provider not in session.get_providers():
+        raise TrigraphError(f"{path}: ONNX Runtime opened the graph without its {device.provider}; use --device cpu")
+    return session
 
 
 def default_threads() -> int:

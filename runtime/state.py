@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trigraph.exporter.state import StateTensor
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device import HOST, Device, Memory
 from trigraph.runtime.hiddens import HiddenRows
 from trigraph.runtime.memory import explained_shortage
 from trigraph.runtime.pool import Pool
-
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,20 @@ class Sequence:
 class StateBuffer:
     """Memory of one state tensor: the array that a step reads, and the one it writes, which may be the same."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, twice: bool) -> None:
-        self.arrays = tuple(aligned_zeros(shape, dtype) for _ in range(1 + twice))
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, twice: bool, device: Device) -> None:
+        self.arrays: tuple[Memory, ...] = tuple(device.zeros(shape, dtype) for _ in range(1 + twice))
+        self._device = device
         self.turn = 0
         """Index of the array that the next step reads."""
 
     @property
-    def current(self) -> NDArray[Any]:
+    def current(self) -> Memory:
         """What the last step left."""
         return self.arrays[self.turn]
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copies a row of what the last step left to another one."""
+        self._device.copy_row(self.current, source, target)
 
     @property
     def next_turn(self) -> int:
@@ -82,7 +85,13 @@ class State:
     """
 
     def __init__(
-        self, tensors: tuple[StateTensor, ...], limits: StateLimits, sequences: int, *, twice: bool = False
+        self,
+        tensors: tuple[StateTensor, ...],
+        limits: StateLimits,
+        sequences: int,
+        device: Device = HOST,
+        *,
+        twice: bool = False,
     ) -> None:
         """`twice`: a step writes other buffers than it reads, as native operators need it."""
         if sequences < 1:
@@ -100,6 +109,7 @@ class State:
                     tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
                     twice=twice,
+                    device=device,
                 )
                 for tensor in tensors
             }
@@ -110,7 +120,7 @@ class State:
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
-    def tensors(self) -> Mapping[str, NDArray[Any]]:
+    def tensors(self) -> Mapping[str, Memory]:
         """What the last steps left, by name."""
         return {name: buffer.current for name, buffer in self.buffers.items()}
 
@@ -182,12 +192,4 @@ class State:
 
     def _copy_page(self, source: int, target: int) -> None:
         for buffer in self.paged.values():
-            buffer.current[target] = buffer.current[source]
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Zeros whose first byte lies on a cache line: rows that straddle two lines cost vector loads twice."""
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + nbytes].view(dtype).reshape(shape)
+            buffer.copy_row(source, target)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trigraph.exporter.signals import checkpoint
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.sessions import Array, Graph
+from trigraph.runtime.device import Array
+from trigraph.runtime.sessions import Graph
 from trigraph.runtime.state import Sequence, State
 
 Tokens = SequenceOf[int]

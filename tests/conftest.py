@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from operators import LIBRARY
 from packages import Packages
 
 from trigraph.models.synth import write_synthetic
@@ -41,7 +42,7 @@ def operator_library() -> Path:
     from trigraph.models.errors import TrigraphError
 
     try:
-        return Path(custom_ops.library_path("cpu"))
+        return Path(custom_ops.library_path(LIBRARY))
     except (TrigraphError, OSError) as error:
         pytest.skip(f"the operator library is not built: {error}")
 
@@ -57,13 +58,19 @@ def packages(
     return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
 
 
-@pytest.fixture(
-    params=["dotprod", "neon", "portable"]
-    if platform.machine() in ("aarch64", "arm64")
-    else ["avx512", "avx2", "portable"]
-)
+def _instruction_sets() -> list[str]:
+    if LIBRARY == "cuda":
+        return ["cuda"]
+    if platform.machine() in ("aarch64", "arm64"):
+        return ["dotprod", "neon", "portable"]
+    return ["avx512", "avx2", "portable"]
+
+
+@pytest.fixture(params=_instruction_sets())
 def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> str:
     """Every instruction set in turn; sessions made in the test use its kernels. Skips where the processor lacks it."""
+    if LIBRARY == "cuda":
+        return "cuda"
     monkeypatch.setenv("TRIGRAPH_ISA", request.param)
     library = ctypes.CDLL(str(operator_library))
     library.trigraph_instruction_set.restype = ctypes.c_char_p

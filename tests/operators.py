@@ -1,5 +1,9 @@
-"""Runs one operator of our domain in ONNX Runtime, with outputs poisoned by NaN first."""
+"""Runs one operator of our domain in ONNX Runtime, with outputs poisoned by NaN first.
 
+The environment variable TRIGRAPH_TEST_LIBRARY chooses the operator library: cpu, or cuda, which may be emulated.
+"""
+
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +14,9 @@ from onnx import TensorProto, helper
 
 from trigraph.custom_ops import DOMAIN, library_path
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cuda_library import CudaLibrary
+
+LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
 
 ONNX_TYPE = {
     np.dtype(np.float32): TensorProto.FLOAT,
@@ -27,6 +34,29 @@ def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
     else:
         out.view(np.uint8).reshape(-1)[:] = 0xAB
     return out
+
+
+class _Device:
+    """Where a library's operators run, and what they refused there."""
+
+    def __init__(self) -> None:
+        self._library = CudaLibrary(library_path(LIBRARY)) if LIBRARY == "cuda" else None
+        self.provider = self._library.provider if self._library else "CPUExecutionProvider"
+        self._memory = self._library.memory_name if self._library else "cpu"
+
+    def value(self, array: np.ndarray) -> ort.OrtValue:
+        """On a CPU the array's own memory."""
+        return ort.OrtValue.ortvalue_from_numpy(array, self._memory)
+
+    def raise_refusal(self) -> None:
+        """A GPU may find a bad value when the run is over for the host."""
+        if self._library:
+            self._library.wait()
+
+
+def provider() -> str:
+    """The execution provider under test."""
+    return _Device().provider
 
 
 class Operator:
@@ -47,9 +77,10 @@ class Operator:
         alias: Mapping[int, int] | None = None,
     ) -> None:
         try:
-            library = str(library_path("cpu"))
+            library = str(library_path(LIBRARY))
         except TrigraphError as error:
             pytest.skip(str(error))
+        self.device = _Device()
         self.alias = dict(alias or {})
         self.output_types = [np.dtype(t) for t in output_types]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
@@ -80,14 +111,14 @@ class Operator:
         options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
         options.register_custom_ops_library(library)
         self.names, self.outs = names, outs
-        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=[self.device.provider])
 
     def __call__(self, *inputs: Any, output_shapes: Sequence[Sequence[int]] | None = None) -> list[np.ndarray]:
         """Runs the node. With `output_shapes` the outputs are allocated and poisoned; an aliased output shares (a copy
         of) its input's buffer, so that the caller's arrays stay as they are."""
         binding = self.session.io_binding()
         values: dict[int, ort.OrtValue] = {}
-        results: list[np.ndarray] = []
+        results: list[ort.OrtValue] = []
         shared = {i: np.array(inputs[i], copy=True) for i in self.alias.values()}
         for i, (name, x) in enumerate(zip(self.names, inputs, strict=True)):
             if x is None:
@@ -99,24 +130,27 @@ class Operator:
             else:
                 array = np.ascontiguousarray(array)
                 shared[i] = array
-                values[i] = ort.OrtValue.ortvalue_from_numpy(array)
+                values[i] = self.device.value(array)
             binding.bind_ortvalue_input(name, values[i])
         if output_shapes is None and not self.alias:
             for name in self.outs:
                 binding.bind_output(name, "cpu")
-            self.session.run_with_iobinding(binding)
+            self._run(binding)
             return [v.numpy() for v in binding.get_outputs()]
         for j, name in enumerate(self.outs):
             if j in self.alias:
-                results.append(shared[self.alias[j]])
-                binding.bind_ortvalue_output(name, values[self.alias[j]])
+                results.append(values[self.alias[j]])
             else:
                 if output_shapes is None:
                     raise ValueError("output_shapes are needed beside aliased outputs")
-                results.append(_poisoned(output_shapes[j], self.output_types[j]))
-                binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(results[-1]))
+                results.append(self.device.value(_poisoned(output_shapes[j], self.output_types[j])))
+            binding.bind_ortvalue_output(name, results[-1])
+        self._run(binding)
+        return [np.array(value.numpy()) for value in results]  # a view would not keep the memory
+
+    def _run(self, binding: ort.IOBinding) -> None:
         self.session.run_with_iobinding(binding)
-        return results
+        self.device.raise_refusal()
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

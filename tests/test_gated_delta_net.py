@@ -26,22 +26,6 @@ from gdn_cases import (
 from operators import same_bits
 
 from trigraph.custom_ops.gated_delta_net.reference import State
-from trigraph.models.errors import TrigraphError
-
-
-@pytest.fixture(params=["portable", "neon", "avx2", "avx512"])
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each instruction set that this machine can run."""
-    monkeypatch.setenv("TRIGRAPH_ISA", request.param)
-    try:
-        Kernel(SMALL, random_weights(np.random.default_rng(0), SMALL), commit=False)
-    except TrigraphError as error:
-        pytest.skip(str(error))
-    except Exception as error:
-        if "names no instruction set" in str(error):
-            pytest.skip(f"no {request.param} here")
-        raise
-    return str(request.param)
 
 
 @pytest.mark.parametrize("commit", [False, True])

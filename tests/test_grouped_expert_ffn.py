@@ -1,6 +1,5 @@
 """GroupedExpertFFN against its NumPy reference, and the promise that a token's bits do not depend on its companions."""
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,33 +8,10 @@ import pytest
 from numpy.typing import NDArray
 from operators import Operator, same_bits
 
-from trigraph.custom_ops import library_path
 from trigraph.custom_ops.grouped_expert_ffn.reference import grouped_expert_ffn
-from trigraph.models.errors import TrigraphError
 from trigraph.models.synth.blocks import random_weights
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # the other types are uint8 blocks
-
-
-def runnable_instruction_sets() -> list[str]:
-    try:
-        library = ctypes.CDLL(str(library_path("cpu")))
-    except TrigraphError:
-        return []
-    library.trigraph_instruction_set.restype = ctypes.c_char_p
-    names = []
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("portable", "avx2", "avx512", "neon"):
-            patch.setenv("TRIGRAPH_ISA", name)
-            if library.trigraph_instruction_set().decode() == name:
-                names.append(name)
-    return names
-
-
-@pytest.fixture(params=runnable_instruction_sets())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("TRIGRAPH_ISA", request.param)
-    return str(request.param)
 
 
 def draw_weights(kind: str, shape: tuple[int, int, int], seed: int) -> NDArray[Any]:

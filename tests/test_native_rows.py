@@ -1,4 +1,4 @@
-"""Native operators on a CPU: the bits of a row must not depend on the rows beside it, at the shapes that graphs have.
+"""Native operators: the bits of a row must not depend on the rows beside it, at the shapes that graphs have.
 
 Rows alone are copies: a view would keep the alignment that the row had beside the others, and hide what depends on it.
 """
@@ -16,6 +16,7 @@ import onnxruntime as ort
 import pytest
 from hollow import write_hollow
 from onnx import TensorProto, helper, numpy_helper
+from operators import provider
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, export
@@ -28,7 +29,7 @@ GEOMETRIES = ("tiny-moe", "qwen3.5-0.8b", "qwen3.6-27b", "qwen3.6-35b-a3b", "qwe
 def session(model: onnx.ModelProto, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[provider()])
 
 
 def rows_that_differ(model: onnx.ModelProto, feeds: Mapping[str, Array], threads: int) -> list[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from operators import LIBRARY
 from packages import Packages
 
 from trigraph.models.errors import TrigraphError
@@ -37,7 +38,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=MODELS, ids="-".join)
 def engine(request: pytest.FixtureRequest, packages: Packages, threads: int) -> Engine:
-    return load(package(packages, request.param), threads=threads, context=600, sequences=6)
+    return load(package(packages, request.param), threads=threads, context=600, sequences=6, device=LIBRARY)
 
 
 def tokens(engine: Engine, count: int, seed: int) -> list[int]:
@@ -154,7 +155,7 @@ def test_200_rounds_of_accepting_and_rejecting(engine: Engine) -> None:
 def test_the_number_of_threads_does_not_matter(packages: Packages, model: Model) -> None:
     found = []
     for threads in (1, 2, 3):
-        engine = load(package(packages, model), threads=threads, context=600)
+        engine = load(package(packages, model), threads=threads, context=600, device=LIBRARY)
         sequence = started(engine, tokens(engine, 90, 5))
         found.append((rows(engine, [sequence], [tokens(engine, 7, 6)]), committed(engine, sequence)))
     assert found[0] == found[1] == found[2]
@@ -163,7 +164,7 @@ def test_the_number_of_threads_does_not_matter(packages: Packages, model: Model)
 @pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
 def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, model: Model) -> None:
     """Drafting after rejected drafts equals drafting on a text that was never drafted for."""
-    engine = load(package(packages, model), threads=2, context=600)
+    engine = load(package(packages, model), threads=2, context=600, device=LIBRARY)
     steps = engine.steps
     prompt, new = tokens(engine, 30, 1), tokens(engine, 6, 2)
     used = started(engine, prompt)
@@ -187,7 +188,7 @@ def test_prefill_in_chunks(packages: Packages, model: Model, kv_type: str, capsy
     largest = {}
     reference: np.ndarray | None = None
     for chunk in (200, 1, 7, 63, 64, 65, 199):
-        engine = load(folder, threads=2, context=400, chunk=chunk)
+        engine = load(folder, threads=2, context=400, chunk=chunk, device=LIBRARY)
         sequence = engine.steps.new_sequence()
         logits = engine.steps.prefill([sequence], [tokens(engine, 200, 4)]).logits[0].copy()
         after = engine.steps.verify([sequence], [[1]]).logits[0]
@@ -201,7 +202,7 @@ def test_prefill_in_chunks(packages: Packages, model: Model, kv_type: str, capsy
 
 
 def test_a_prompt_longer_than_the_context_is_refused(packages: Packages) -> None:
-    engine = load(packages("trained", "Q8_0"), context=100)
+    engine = load(packages("trained", "Q8_0"), context=100, device=LIBRARY)
     with pytest.raises(TrigraphError, match="the prompt has 101 tokens; it must have 1 to 100"):
         engine.generate(tokens(engine, 101, 1))
     sequence = engine.steps.new_sequence()

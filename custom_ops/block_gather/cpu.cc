@@ -14,8 +14,7 @@ struct BlockGather {
   void compute(Context& context) {
     const Tensor ids = context.input(0), table = context.input(1);
     ids.expect({-1});
-    if (table.rank != 2) fail("input table has %d dimensions, expected 2", table.rank);
-    const int64_t width = kernel.dtype == DType::u8 ? table.dims[1] / kernel.block_bytes * kernel.block : table.dims[1];
+    const int64_t width = table_width(table, kernel);
     const int64_t row_bytes = check_weight(table, kernel, width);
     const int64_t* id = ids.as<int64_t>();
     for (int64_t i = 0; i < ids.dims[0]; ++i)

@@ -4,17 +4,13 @@
 #include <cstdint>
 #include <string>
 
-#include "../kernel.h"
+#include "weight.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 // How the rows of one weight type meet activations of one kind. y[i][j] depends on x[i] and weight row j alone, bit for
 // bit: never on m, n or the tiling. Every function may be called from any thread; weights may lie at any alignment.
-struct RowKernel {
-  const char* type;     // ggml name, "Q4_K"
-  DType dtype;          // of the weight tensor: u8, or the type's own for F32, F16 and BF16
-  int64_t block;        // elements in a block (1 for F32, F16, BF16)
-  int64_t block_bytes;  // bytes of a block
+struct RowKernel : WeightType {
   // Bytes of one prepared activation row, a multiple of 64. Rows must start at multiples of 64. The layout belongs to
   // this kernel: rows prepared by one kernel are read by the product of the same kernel only.
   int64_t (*prepared_bytes)(int64_t width);
@@ -30,9 +26,5 @@ struct RowKernel {
 // reference stays valid for ever and is the same for the same arguments, so that prepared rows can be shared by
 // comparing addresses. Throws Error that names the value of an unknown type or kind.
 const RowKernel& row_kernel(const std::string& type, const std::string& activations);
-
-// Checks a weight tensor ([.., N, row_bytes] uint8, or [.., N, width] of the type's own dtype) and returns bytes of a
-// row.
-int64_t check_weight(const Tensor& weight, const RowKernel& kernel, int64_t width);
 
 }  // namespace trigraph::TRIGRAPH_ISA

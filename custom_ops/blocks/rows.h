@@ -190,8 +190,11 @@ void unpack_row(const uint8_t* w, int64_t width, float* out) {
 
 template <class F, class Step>
 constexpr RowKernel make_kernel() {
-  return {F::kName,      F::kDType,           F::kBlock,    F::kBytes, Rows<Step>::prepared_bytes,
-          Step::prepare, Rows<Step>::product, unpack_row<F>};
+  return {{F::kName, F::kDType, F::kBlock, F::kBytes},
+          Rows<Step>::prepared_bytes,
+          Step::prepare,
+          Rows<Step>::product,
+          unpack_row<F>};
 }
 
 template <template <class> class Step, class... F>

@@ -1,26 +1,11 @@
-// What a step asks for: geometry, sequences and slots, checked before anything is written.
+// What a step asks for: sequences and slots, checked before anything is written.
 #pragma once
 
 #include <vector>
 
-#include "../kernel.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
-
-struct Geometry {
-  int64_t k_heads, v_heads, dim, pending_max;
-  bool tiled, commit;
-  float eps;
-
-  int64_t group() const { return v_heads / k_heads; }  // value heads that share a key head
-  int64_t units() const {
-    return 2 * k_heads + v_heads;
-  }  // q, k and v heads; unit u owns channels [u * dim, (u + 1) * dim)
-  int64_t channels() const { return units() * dim; }
-  int64_t k_head(int64_t v_head) const { return tiled ? v_head % k_heads : v_head / group(); }
-  int64_t v_head(int64_t k_head, int64_t i) const { return tiled ? k_head + i * k_heads : k_head * group() + i; }
-  int64_t window_rows() const { return 3 + pending_max; }
-};
 
 struct Sequence {
   int64_t begin, own;  // its rows of the step

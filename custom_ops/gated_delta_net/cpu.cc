@@ -6,25 +6,6 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-enum Input {
-  kQkv,
-  kZ,
-  kAlpha,
-  kBeta,
-  kConv,
-  kDtBias,
-  kA,
-  kNorm,
-  kState,
-  kWindow,
-  kGates,
-  kCuSeqlens,
-  kPastLens,
-  kAccepted,
-  kSlotsIn,
-  kSlotsOut
-};
-
 // Slots that the step does not write, when the state comes out in another buffer. A written slot's window rows past the
 // step's own are copied too, so that both ways leave the same bits.
 void copy_untouched(const Context& context, const Slots& slots, const std::vector<char>* written) {
@@ -36,29 +17,14 @@ void copy_untouched(const Context& context, const Slots& slots, const std::vecto
 
 struct StepScratch;
 
-class GatedDeltaNet {
+class GatedDeltaNet : public GatedDeltaNetSignature {
  public:
-  static constexpr const char* kName = "GatedDeltaNet";
-  static constexpr Argument kInputs[] = {
-      {"qkv", DType::f32},        {"z", DType::f32},           {"alpha", DType::f32},      {"beta", DType::f32},
-      {"conv", DType::f32},       {"dt_bias", DType::f32},     {"a", DType::f32},          {"norm", DType::f32},
-      {"past_state", DType::f32}, {"past_window", DType::f32}, {"past_gates", DType::f32}, {"cu_seqlens", DType::i32},
-      {"past_lens", DType::i32},  {"accepted", DType::i32},    {"slots_in", DType::i32},   {"slots_out", DType::i32}};
-  static constexpr Argument kOutputs[] = {
-      {"y", DType::f32}, {"present_state", DType::f32}, {"present_window", DType::f32}, {"present_gates", DType::f32}};
-
-  explicit GatedDeltaNet(const KernelInfo& info) {
-    geometry_.k_heads = info.integer("k_heads");
-    geometry_.eps = info.real("eps");
-    geometry_.tiled = flag(info, "tiled");
-    geometry_.commit = flag(info, "commit");
-    if (geometry_.k_heads < 1) fail("attribute k_heads is %lld, expected at least 1", as_printed(geometry_.k_heads));
-  }
+  using GatedDeltaNetSignature::GatedDeltaNetSignature;
 
   void compute(Context& context) {
     Tensor in[std::size(kInputs)];
     for (size_t i = 0; i < std::size(kInputs); ++i) in[i] = context.input(i);
-    const Geometry geometry = check(in);
+    const Geometry geometry = this->geometry(in);
     const int64_t rows = in[kQkv].dims[0];
     const Step step = read_step(
         geometry, {in[kCuSeqlens], in[kPastLens], in[kAccepted], in[kSlotsIn], in[kSlotsOut], in[kGates]}, rows);
@@ -94,44 +60,10 @@ class GatedDeltaNet {
   }
 
  private:
-  static long long as_printed(int64_t value) { return static_cast<long long>(value); }
-
-  static bool flag(const KernelInfo& info, const char* name) {
-    const int64_t value = info.integer(name);
-    if (value != 0 && value != 1) fail("attribute %s is %lld, expected 0 or 1", name, as_printed(value));
-    return value == 1;
-  }
-
   static Slots slots(const Tensor& past, const Tensor& present) {
     int64_t size = 1;
     for (int i = 1; i < past.rank; ++i) size *= past.dims[i];
     return {past.as<float>(), present.as<float>(), past.dims[0], size};
-  }
-
-  // Shapes: what the weights say about the geometry, then everything else against it.
-  Geometry check(const Tensor* in) const {
-    Geometry g = geometry_;
-    in[kNorm].expect({-1});
-    in[kDtBias].expect({-1});
-    g.dim = in[kNorm].dims[0];
-    g.v_heads = in[kDtBias].dims[0];
-    if (g.dim < 16 || g.dim % 16)
-      fail("input norm has %lld values, but a head must be a multiple of 16 wide", as_printed(g.dim));
-    if (g.v_heads < 1 || g.v_heads % g.k_heads)
-      fail("input dt_bias has %lld values, but there must be a multiple of k_heads = %lld value heads",
-           as_printed(g.v_heads), as_printed(g.k_heads));
-    in[kGates].expect({-1, -1, 2 * g.v_heads});
-    g.pending_max = in[kGates].dims[1];
-    in[kQkv].expect({-1, g.channels()});
-    const int64_t rows = in[kQkv].dims[0], slots = in[kGates].dims[0];
-    in[kZ].expect({rows, g.v_heads * g.dim});
-    in[kAlpha].expect({rows, g.v_heads});
-    in[kBeta].expect({rows, g.v_heads});
-    in[kConv].expect({g.channels(), 4});
-    in[kA].expect({g.v_heads});
-    in[kState].expect({slots, g.v_heads, g.dim, g.dim});
-    in[kWindow].expect({slots, g.window_rows(), g.channels()});
-    return g;
   }
 
   static void gather_columns(const Run& run, const Step& step, const float* qkv, const float** columns) {
@@ -174,8 +106,6 @@ class GatedDeltaNet {
     }
     decays(log_decay, step.tokens * row);
   }
-
-  Geometry geometry_{};
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "../blocks/row_kernel.h"
 #include "../kernel.h"
 #include "../simd.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -216,12 +217,7 @@ struct Step {
   }
 };
 
-struct GroupedExpertFFN {
-  static constexpr const char* kName = "GroupedExpertFFN";
-  static constexpr Argument kInputs[] = {{"x", DType::f32},    {"ids", DType::i64},  {"weights", DType::f32},
-                                         {"gate", DType::any}, {"down", DType::any}, {"up", DType::any, true}};
-  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
-
+struct GroupedExpertFFN : GroupedExpertFFNSignature {
   explicit GroupedExpertFFN(const KernelInfo& info) {
     const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
     gate_ = &row_kernel(info.text("gate_type"), activations);
@@ -230,14 +226,20 @@ struct GroupedExpertFFN {
   }
 
   void compute(const Context& context) const {
+    const ExpertShapes shapes = GroupedExpertFFNSignature::shapes(context, up_ != nullptr);
     const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
-    x.expect({-1, -1});
-    const int64_t tokens = x.dims[0], width = x.dims[1];
-    ids.expect({tokens, -1});
-    const int64_t k = ids.dims[1];
-    weights.expect({tokens, k});
-    const Step step = bind(context, width, k);
-    check_ids(ids, step.experts);
+    const Matrices gates(context.input(3), *gate_, shapes.width);
+    const Step step{context,
+                    shapes.experts,
+                    shapes.k,
+                    shapes.width,
+                    shapes.ffn,
+                    gates,
+                    shapes.fused ? gates : Matrices(context.input(5), *up_, shapes.width),
+                    Matrices(context.input(4), *down_, shapes.ffn),
+                    shapes.fused ? shapes.ffn : 0};
+    check_ids(ids, shapes.experts);
+    const int64_t tokens = shapes.tokens, width = shapes.width, k = shapes.k;
     float* y = context.output(0, {tokens, width}).as<float>();
     for (int64_t t = 0; t < tokens; t += kTokensAtOnce)
       step.run(x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
@@ -245,34 +247,8 @@ struct GroupedExpertFFN {
   }
 
  private:
-  Step bind(const Context& context, int64_t width, int64_t k) const {
-    const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
-    const bool fused = !up.data;
-    if (fused && up_) fail("input up is missing although attribute up_type is given");
-    if (!fused && !up_) fail("attribute up_type is missing although input up is given");
-    gate.expect({-1, -1, -1});
-    const int64_t experts = gate.dims[0], ffn = fused ? gate.dims[1] / 2 : gate.dims[1];
-    if (width < 1 || experts < 1 || ffn < 1) fail("input x or input gate is empty");
-    if (fused && gate.dims[1] % 2)
-      fail("input gate has %lld rows an expert: without input up it must hold as many gate rows as up rows",
-           ll(gate.dims[1]));
-    down.expect({experts, width, -1});
-    if (!fused) up.expect({experts, ffn, -1});
-    const Matrices gates(gate, *gate_, width);
-    return {context,
-            experts,
-            k,
-            width,
-            ffn,
-            gates,
-            fused ? gates : Matrices(up, *up_, width),
-            Matrices(down, *down_, ffn),
-            fused ? ffn : 0};
-  }
-
   static void check_ids(const Tensor& ids, int64_t experts) {
     const int64_t k = ids.dims[1];
-    if (k < 1 || k > experts) fail("input ids has %lld slots a token, input gate has %lld experts", ll(k), ll(experts));
     const int64_t* id = ids.as<int64_t>();
     for (int64_t i = 0; i < ids.dims[0] * k; ++i)
       if (id[i] < 0 || id[i] >= experts)

@@ -233,28 +233,15 @@ struct Step {
 };
 
 template <class T>
-struct PagedAttention {
-  static constexpr DType kType = std::is_same_v<T, float> ? DType::f32 : DType::f16;
-  static constexpr const char* kName = "PagedAttention";
-  static constexpr Argument kInputs[] = {
-      {"q_gate", DType::f32},    {"q_norm", DType::f32},     {"key", kType},
-      {"value", kType},          {"cu_seqlens", DType::i32}, {"past_lens", DType::i32},
-      {"page_table", DType::i32}};
-  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
-
+struct PagedAttention : PagedAttentionSignature<std::is_same_v<T, float>> {
   explicit PagedAttention(const KernelInfo& info) : rotary_(info) {}
 
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
     const Tensor q_gate = context.input(0), norm = context.input(1);
-    q_gate.expect({-1, -1});
-    const int64_t count = q_gate.dims[0], columns = q_gate.dims[1], per_group = 2 * cache.entry();
-    if (columns < per_group || columns % per_group != 0)
-      fail("input %s has %lld columns, not a multiple of 2 x %lld kv heads x %lld dimensions", q_gate.name,
-           static_cast<long long>(columns), static_cast<long long>(cache.heads), static_cast<long long>(cache.width));
+    const int64_t count = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
     rotary_.check(norm, cache.width);
     const Sequences sequences(context.input(4), context.input(5), context.input(6), count, cache, true);
-    const int64_t group = columns / per_group;
     const Tensor out = context.output(0, {count, columns / 2});
 
     struct Angles;

@@ -15,16 +15,8 @@ void narrow(const float* x, int64_t count, uint16_t* out) {
   for (int64_t i = 0; i < count; i += VL) store_f16(out + i, load(x + i));
 }
 
-// One kernel for each type of the cache, because ONNX Runtime infers an output's type from a fixed input type only.
 template <class T>
-struct PagedKVWrite {
-  static constexpr DType kType = std::is_same_v<T, float> ? DType::f32 : DType::f16;
-  static constexpr const char* kName = "PagedKVWrite";
-  static constexpr Argument kInputs[] = {
-      {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
-      {"past_value", kType}, {"cu_seqlens", DType::i32}, {"past_lens", DType::i32}, {"page_table", DType::i32}};
-  static constexpr Argument kOutputs[] = {{"present_key", kType}, {"present_value", kType}};
-
+struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
   explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
 
   void compute(Context& context) const {

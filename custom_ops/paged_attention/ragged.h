@@ -5,25 +5,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "../kernel.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
-
-// Geometry of a cache [pages, page size, kv heads, head dim], keys and values alike.
-struct CacheShape {
-  int64_t pages, page_size, heads, width;
-
-  CacheShape(const Tensor& key, const Tensor& value) {
-    key.expect({-1, -1, -1, -1});
-    value.expect({key.dims[0], key.dims[1], key.dims[2], key.dims[3]});
-    pages = key.dims[0], page_size = key.dims[1], heads = key.dims[2], width = key.dims[3];
-    if (page_size < 1) fail("input %s has an empty page", key.name);
-    if (heads < 1) fail("input %s has no heads", key.name);
-    if (width < 16 || width % 16 != 0)
-      fail("input %s has head dimension %lld, not a multiple of 16", key.name, static_cast<long long>(width));
-  }
-  int64_t entry() const { return heads * width; }  // elements of one position
-};
 
 // Consecutive rows of one sequence.
 struct Run {

@@ -5,47 +5,33 @@
 #include <complex>
 #include <vector>
 
-#include "../kernel.h"
 #include "../simd.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-class Rotary {
+class Rotary : public RotaryAttributes {
  public:
-  explicit Rotary(const KernelInfo& info) : dims_(info.integer("rope_dims")), eps_(info.real("eps")) {
-    const double theta = info.real("rope_theta");
-    if (dims_ < 0 || dims_ % 2 != 0 || dims_ > kMostDims)
-      fail("attribute rope_dims is %lld, not an even number from 0 to %lld", static_cast<long long>(dims_),
-           static_cast<long long>(kMostDims));
-    if (!(theta > 0)) fail("attribute rope_theta is %g, not above 0", theta);
-    if (!(eps_ >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps_));
-    for (int64_t i = 0; i < dims_ / 2; ++i)
-      frequency_.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims_)));
+  explicit Rotary(const KernelInfo& info) : RotaryAttributes(info) {
+    for (int64_t i = 0; i < dims / 2; ++i)
+      frequency_.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims)));
     for (int64_t step = 0; step < kAnchor; ++step)
-      for (double f : frequency_) steps_.push_back(std::polar(1.0, static_cast<double>(step) * f));
+      for (double f : frequency_) steps.push_back(std::polar(1.0, static_cast<double>(step) * f));
   }
 
-  // Checks the norm weight, and that the head is wide enough to rotate.
-  void check(const Tensor& norm, int64_t width) const {
-    norm.expect({width});
-    if (dims_ > width)
-      fail("attribute rope_dims is %lld, more than the head dimension %lld", static_cast<long long>(dims_),
-           static_cast<long long>(width));
-  }
-
-  int64_t angle_size() const { return dims_; }
+  int64_t angle_size() const { return dims; }
 
   // Of `count` positions from `position` on: rope_dims / 2 cosines, then as many sines. Each position is turned from
   // the multiple of kAnchor below it, so its angles do not depend on the others asked for.
   void angles(int64_t position, int64_t count, float* out) const {
-    const int64_t half = dims_ / 2;
+    const int64_t half = dims / 2;
     std::complex<double> anchor[kMostDims / 2];
-    for (int64_t t = 0; t < count; ++t, ++position, out += dims_) {
+    for (int64_t t = 0; t < count; ++t, ++position, out += dims) {
       const int64_t step = position % kAnchor;
       if (t == 0 || step == 0)
         for (int64_t i = 0; i < half; ++i)
           anchor[i] = std::polar(1.0, static_cast<double>(position - step) * frequency_[i]);
-      const std::complex<double>* turn = steps_.data() + step * half;
+      const std::complex<double>* turn = steps.data() + step * half;
       for (int64_t i = 0; i < half; ++i) {
         const double c = anchor[i].real(), s = anchor[i].imag();
         out[i] = static_cast<float>(c * turn[i].real() - s * turn[i].imag());
@@ -58,10 +44,10 @@ class Rotary {
   void apply(const float* x, const float* norm, const float* angles, int64_t width, float scale, float* out) const {
     vf squares = zero();
     for (int64_t i = 0; i < width; i += VL) squares = fmadd(load(x + i), load(x + i), squares);
-    const vf inverse = splat(1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(width) + eps_));
+    const vf inverse = splat(1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(width) + eps));
     for (int64_t i = 0; i < width; i += VL)
       store(out + i, mul(mul(mul(load(x + i), inverse), load(norm + i)), splat(scale)));
-    const int64_t half = dims_ / 2;
+    const int64_t half = dims / 2;
     const float *cosine = angles, *sine = angles + half;
     for (int64_t i = 0; i < half; ++i) {
       const float a = out[i], b = out[half + i];
@@ -71,11 +57,9 @@ class Rotary {
   }
 
  private:
-  static constexpr int64_t kMostDims = 1024, kAnchor = 64;
-  int64_t dims_;
-  float eps_;
-  std::vector<double> frequency_;            // radians a position
-  std::vector<std::complex<double>> steps_;  // [kAnchor, dims_ / 2]
+  static constexpr int64_t kAnchor = 64;
+  std::vector<double> frequency_;           // radians a position
+  std::vector<std::complex<double>> steps;  // [kAnchor, dims / 2]
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

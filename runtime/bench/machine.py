@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trigraph.custom_ops import instruction_set, library_path
+from trigraph.runtime.cuda_library import CudaLibrary
 
 PROBE_BYTES = 1 << 29  # far beyond any cache, so that the probe reads memory
 PROBE_ROUNDS = 4_000_000
@@ -18,7 +19,7 @@ PROBE_ROUNDS = 4_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a run. Rates are those of `threads` threads together."""
+    """The machine of a run. Rates are those of `threads` threads together; 0 stands for one that was not measured."""
 
     processor: str
     cores: int
@@ -32,6 +33,8 @@ class Machine:
     def floor_ms(self, read_bytes: float, float32_products: float, int8_products: float) -> float:
         """The roofline: the larger of the time to read the bytes and the time to multiply, in milliseconds."""
         read = read_bytes / (self.read_gb_s * 1e9)
+        if not self.float32_gmac_s:
+            return 1e3 * read
         multiply = float32_products / (self.float32_gmac_s * 1e9) + int8_products / (self.int8_gmac_s * 1e9)
         return 1e3 * max(read, multiply)
 
@@ -92,4 +95,18 @@ def measure_machine(threads: int, repetitions: int = 5) -> Machine:
         read_gb_s=8 * share * threads / read_seconds / 1e9,
         float32_gmac_s=products_per_second(False) / 1e9,
         int8_gmac_s=products_per_second(True) / 1e9,
+    )
+
+
+def measure_gpu(library: CudaLibrary) -> Machine:
+    """A GPU: the bandwidth of copies on it is its roofline."""
+    return Machine(
+        processor="GPU",
+        cores=os.cpu_count() or 1,
+        threads=1,
+        instruction_set="CUDA",
+        load=os.getloadavg()[0],
+        read_gb_s=library.copy_rate() / 1e9,
+        float32_gmac_s=0,
+        int8_gmac_s=0,
     )

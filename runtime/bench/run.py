@@ -17,12 +17,13 @@ from trigraph.runtime.bench.contender import Contender, Trigraph
 from trigraph.runtime.bench.cost import Cost, GraphCost, Step
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.llama_cpp import LlamaCpp
-from trigraph.runtime.bench.machine import Machine, measure_machine
+from trigraph.runtime.bench.machine import Machine, measure_gpu, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
+from trigraph.runtime.cuda import CudaDevice
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.loading import load
+from trigraph.runtime.loading import load, open_device
 from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
 
@@ -45,6 +46,7 @@ class BenchOptions:
     """Lengths of the text before a decode step, for a sweep."""
     sequences: tuple[int, ...] = ()
     """Texts that decode in one step, for a sweep after `prompt` tokens each."""
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name, value in (("prompt", self.prompt), ("threads", self.threads), ("repetitions", self.repetitions)):
@@ -62,14 +64,22 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     manifest = Manifest.read(folder)
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
-    machine = measure_machine(options.threads)
+    device = open_device(options.device)
+    machine = measure_gpu(device.functions) if isinstance(device, CudaDevice) else measure_machine(options.threads)
     steps = sum(k + 1 for k in options.depths) + manifest.max_pending
     context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
     context = max(context, *(length + options.repetitions + 1 for length in (0, *options.contexts)))
     if context > manifest.max_context:
         raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
     sequences = 1 + max((1, *options.sequences))
-    engine = load(folder, threads=options.threads, context=context, sequences=sequences, chunk=max(options.prompt, 1))
+    engine = load(
+        folder,
+        threads=options.threads,
+        context=context,
+        sequences=sequences,
+        chunk=max(options.prompt, 1),
+        device=device.name,
+    )
     contenders: list[Contender] = [Trigraph(engine)]
     if options.versus_llama_cpp:
         weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)

@@ -1,0 +1,64 @@
+// Products of quantised weight rows with activation rows on a device: what the block matmul and the expert FFN are made
+// of.
+#pragma once
+
+#include "../cuda/device.cuh"
+#include "weight.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// How activation rows lie in memory while weights meet them.
+enum class Layout {
+  raw,    // float32 as they are: for F32, F16 and BF16 weights
+  tiled,  // float32, four elements of each of 32 neighbouring runs at a time: one coalesced load for a warp
+  int8,   // 256 codes to a scale, with the sums of 16 codes
+};
+
+// Bytes of a prepared row.
+int64_t prepared_bytes(Layout layout, int64_t width);
+// Prepares `rows` rows of x, or of silu(gate) * up.
+void prepare(Layout layout, const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
+void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
+                   cudaStream_t stream);
+
+// The rows of an expert FFN: place p of a bucket reads activation row source[p] (p itself without a source).
+struct Buckets {
+  const int* used;    // how many buckets there are
+  const int* matrix;  // [buckets] of the stack
+  const int* first;   // [buckets + 1] places
+  const int* source;  // [places] or nullptr
+};
+
+// y[i][j] of one weight type depends on activation row i and weight row j alone, bit for bit: lanes of a warp split the
+// runs of a row by number, and their sums meet in a tree, both by the width alone.
+struct ProductKernel : WeightType {
+  Layout layout;
+  int alignment;  // of weight rows, in bytes
+  // The product of a few rows that are not prepared, in one launch; false when there are too many of them. nullptr:
+  // never.
+  bool (*few)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const float* x, int64_t m, float* y,
+              cudaStream_t stream);
+  // y [m, n] for m prepared rows and n weight rows of `row_bytes`.
+  void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
+                  cudaStream_t stream);
+  // y [places, n] for the places of at most `most` buckets; a matrix of the stack has `stride` bytes, of which `w` is
+  // the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own. With `single` a
+  // bucket has one or two places as a rule.
+  void (*grouped)(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
+                  const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
+                  cudaStream_t stream);
+  // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is refused.
+  void (*unpack)(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
+                 int64_t rows, float* y, cudaStream_t stream);
+};
+
+// The kernel of a ggml type with activations "float32" or "int8". Throws Error that names an unknown type or kind.
+const ProductKernel& product_kernel(const std::string& type, const std::string& activations);
+
+// Kernels load whole words: weight rows must lie as ONNX Runtime allocates them.
+inline void check_alignment(const Tensor& weight, const ProductKernel& kernel) {
+  if (reinterpret_cast<uintptr_t>(weight.data) % kernel.alignment)
+    fail("input %s lies at an address that is no multiple of %d", weight.name, kernel.alignment);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

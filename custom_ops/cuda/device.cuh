@@ -1,0 +1,91 @@
+// What device code stands on: CUDA, or the emulator of the tests (tests/cuda_emulator), which is included before. Rows
+// keep their bits because every fma is written out and the compiler may contract no others (-fmad=false).
+#pragma once
+
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+#include "../kernel.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffff;
+
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) fail("CUDA refused %s: %s", what, cudaGetErrorString(status));
+}
+
+// Enqueues kernel(arguments...); an empty grid is no work.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, A... arguments) {
+  if (!grid.x || !grid.y || !grid.z) return;
+#if defined(__CUDACC__)
+  kernel<<<grid, threads, shared_bytes, stream>>>(static_cast<P>(arguments)...);
+  check(cudaGetLastError(), "a kernel launch");
+#else
+  (void)stream;
+  emulator::run([&] { kernel(static_cast<P>(arguments)...); }, grid, threads, shared_bytes);
+#endif
+}
+
+// The dynamic shared memory of a block, 16-byte aligned.
+__device__ __forceinline__ char* shared_memory() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(16) char trigraph_shared_memory[];
+  return trigraph_shared_memory;
+#else
+  return emulator::shared_memory();
+#endif
+}
+
+__device__ __forceinline__ float half_bits(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ float widen(__half x) { return __half2float(x); }
+__device__ __forceinline__ void narrow(float x, float* out) { *out = x; }
+__device__ __forceinline__ void narrow(float x, __half* out) { *out = __float2half_rn(x); }
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
+
+// The sum over `lanes` neighbouring lanes of a warp, as a tree of fixed shape; every lane of the warp takes part.
+__device__ __forceinline__ float lane_sum(float x, int lanes = kWarp) {
+  for (int offset = lanes / 2; offset; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+__device__ __forceinline__ float lane_max(float x) {
+  for (int offset = kWarp / 2; offset; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
+  return x;
+}
+
+// d += A B for signed bytes by a warp's tensor cores: A is 16 x 16, B 16 x 8. With g = lane / 4 and t = lane % 4, a
+// lane gives columns 4 t to 4 t + 3 of A's rows g and g + 8 and the same rows of B's column g, and has columns 2 t and
+// 2 t + 1 of d's rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
+__device__ __forceinline__ void multiply_tiles(uint32_t a_g, uint32_t a_g8, uint32_t b, int* d) {
+#if defined(__CUDACC__)
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a_g), "r"(a_g8), "r"(b));
+#else
+  const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  for (int k = 0; k < 4; ++k) {
+    const int row[2] = {static_cast<int>(__shfl_sync(kAllLanes, a_g, g * 4 + k)),
+                        static_cast<int>(__shfl_sync(kAllLanes, a_g8, g * 4 + k))};
+    for (int column = 0; column < 2; ++column) {
+      const int other = static_cast<int>(__shfl_sync(kAllLanes, b, (2 * t + column) * 4 + k));
+      for (int half = 0; half < 2; ++half) d[2 * half + column] = __dp4a(row[half], other, d[2 * half + column]);
+    }
+  }
+#endif
+}
+
+inline unsigned blocks_of(int64_t count, int64_t size) { return static_cast<unsigned>((count + size - 1) / size); }
+
+}  // namespace trigraph::TRIGRAPH_ISA

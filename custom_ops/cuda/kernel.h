@@ -1,0 +1,83 @@
+// The host's half of a CUDA kernel: its stream, its scratch memory, and what the device found wrong with an input.
+#pragma once
+
+#include "device.cuh"
+#include "refusal.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Device memory of one call, from ONNX Runtime's arena. Given back at the end of the call, while kernels that use it
+// are still enqueued: whoever gets it next enqueues behind them.
+class Arena {
+ public:
+  explicit Arena(const KernelInfo& info) : api_(info.api()), allocator_(info.allocator()) {}
+  Arena(const Arena&) = delete;
+  Arena(Arena&& other) noexcept : api_(other.api_), allocator_(other.allocator_) { other.allocator_ = nullptr; }
+  ~Arena() {
+    if (allocator_) api_->ReleaseAllocator(allocator_);
+  }
+
+  class Memory {
+   public:
+    Memory(OrtAllocator* allocator, size_t bytes) : allocator_(allocator) {
+      if (!bytes) return;
+      data_ = allocator->Alloc(allocator, bytes);
+      if (!data_) fail("the device has no %zu bytes of memory left", bytes);
+#if !defined(__CUDACC__)
+      emulator::poison(data_, bytes);
+#endif
+    }
+    Memory(const Memory&) = delete;
+    ~Memory() {
+      if (data_) allocator_->Free(allocator_, data_);
+    }
+    template <class T>
+    T* as() const {
+      return static_cast<T*>(data_);
+    }
+
+   private:
+    OrtAllocator* allocator_;
+    void* data_ = nullptr;
+  };
+
+  template <class T>
+  Memory take(int64_t count) const {
+    return Memory(allocator_, static_cast<size_t>(count) * sizeof(T));
+  }
+
+ private:
+  const OrtApi* api_;
+  OrtAllocator* allocator_;
+};
+
+inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.gpu_stream()); }
+
+// The state that a step does not write, when it comes out in another buffer than it came in.
+inline void copy_other_buffer(const Tensor& past, const Tensor& present, size_t item_bytes, cudaStream_t stream) {
+  if (past.data == present.data || !past.size()) return;
+  check(cudaMemcpyAsync(present.data, past.data, static_cast<size_t>(past.size()) * item_bytes,
+                        cudaMemcpyDeviceToDevice, stream),
+        "a copy of state");
+}
+
+// A kernel class whose calls also raise what the device refused, as soon as it is known: in the same call, or later.
+template <class Kernel>
+struct Checked : Kernel {
+  explicit Checked(const KernelInfo& info) : Kernel(info) { refusal_record(); }
+  void compute(Context& context) {
+    raise_refusal();
+    Kernel::compute(context);
+    raise_refusal();
+  }
+
+ private:
+  static void raise_refusal() {
+    const Refusal refusal = take_refusal();
+    if (!refusal.found) return;
+    if (!std::strcmp(refusal.op, Kernel::kName)) fail("%s", refusal.text);
+    fail("an earlier operator failed: trigraph.%s: %s", refusal.op, refusal.text);
+  }
+};
+
+}  // namespace trigraph::TRIGRAPH_ISA

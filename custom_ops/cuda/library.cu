@@ -1,0 +1,64 @@
+// The CUDA library's entry points. Every operator of the graphs is registered: a session that has only some of them
+// falls apart into pieces on two devices.
+#include <vector>
+
+#include "kernel.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+std::vector<const OrtCustomOp*> operators();
+
+namespace {
+
+// Kernels of the CPU library, in a domain of their own: ONNX Runtime takes a domain from one library only.
+std::vector<const OrtCustomOp*> host_operators;
+
+OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char* name,
+                      const std::vector<const OrtCustomOp*>& operators) {
+  // The domain must outlive every session that uses it, so it is never released.
+  OrtCustomOpDomain* domain = nullptr;
+  if (OrtStatus* status = api->CreateCustomOpDomain(name, &domain)) return status;
+  for (const OrtCustomOp* op : operators)
+    if (OrtStatus* status = api->CustomOpDomain_Add(domain, op)) return status;
+  return api->AddCustomOpDomain(options, domain);
+}
+
+OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
+  OrtStatus* status = add_domain(options, api, "trigraph", operators());
+  if (status || host_operators.empty()) return status;
+  return add_domain(options, api, "trigraph.cpu", host_operators);
+}
+
+}  // namespace
+}  // namespace trigraph::TRIGRAPH_ISA
+
+extern "C" TRIGRAPH_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options,
+                                                                     const OrtApiBase* base) {
+  const OrtApi* api = base->GetApi(trigraph::kOrtApiVersion);
+  if (api) return trigraph::TRIGRAPH_ISA::register_operators(options, api);
+  api = base->GetApi(1);
+  return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.18 or newer") : nullptr;
+}
+
+// From now on sessions also have this operator of the CPU library (its `trigraph_operator`), in the domain
+// trigraph.cpu.
+extern "C" TRIGRAPH_EXPORT void trigraph_add_host_operator(const OrtCustomOp* op) {
+  for (const OrtCustomOp* known : trigraph::TRIGRAPH_ISA::host_operators)
+    if (known == op) return;
+  trigraph::TRIGRAPH_ISA::host_operators.push_back(op);
+}
+
+extern "C" TRIGRAPH_EXPORT const char* trigraph_version() { return TRIGRAPH_VERSION; }
+
+// The execution provider that a session needs for these operators.
+extern "C" TRIGRAPH_EXPORT const char* trigraph_provider() { return TRIGRAPH_PROVIDER; }
+
+// What a kernel has refused since the last call, in a sentence; "" for nothing. For hosts: ask after a run whose
+// outputs are there. The text stays until the thread's next call.
+extern "C" TRIGRAPH_EXPORT const char* trigraph_take_refusal() {
+  thread_local char text[480];
+  const auto refusal = trigraph::TRIGRAPH_ISA::take_refusal();
+  text[0] = 0;
+  if (refusal.found) std::snprintf(text, sizeof text, "trigraph.%s: %s", refusal.op, refusal.text);
+  return text;
+}

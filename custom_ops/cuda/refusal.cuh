@@ -1,0 +1,67 @@
+// Bad values in index inputs are found by the kernels themselves: the inputs lie on the device, where the host cannot
+// look without waiting, and where a replayed CUDA graph finds them too. A kernel that refuses its inputs leaves a
+// record in memory that the host sees, and does no work. The host raises it at the next operator, or when it asks after
+// a run.
+#pragma once
+
+#include <cstring>
+
+#include "device.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+enum class Operator : int { block_gather, gated_delta_net, grouped_expert_ffn, paged_kv_write, paged_attention };
+
+// What is wrong, with up to four numbers; the sentences are in refusal.cu.
+enum class Reason : int {
+  gather_id,
+  expert_id,
+  first_start,
+  no_rows,
+  last_start,
+  negative_past,
+  few_columns,
+  page,
+  gdn_first_start,
+  gdn_last_start,
+  gdn_no_token,
+  gdn_many_tokens,
+  gdn_past,
+  gdn_accepted_range,
+  gdn_accepted_past,
+  gdn_slot_in,
+  gdn_slot_out,
+  gdn_two_writers,
+  gdn_pending,
+  gdn_read_written,
+};
+
+// Written by the device, read by the host.
+struct RefusalRecord {
+  int taken;           // by the first kernel that refuses
+  volatile int ready;  // everything below is there
+  int op, reason;
+  long long value[4];
+};
+
+// In memory that host and device share, one for the process.
+RefusalRecord* refusal_record();
+
+struct Refusal {
+  bool found;
+  const char* op;
+  char text[400];
+};
+Refusal take_refusal();
+
+__device__ inline void refuse(RefusalRecord* record, Operator op, Reason reason, int64_t a = 0, int64_t b = 0,
+                              int64_t c = 0, int64_t d = 0) {
+  if (atomicCAS(&record->taken, 0, 1) != 0) return;
+  record->op = static_cast<int>(op);
+  record->reason = static_cast<int>(reason);
+  record->value[0] = a, record->value[1] = b, record->value[2] = c, record->value[3] = d;
+  __threadfence_system();
+  record->ready = 1;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,215 @@
+// Mixture-of-experts FFN on a device. (token, slot) pairs are bucketed by expert by one block, in the order of the
+// pairs, so that the rows of a chosen expert are read once for all its tokens; the products of a token are then summed
+// in slot order, so its bits never depend on its companions.
+#include "../blocks/products.h"
+#include "../cuda/kernel.h"
+#include "signature.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
+constexpr int kStaged = 1024;            // ids in shared memory
+constexpr int kMostExperts = 1024;
+
+// Where the pairs of a step lie once they are in the order of their experts.
+struct Plan {
+  int* used;    // how many experts some token chose; 0 for a step that is refused
+  int* expert;  // [used]
+  int* first;   // [used + 1] places
+  int* token;   // [pairs] by place
+  int* place;   // [pairs]
+  static int64_t size(int64_t pairs, int64_t experts) { return 1 + experts + (experts + 1) + 2 * pairs; }
+  Plan(int* memory, int64_t pairs, int64_t experts)
+      : used(memory), expert(used + 1), first(expert + experts), token(first + experts + 1), place(token + pairs) {}
+};
+
+// The sum of the values of all threads before this one.
+__device__ __forceinline__ int sum_before(int value, int* sums) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int sum = value;
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, sum, offset);
+    if (lane >= offset) sum += other;
+  }
+  __syncthreads();
+  if (lane == kWarp - 1) sums[warp] = sum;
+  __syncthreads();
+  for (int i = 0; i < warp; ++i) sum += sums[i];
+  return sum - value;
+}
+
+// One block. A thread owns an expert, and meets all ids in their order: nothing depends on which thread is first.
+__global__ void __launch_bounds__(kThreads)
+    bucket(const int64_t* ids, int pairs, int k, int experts, int64_t token_offset, Plan plan, RefusalRecord* record) {
+  __shared__ int16_t staged[kStaged];
+  __shared__ int count[kMostExperts], rank[kMostExperts], sums[kThreads / kWarp];
+  bool bad = false;
+  for (int i = threadIdx.x; i < pairs; i += kThreads) bad = bad || ids[i] < 0 || ids[i] >= experts;
+  if (__syncthreads_or(bad)) {
+    if (threadIdx.x != 0) return;
+    *plan.used = 0;
+    for (int i = 0; i < pairs; ++i)
+      if (ids[i] < 0 || ids[i] >= experts) {
+        refuse(record, Operator::grouped_expert_ffn, Reason::expert_id, ids[i], token_offset + i / k, i % k, experts);
+        return;
+      }
+  }
+  const auto each_id = [&](auto&& meet) {
+    for (int start = 0; start < pairs; start += kStaged) {
+      const int here = min(kStaged, pairs - start);
+      __syncthreads();
+      for (int i = threadIdx.x; i < here; i += kThreads) staged[i] = static_cast<int16_t>(ids[start + i]);
+      __syncthreads();
+      for (int e = threadIdx.x; e < experts; e += kThreads)
+        for (int i = 0; i < here; ++i)
+          if (staged[i] == e) meet(e, start + i);
+    }
+  };
+  for (int e = threadIdx.x; e < experts; e += kThreads) count[e] = 0;
+  each_id([&](int e, int) { ++count[e]; });
+  __syncthreads();
+  // Each thread has neighbouring experts; how many are used, and how many places they take, is summed up over threads.
+  const int each = (experts + kThreads - 1) / kThreads, begin = threadIdx.x * each, end = min(begin + each, experts);
+  int used = 0, place = 0;
+  for (int e = begin; e < end; ++e) {
+    used += count[e] != 0;
+    place += count[e];
+  }
+  const int used_before = sum_before(used, sums), place_before = sum_before(place, sums);
+  if (threadIdx.x == kThreads - 1) {
+    *plan.used = used_before + used;
+    plan.first[used_before + used] = place_before + place;
+  }
+  used = used_before, place = place_before;
+  for (int e = begin; e < end; ++e) {
+    rank[e] = place;
+    if (!count[e]) continue;
+    plan.expert[used] = e;
+    plan.first[used++] = place;
+    place += count[e];
+  }
+  __syncthreads();
+  each_id([&](int e, int pair) {
+    const int place = rank[e]++;
+    plan.place[pair] = place;
+    plan.token[place] = pair / k;
+  });
+}
+
+// grid: [parts of a row, tokens].
+__global__ void __launch_bounds__(kThreads) sum_slots(const float* products, const int* place, const float* weights,
+                                                      int k, int64_t width, float* y, const int* used) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
+  if (!*used || column >= width) return;
+  float sum = 0;
+  for (int j = 0; j < k; ++j) sum = fmaf(weights[token * k + j], products[place[token * k + j] * width + column], sum);
+  y[token * width + column] = sum;
+}
+
+class GroupedExpertFFN : public GroupedExpertFFNSignature {
+ public:
+  explicit GroupedExpertFFN(const KernelInfo& info) : arena_(info) {
+    const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
+    gate_ = &product_kernel(info.text("gate_type"), activations);
+    if (!up_type.empty()) up_ = &product_kernel(up_type, activations);
+    down_ = &product_kernel(info.text("down_type"), activations);
+  }
+
+  void compute(const Context& context) const {
+    const ExpertShapes shapes = GroupedExpertFFNSignature::shapes(context, up_ != nullptr);
+    if (shapes.experts > kMostExperts)
+      fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
+           kMostExperts);
+    const Matrices gate(context.input(3), *gate_, shapes.width, shapes.fused ? 2 * shapes.ffn : shapes.ffn);
+    Matrices up = gate;
+    if (shapes.fused)
+      up.data += shapes.ffn * up.row_bytes;
+    else
+      up = Matrices(context.input(5), *up_, shapes.width, shapes.ffn);
+    const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
+    const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
+    const Tensor y = context.output(0, {shapes.tokens, shapes.width});
+    for (int64_t t = 0; t < shapes.tokens; t += kTokensAtOnce)
+      run(shapes, gate, up, down, x.as<float>() + t * shapes.width, ids.as<int64_t>() + t * shapes.k,
+          weights.as<float>() + t * shapes.k, t, y.as<float>() + t * shapes.width, stream_of(context));
+  }
+
+ private:
+  // A stack of expert matrices [experts, rows, row_bytes].
+  struct Matrices {
+    const ProductKernel* kernel;
+    const uint8_t* data;
+    int64_t width, row_bytes, stride;
+
+    Matrices(const Tensor& tensor, const ProductKernel& kernel, int64_t width, int64_t rows)
+        : kernel(&kernel),
+          data(tensor.as<const uint8_t>()),
+          width(width),
+          row_bytes(check_weight(tensor, kernel, width)),
+          stride(rows * row_bytes) {
+      check_alignment(tensor, kernel);
+    }
+    // With `second`, another stack of the same type and shape, its products too.
+    void product(int64_t rows, const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y,
+                 cudaStream_t stream, const uint8_t* second = nullptr, float* second_y = nullptr) const {
+      kernel->grouped(data, second, stride, rows, row_bytes, width, x, buckets, most, places, y, second_y, stream);
+    }
+  };
+
+  // Rows as a kernel wants them; `memory` holds what had to be made.
+  static const void* prepared(Layout layout, const float* x, int64_t rows, int64_t width, const Arena::Memory& memory,
+                              cudaStream_t stream) {
+    if (layout == Layout::raw) return x;
+    prepare(layout, x, rows, width, memory.as<char>(), stream);
+    return memory.as<char>();
+  }
+  Arena::Memory room(Layout layout, int64_t rows, int64_t width) const {
+    return arena_.take<char>(layout == Layout::raw ? 0 : rows * prepared_bytes(layout, width));
+  }
+
+  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, const float* x,
+           const int64_t* ids, const float* weights, int64_t offset, float* y, cudaStream_t stream) const {
+    const int64_t tokens = std::min(kTokensAtOnce, shapes.tokens - offset), pairs = tokens * shapes.k;
+    const int64_t most = std::min(shapes.experts, pairs);
+    const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
+    const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
+    const Arena::Memory gate_room = room(first, tokens, shapes.width),
+                        hidden_room = arena_.take<char>(pairs * prepared_bytes(third, shapes.ffn));
+    const Arena::Memory up_room = room(second == first ? Layout::raw : second, tokens, shapes.width);
+    const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
+    const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
+    const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
+    launch(bucket, 1, kThreads, 0, stream, ids, pairs, shapes.k, shapes.experts, offset, plan, refusal_record());
+
+    const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
+    const Buckets by_place{plan.used, plan.expert, plan.first, nullptr};
+    const void* gate_x = prepared(first, x, tokens, shapes.width, gate_room, stream);
+    const void* up_x = second == first ? gate_x : prepared(second, x, tokens, shapes.width, up_room, stream);
+    if (gate.kernel == up.kernel) {
+      gate.product(shapes.ffn, gate_x, by_token, most, pairs, hidden.as<float>(), stream, up.data, ups.as<float>());
+    } else {
+      gate.product(shapes.ffn, gate_x, by_token, most, pairs, hidden.as<float>(), stream);
+      up.product(shapes.ffn, up_x, by_token, most, pairs, ups.as<float>(), stream);
+    }
+    prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, shapes.ffn, hidden_room.as<char>(), stream);
+    down.product(shapes.width, hidden_room.as<char>(), by_place, most, pairs, products.as<float>(), stream);
+    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(tokens)), kThreads, 0, stream,
+           products.as<float>(), plan.place, weights, shapes.k, shapes.width, y, plan.used);
+  }
+
+  const ProductKernel* gate_;
+  const ProductKernel* up_ = nullptr;  // nullptr: gate holds gate|up
+  const ProductKernel* down_;
+  Arena arena_;
+};
+
+}  // namespace
+
+const OrtCustomOp* grouped_expert_ffn() {
+  static const Op<Checked<GroupedExpertFFN>> op;
+  return &op;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

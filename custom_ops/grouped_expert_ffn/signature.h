@@ -1,0 +1,46 @@
+// The operator as a graph sees it: inputs, and the shapes that must agree.
+#pragma once
+
+#include "../kernel.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+struct ExpertShapes {
+  int64_t tokens, k, experts, width, ffn;
+  bool fused;  // gate holds gate|up
+};
+
+struct GroupedExpertFFNSignature {
+  static constexpr const char* kName = "GroupedExpertFFN";
+  static constexpr Argument kInputs[] = {{"x", DType::f32},    {"ids", DType::i64},  {"weights", DType::f32},
+                                         {"gate", DType::any}, {"down", DType::any}, {"up", DType::any, true}};
+  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+
+  // `up_type`: whether the attribute is given. Rows of weights are the kernel's to check.
+  static ExpertShapes shapes(const Context& context, bool up_type) {
+    const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
+    const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
+    x.expect({-1, -1});
+    const int64_t tokens = x.dims[0], width = x.dims[1];
+    ids.expect({tokens, -1});
+    const int64_t k = ids.dims[1];
+    weights.expect({tokens, k});
+    const bool fused = !up.data;
+    if (fused && up_type) fail("input up is missing although attribute up_type is given");
+    if (!fused && !up_type) fail("attribute up_type is missing although input up is given");
+    gate.expect({-1, -1, -1});
+    const int64_t experts = gate.dims[0], ffn = fused ? gate.dims[1] / 2 : gate.dims[1];
+    if (width < 1 || experts < 1 || ffn < 1) fail("input x or input gate is empty");
+    if (fused && gate.dims[1] % 2)
+      fail("input gate has %lld rows an expert: without input up it must hold as many gate rows as up rows",
+           static_cast<long long>(gate.dims[1]));
+    down.expect({experts, width, -1});
+    if (!fused) up.expect({experts, ffn, -1});
+    if (k < 1 || k > experts)
+      fail("input ids has %lld slots a token, input gate has %lld experts", static_cast<long long>(k),
+           static_cast<long long>(experts));
+    return {tokens, k, experts, width, ffn, fused};
+  }
+};
+
+}  // namespace trigraph::TRIGRAPH_ISA

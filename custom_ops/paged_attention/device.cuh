@@ -1,0 +1,127 @@
+// What the device's halves of PagedKVWrite and PagedAttention share: the sequences of a step, checked, and normed and
+// rotated heads.
+#pragma once
+
+#include "../cuda/kernel.h"
+#include "signature.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+struct Ragged {
+  const int32_t *starts, *past, *table;  // cu_seqlens, past_lens, page_table
+  int sequences;
+  int64_t columns, page_size, pages, rows;
+  bool whole;  // page ids are checked for all positions from 0 on, not for the step's own only
+  Operator op;
+  RefusalRecord* record;
+
+  Ragged(const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& page_table, int64_t rows,
+         const CacheShape& cache, bool whole, Operator op)
+      : columns(0), page_size(cache.page_size), pages(cache.pages), rows(rows), whole(whole), op(op) {
+    cu_seqlens.expect({-1});
+    if (cu_seqlens.dims[0] < 1) fail("input %s is empty", cu_seqlens.name);
+    sequences = static_cast<int>(cu_seqlens.dims[0] - 1);
+    past_lens.expect({sequences});
+    page_table.expect({sequences, -1});
+    if (!sequences && rows)
+      fail("input %s is for no sequence, but there are %lld rows", cu_seqlens.name, static_cast<long long>(rows));
+    columns = page_table.dims[1];
+    starts = cu_seqlens.as<int32_t>();
+    past = past_lens.as<int32_t>();
+    table = page_table.as<int32_t>();
+    record = refusal_record();
+  }
+
+  __device__ int sequence_of(int64_t row) const {
+    int low = 0, high = sequences;  // starts[low] <= row < starts[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (starts[middle] <= row ? low : high) = middle;
+    }
+    return low;
+  }
+  __device__ int64_t position_of(int64_t row, int sequence) const { return past[sequence] + row - starts[sequence]; }
+  // Index of a position's entry in the cache seen as [pages * page size] entries.
+  __device__ int64_t entry(int sequence, int64_t position) const {
+    return table[sequence * columns + position / page_size] * page_size + position % page_size;
+  }
+
+  // Whether the step is one that can be; the same answer in every thread of every block. Block 0 tells why not.
+  __device__ bool holds() const {
+    bool bad = false;
+    for (int s = threadIdx.x; s < sequences; s += blockDim.x) bad = bad || !starts_hold(s, false);
+    if (!__syncthreads_or(bad)) {
+      for (int s = 0; s < sequences; ++s)
+        for (int64_t p = first_page(s) + threadIdx.x; p <= last_page(s); p += blockDim.x)
+          bad = bad || !page_holds(s, p, false);
+    }
+    if (!__syncthreads_or(bad)) return true;
+    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) tell();
+    return false;
+  }
+
+ private:
+  __device__ int64_t first_page(int s) const { return whole ? 0 : past[s] / page_size; }
+  __device__ int64_t last_page(int s) const { return (int64_t{past[s]} + starts[s + 1] - starts[s] - 1) / page_size; }
+  __device__ bool refused(Reason reason, bool tell, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
+    if (tell) refuse(record, op, reason, a, b, c, d);
+    return false;
+  }
+  __device__ bool starts_hold(int s, bool tell) const {
+    if (s == 0 && starts[0] != 0) return refused(Reason::first_start, tell, starts[0]);
+    if (starts[s + 1] <= starts[s]) return refused(Reason::no_rows, tell, starts[s], starts[s + 1], s);
+    if (past[s] < 0) return refused(Reason::negative_past, tell, s, past[s]);
+    if (s + 1 == sequences && starts[sequences] != rows)
+      return refused(Reason::last_start, tell, starts[sequences], rows);
+    return true;
+  }
+  __device__ bool page_holds(int s, int64_t p, bool tell) const {
+    if (p >= columns)
+      return refused(Reason::few_columns, tell, columns, page_size, int64_t{past[s]} + starts[s + 1] - starts[s] - 1,
+                     s);
+    const int32_t id = table[s * columns + p];
+    return (id >= 0 && id < pages) || refused(Reason::page, tell, s, p, id, pages);
+  }
+  // In the order in which a reader would look.
+  __device__ void tell() const {
+    for (int s = 0; s < sequences; ++s)
+      if (!starts_hold(s, true)) return;
+    for (int s = 0; s < sequences; ++s) {
+      if (last_page(s) >= columns) {
+        page_holds(s, columns, true);
+        return;
+      }
+      for (int64_t p = first_page(s); p <= last_page(s); ++p)
+        if (!page_holds(s, p, true)) return;
+    }
+  }
+};
+
+struct Rotation {
+  double theta;
+  int dims;
+  float eps;
+  explicit Rotation(const RotaryAttributes& from)
+      : theta(from.theta), dims(static_cast<int>(from.dims)), eps(from.eps) {}
+};
+
+// head = rotate(x / rms(x) * norm) * scale by one warp; NEOX pairs (i, i + dims / 2). `head` is shared memory.
+__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t position,
+                                   int width, float scale, float* head) {
+  const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
+  float squares = 0;
+  for (int i = lane; i < width; i += kWarp) squares = fmaf(x[i], x[i], squares);
+  const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(width) + rotation.eps);
+  for (int i = lane; i < width; i += kWarp) head[i] = x[i] * inverse * norm[i] * scale;
+  __syncwarp();
+  for (int i = lane; i < half; i += kWarp) {
+    double sine, cosine;
+    sincos(static_cast<double>(position) * pow(rotation.theta, -2.0 * i / rotation.dims), &sine, &cosine);
+    const float a = head[i], b = head[half + i], s = static_cast<float>(sine), c = static_cast<float>(cosine);
+    head[i] = a * c - b * s;
+    head[half + i] = b * c + a * s;
+  }
+  __syncwarp();
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

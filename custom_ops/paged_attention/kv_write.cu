@@ -1,0 +1,66 @@
+// PagedKVWrite on a device: normed and rotated keys, and values, of the step's tokens into their pages.
+#include "device.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+constexpr int kThreads = 2 * kWarp;  // one warp for the key, one for the value
+
+// grid: [rows, kv heads].
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    write_entries(Ragged sequences, Rotation rotation, const float* k, const float* v, const float* norm, int width,
+                  T* keys, T* values) {
+  if (!sequences.holds()) return;
+  float* head = reinterpret_cast<float*>(shared_memory());
+  const int64_t row = blockIdx.x, heads = gridDim.y;
+  const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp;
+  const int64_t position = sequences.position_of(row, s);
+  const int64_t from = (row * heads + blockIdx.y) * width;
+  const int64_t to = (sequences.entry(s, position) * heads + blockIdx.y) * width;
+  if (threadIdx.x < kWarp) {
+    norm_rotate(k + from, norm, rotation, position, width, 1.0f, head);
+    for (int i = lane; i < width; i += kWarp) narrow(head[i], keys + to + i);
+  } else {
+    for (int i = lane; i < width; i += kWarp) narrow(v[from + i], values + to + i);
+  }
+}
+
+template <class T>
+struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
+  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
+
+  void compute(Context& context) const {
+    const Tensor past_key = context.input(3), past_value = context.input(4);
+    const CacheShape cache(past_key, past_value);
+    const Tensor k = context.input(0), v = context.input(1), norm = context.input(2);
+    k.expect({-1, cache.entry()});
+    v.expect({k.dims[0], cache.entry()});
+    rotary_.check(norm, cache.width);
+    const Ragged sequences(context.input(5), context.input(6), context.input(7), k.dims[0], cache, false,
+                           Operator::paged_kv_write);
+    const Tensor key = context.output_like(0, past_key), value = context.output_like(1, past_value);
+    const cudaStream_t stream = stream_of(context);
+    copy_other_buffer(past_key, key, sizeof(T), stream);
+    copy_other_buffer(past_value, value, sizeof(T), stream);
+    const dim3 grid(static_cast<unsigned>(k.dims[0]), static_cast<unsigned>(cache.heads));
+    launch(write_entries<T>, grid, kThreads, static_cast<size_t>(cache.width) * sizeof(float), stream, sequences,
+           Rotation(rotary_), k.as<float>(), v.as<float>(), norm.as<float>(), cache.width, key.as<T>(), value.as<T>());
+  }
+
+ private:
+  RotaryAttributes rotary_;
+};
+
+}  // namespace
+
+const OrtCustomOp* paged_kv_write_f16() {
+  static const Op<Checked<PagedKVWrite<__half>>> op;
+  return &op;
+}
+const OrtCustomOp* paged_kv_write_f32() {
+  static const Op<Checked<PagedKVWrite<float>>> op;
+  return &op;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,81 @@
+// The operators as a graph sees them: inputs, attributes and the shapes of cache and queries, checked. One kernel for
+// each type of the cache, float32 or float16, because ONNX Runtime infers an output's type from a fixed input type
+// only.
+#pragma once
+
+#include "../kernel.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+template <bool kFloat>
+struct PagedKVWriteSignature {
+  static constexpr DType kType = kFloat ? DType::f32 : DType::f16;
+  static constexpr const char* kName = "PagedKVWrite";
+  static constexpr Argument kInputs[] = {
+      {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
+      {"past_value", kType}, {"cu_seqlens", DType::i32}, {"past_lens", DType::i32}, {"page_table", DType::i32}};
+  static constexpr Argument kOutputs[] = {{"present_key", kType}, {"present_value", kType}};
+};
+
+template <bool kFloat>
+struct PagedAttentionSignature {
+  static constexpr DType kType = kFloat ? DType::f32 : DType::f16;
+  static constexpr const char* kName = "PagedAttention";
+  static constexpr Argument kInputs[] = {
+      {"q_gate", DType::f32},    {"q_norm", DType::f32},     {"key", kType},
+      {"value", kType},          {"cu_seqlens", DType::i32}, {"past_lens", DType::i32},
+      {"page_table", DType::i32}};
+  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+};
+
+struct RotaryAttributes {
+  static constexpr int64_t kMostDims = 1024;
+  int64_t dims;
+  double theta;
+  float eps;
+
+  explicit RotaryAttributes(const KernelInfo& info)
+      : dims(info.integer("rope_dims")), theta(info.real("rope_theta")), eps(info.real("eps")) {
+    if (dims < 0 || dims % 2 != 0 || dims > kMostDims)
+      fail("attribute rope_dims is %lld, not an even number from 0 to %lld", static_cast<long long>(dims),
+           static_cast<long long>(kMostDims));
+    if (!(theta > 0)) fail("attribute rope_theta is %g, not above 0", theta);
+    if (!(eps >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps));
+  }
+
+  // Checks the norm weight, and that the head is wide enough to rotate.
+  void check(const Tensor& norm, int64_t width) const {
+    norm.expect({width});
+    if (dims > width)
+      fail("attribute rope_dims is %lld, more than the head dimension %lld", static_cast<long long>(dims),
+           static_cast<long long>(width));
+  }
+};
+
+// Geometry of a cache [pages, page size, kv heads, head dim], keys and values alike.
+struct CacheShape {
+  int64_t pages, page_size, heads, width;
+
+  CacheShape(const Tensor& key, const Tensor& value) {
+    key.expect({-1, -1, -1, -1});
+    value.expect({key.dims[0], key.dims[1], key.dims[2], key.dims[3]});
+    pages = key.dims[0], page_size = key.dims[1], heads = key.dims[2], width = key.dims[3];
+    if (page_size < 1) fail("input %s has an empty page", key.name);
+    if (heads < 1) fail("input %s has no heads", key.name);
+    if (width < 16 || width % 16 != 0)
+      fail("input %s has head dimension %lld, not a multiple of 16", key.name, static_cast<long long>(width));
+  }
+  int64_t entry() const { return heads * width; }  // elements of one position
+};
+
+// Query heads of a kv head, by the columns of q_gate.
+inline int64_t query_group(const Tensor& q_gate, const CacheShape& cache) {
+  q_gate.expect({-1, -1});
+  const int64_t columns = q_gate.dims[1], per_group = 2 * cache.entry();
+  if (columns < per_group || columns % per_group != 0)
+    fail("input %s has %lld columns, not a multiple of 2 x %lld kv heads x %lld dimensions", q_gate.name,
+         static_cast<long long>(columns), static_cast<long long>(cache.heads), static_cast<long long>(cache.width));
+  return columns / per_group;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,324 @@
+// CUDA for the operator tests, on a CPU: included before a .cu file, so that a C++ compiler takes it as it is. The
+// threads of a block are fibers that run in turns; barriers and warp shuffles are where they change. Blocks run one
+// after the other, the last one first. What the real thing leaves undefined is made visible: memory starts as NaN, and
+// a barrier that some thread never reaches ends the process.
+//
+// Only what the kernels use is here; arithmetic is the host's, so bits differ from a device's.
+#pragma once
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+
+namespace emulator {
+
+constexpr size_t kStack = 64 << 10;
+constexpr int kWarp = 32;
+
+struct Fiber {
+  ucontext_t entry;
+  jmp_buf point;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  unsigned index = 0;
+  bool begun = false, done = false;
+};
+
+struct Warp {
+  uint64_t value[2][kWarp];
+  int size = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
+// The block that runs; kernels of two sessions take turns.
+struct Block {
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Warp> warps;
+  const std::function<void()>* body = nullptr;
+  dim3 grid, size, index;
+  unsigned current = 0, live = 0, arrived = 0, generation = 0, idle = 0;
+  unsigned stride = 1, dice = 1;
+  int votes = 0, verdict = 0;
+  jmp_buf scheduler;
+  alignas(16) char shared[96 << 10];
+};
+inline Block block;
+inline std::mutex running;
+
+[[noreturn]] inline void die(const char* what) {
+  std::fprintf(stderr, "CUDA emulator: %s\n", what);
+  std::abort();
+}
+
+inline void poison(void* memory, size_t bytes) { std::memset(memory, 0xff, bytes); }
+inline char* shared_memory() { return block.shared; }
+
+inline void resume(Fiber& fiber) {
+  block.current = fiber.index;
+  if (fiber.begun) _longjmp(fiber.point, 1);
+  fiber.begun = true;
+  setcontext(&fiber.entry);
+}
+
+// The next thread of the block that has not ended.
+inline Fiber& following(const Fiber& fiber) {
+  unsigned n = fiber.index;
+  do n = (n + block.stride) % block.size.x;
+  while (block.fibers[n]->done);
+  return *block.fibers[n];
+}
+
+// Lets the next thread run. Jumps stay within stacks that are alive; ucontext only makes those.
+inline void yield() {
+  if (++block.idle > 3 * block.size.x) die("all threads wait: a barrier or shuffle is not reached by some");
+  Fiber& self = *block.fibers[block.current];
+  Fiber& next = following(self);
+  if (&next != &self && !_setjmp(self.point)) resume(next);
+}
+
+// A fiber is thread after thread, of one block after the other.
+inline void live() {
+  for (;;) {
+    (*block.body)();
+    Fiber& self = *block.fibers[block.current];
+    self.done = true;
+    block.idle = 0;
+    if (--block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
+    if (_setjmp(self.point)) continue;
+    if (!block.live) _longjmp(block.scheduler, 1);
+    resume(following(self));
+  }
+}
+
+inline Fiber* make_fiber(unsigned index) {
+  auto* fiber = new Fiber;
+  fiber->index = index;
+  getcontext(&fiber->entry);
+  fiber->entry.uc_stack.ss_sp = fiber->stack.get();
+  fiber->entry.uc_stack.ss_size = kStack;
+  fiber->entry.uc_link = nullptr;
+  makecontext(&fiber->entry, live, 0);
+  return fiber;
+}
+
+inline int barrier(int vote) {
+  const unsigned generation = block.generation;
+  block.votes |= vote;
+  if (++block.arrived == block.live) {
+    block.verdict = block.votes;
+    block.votes = 0;
+    block.arrived = 0;
+    block.idle = 0;
+    ++block.generation;
+  }
+  while (block.generation == generation) yield();
+  return block.verdict;
+}
+
+// The value that lane `source` gives in the same call.
+template <class T>
+T shuffle(T value, int source) {
+  const unsigned lane = block.current % kWarp;
+  Warp& warp = block.warps[block.current / kWarp];
+  const unsigned generation = warp.generation;
+  std::memcpy(&warp.value[generation & 1][lane], &value, sizeof value);
+  if (++warp.arrived == warp.size) {
+    warp.arrived = 0;
+    block.idle = 0;
+    ++warp.generation;
+  }
+  while (warp.generation == generation) yield();
+  if (source < 0 || source >= warp.size) die("a shuffle reads a lane that is not there");
+  std::memcpy(&value, &warp.value[generation & 1][source], sizeof value);
+  return value;
+}
+
+inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
+  const std::lock_guard<std::mutex> lock(running);
+  if (shared_bytes > (48 << 10) || threads > 1024) die("a launch asks for more than every device has");
+  if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
+  const unsigned count = static_cast<unsigned>(threads);
+  while (block.fibers.size() < count) block.fibers.emplace_back(make_fiber(static_cast<unsigned>(block.fibers.size())));
+  block.body = &body;
+  block.grid = grid;
+  block.size = dim3(count);
+  for (uint64_t left = uint64_t{grid.x} * grid.y * grid.z; left--;) {
+    block.index = dim3(left % grid.x, left / grid.x % grid.y, left / grid.x / grid.y);
+    block.live = count;
+    block.current = block.arrived = block.idle = 0;
+    block.votes = 0;
+    block.warps.assign((count + kWarp - 1) / kWarp, Warp{});
+    poison(block.shared, shared_bytes);
+    for (unsigned i = 0; i < count; ++i) {
+      block.fibers[i]->done = false;
+      ++block.warps[i / kWarp].size;
+    }
+    block.dice = block.dice * 1664525 + 1013904223;
+    block.stride = block.dice >> 31 ? 1 : count - 1;
+    if (!_setjmp(block.scheduler)) resume(*block.fibers[(block.dice >> 8) % count]);
+  }
+}
+
+}  // namespace emulator
+
+#define threadIdx (dim3(emulator::block.current, 0, 0))
+#define blockIdx (emulator::block.index)
+#define blockDim (emulator::block.size)
+#define gridDim (emulator::block.grid)
+
+inline void __syncthreads() { emulator::barrier(0); }
+inline int __syncthreads_or(int vote) { return emulator::barrier(vote != 0); }
+inline void __syncwarp() { emulator::shuffle(0, 0); }
+inline void __threadfence_system() {}
+
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return emulator::shuffle(value, lane);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return emulator::shuffle(value, static_cast<int>(emulator::block.current % emulator::kWarp) ^ mask);
+}
+template <class T>
+T __shfl_up_sync(unsigned, T value, int offset) {
+  const int lane = static_cast<int>(emulator::block.current % emulator::kWarp);
+  return emulator::shuffle(value, lane < offset ? lane : lane - offset);
+}
+
+inline int atomicCAS(int* p, int expected, int value) {
+  const int old = *p;
+  if (old == expected) *p = value;
+  return old;
+}
+
+inline int __dp4a(int a, int b, int sum) {
+  for (int i = 0; i < 4; ++i) sum += int8_t(uint32_t(a) >> 8 * i) * int8_t(uint32_t(b) >> 8 * i);
+  return sum;
+}
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return uint32_t((uint64_t{high} << 32 | low) >> (shift & 31));
+}
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= uint32_t(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return out;
+}
+inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
+inline uint32_t __brev(uint32_t x) {
+  uint32_t out = 0;
+  for (int i = 0; i < 32; ++i) out |= (x >> i & 1) << (31 - i);
+  return out;
+}
+inline uint32_t __float_as_uint(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+}
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+inline int __float2int_rn(float x) { return static_cast<int>(std::nearbyintf(x)); }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+using std::isfinite;
+
+struct __half {
+  uint16_t bits;
+};
+inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
+inline float __half2float(__half half) {
+  const uint32_t sign = uint32_t{half.bits & 0x8000u} << 16, rest = half.bits & 0x7fffu;
+  if (rest >= 0x7c00) return __uint_as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+  const float value = __uint_as_float(rest << 13) * 0x1p112f;  // the exponent's new bias; subnormals come out right
+  return __uint_as_float(sign | __float_as_uint(value));
+}
+inline __half __float2half_rn(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::fabs(x);
+  if (!(magnitude < 65520.0f)) return {static_cast<uint16_t>(sign | (magnitude == magnitude ? 0x7c00 : 0x7e00))};
+  if (magnitude < 0x1p-14f)
+    return {static_cast<uint16_t>(sign | static_cast<int>(std::nearbyintf(magnitude * 0x1p24f)))};
+  const uint32_t rounded = (bits & 0x7fffffff) + 0xfff + (bits >> 13 & 1);  // to nearest even in the 10 bits that stay
+  return {static_cast<uint16_t>(sign | ((rounded >> 13) - (112 << 10)))};
+}
+
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess = 0 };
+enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped = 2, cudaHostAllocPortable = 1 };
+enum { cudaStreamNonBlocking = 1 };
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
+inline cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFree(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
+  *left = *total = size_t{1} << 34;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }

@@ -1,0 +1,213 @@
+"""What only a machine with a GPU can tell: `make gpu`, or `python tests/gpu.py [STAGE ...] [--layers N]`.
+
+Builds the CUDA library for the GPU that is there, runs the operators' and the runtime's tests on it, looks for memory
+errors with compute-sanitizer, and times synthetic files of published geometries. Prints a table, and what was skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "gpu"
+OPERATOR_TESTS = ("block_gather", "block_matmul", "gated_delta_net", "gated_delta_net_errors", "grouped_expert_ffn",
+                  "operator_errors", "paged_attention", "native_rows")  # fmt: skip
+CLI = ("-c", "from trigraph.runtime.cli import main; main()")
+# A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
+SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"
+
+
+class SkippedError(Exception):
+    """Why a stage cannot run here."""
+
+
+@dataclass
+class Session:
+    """The options of a run, and what it found: stage, what was measured, value, aim."""
+
+    layers: int | None
+    folder: Path
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def note(self, stage: str, what: str, value: str, aim: str = "") -> None:
+        """One line of the table, shown at once too."""
+        self.rows.append((stage, what, value, aim))
+        print(f"{stage:10} {what:44} {value:>24}  {aim}", flush=True)
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the checkout with the library of this build; its output is shown when it fails."""
+    variables = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(BUILD), **environment}
+    path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    words = [str(part) for part in command]
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stdout[-8000:], done.stderr[-4000:], sep="\n", flush=True)
+        raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}")
+    return done
+
+
+def tests(names: Sequence[str], *arguments: str) -> list[str]:
+    """The command that runs test files on the CUDA library."""
+    files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
+    return [sys.executable, "-m", "pytest", "-q", "-x", *files, *arguments]
+
+
+def build(session: Session) -> None:
+    """The library for the GPU of this machine alone."""
+    if shutil.which("nvcc") is None:
+        raise SkippedError("nvcc is missing")
+    started = time.perf_counter()
+    run("cmake", "-S", "custom_ops", "-B", BUILD, "-DCMAKE_CUDA_ARCHITECTURES=native")
+    run("cmake", "--build", BUILD, "-j", str(os.cpu_count()))
+    session.note("build", "both libraries", f"{time.perf_counter() - started:.0f} s")
+
+
+def operators(session: Session) -> None:
+    """Each operator against its NumPy reference, rows alone against rows together to the bit, errors."""
+    done = run(*tests(OPERATOR_TESTS), TRIGRAPH_TEST_LIBRARY="cuda")
+    session.note("operators", "tests", _summary(done.stdout))
+
+
+def bits(session: Session) -> None:
+    """Verify of k against k decodes, companions, histories of accepting and rejecting, whole models."""
+    for graphs, name in (("0", "launch by launch"), ("1", "CUDA graphs")):
+        command = tests(["runtime_bits"], "-k", "1-threads or not threads")
+        done = run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs)
+        session.note("bits", f"tests, {name}", _summary(done.stdout))
+
+
+def sanitizer(session: Session) -> None:
+    """Accesses outside buffers, uninitialised reads and races."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        raise SkippedError("compute-sanitizer is missing (it comes with the CUDA toolkit)")
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        command = tests(OPERATOR_TESTS[:-1], "-k", SANITIZED)
+        run(program, "--tool", tool, "--error-exitcode", "9", *command, TRIGRAPH_TEST_LIBRARY="cuda")
+        session.note("sanitizer", tool, "clean")
+
+
+def model(session: Session, geometry: str) -> Path:
+    """A synthetic file of a published geometry, written once."""
+    path = session.folder / f"{geometry}-{session.layers or 'all'}.gguf"
+    if not path.exists():
+        layers = () if session.layers is None else ("--layers", str(session.layers))
+        run(sys.executable, *CLI, "synth", geometry, path, *layers)
+    return path
+
+
+def bench(session: Session, stage: str, geometry: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """`trigraph bench` on the GPU, verifies as CUDA graphs: by what was timed and how many tokens it had."""
+    path = model(session, geometry)
+    command = (sys.executable, *CLI, "bench", path, "--device", "cuda", "--json", "-p", "4096")
+    report = json.loads(run(*command, TRIGRAPH_CUDA_GRAPHS="1").stdout)
+    results = {(row["name"], row["k"]): row for row in report["results"]}
+    session.note(stage, "device copies, GB/s", f"{report['machine']['read_gb_s']:.0f}")
+    for (name, k), row in results.items():
+        share = "" if row["roofline"] is None else f", {row['roofline']:.2f} of roofline"
+        session.note(stage, f"{name} of {k}", f"{row['median_ms']:.2f} ms{share}")
+    return results
+
+
+def time_35b(session: Session) -> None:
+    """A round of three drafts and a verify of four."""
+    results = bench(session, "time-35b", "qwen3.6-35b-a3b")
+    decode, verify, draft = (results[key]["median_ms"] for key in (("decode", 1), ("verify", 4), ("draft", 1)))
+    session.note("time-35b", "decode, ms", f"{decode:.2f}", "at most 3.0")
+    session.note("time-35b", "3 drafts and a verify of 4, ms", f"{3 * draft + verify:.2f}", "at most 5.0")
+
+
+def time_27b(session: Session) -> None:
+    """A dense model, where memory is the limit."""
+    results = bench(session, "time-27b", "qwen3.6-27b")
+    decode, verify = results["decode", 1], results["verify", 4]
+    session.note("time-27b", "decode, of roofline", f"{decode['roofline']:.2f}", "at least 0.6")
+    session.note("time-27b", "verify of 4 / decode", f"{verify['median_ms'] / decode['median_ms']:.2f}", "at most 1.15")
+
+
+def state(session: Session) -> None:
+    """Fork and rollback. The module is imported here: it needs the library of this build."""
+    from trigraph.runtime import load
+
+    engine = load(model(session, "qwen3.6-35b-a3b"), device="cuda", sequences=4, context=4096)
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [list(range(1000))])
+    forks, accepts = [], []
+    for _ in range(20):
+        engine.steps.verify([sequence], [[1, 2, 3, 4]])
+        accepts.append(_microseconds(lambda: engine.steps.accept(sequence, 0)))
+        forks.append(_microseconds(lambda: engine.steps.release(engine.steps.fork(sequence))))
+    session.note("state", "reject four tokens, us", f"{statistics.median(accepts):.0f}")
+    session.note("state", "fork and release, us", f"{statistics.median(forks):.0f}")
+
+
+STAGES: dict[str, Callable[[Session], None]] = {
+    "build": build,
+    "operators": operators,
+    "bits": bits,
+    "sanitizer": sanitizer,
+    "state": state,
+    "time-35b": time_35b,
+    "time-27b": time_27b,
+}
+
+
+def main() -> int:
+    """Runs the stages asked for, or all; 1 when one failed, 2 when there is no GPU."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all by default")
+    parser.add_argument("--layers", type=int, help="of the files that are timed; all of the model's by default")
+    parser.add_argument("--folder", type=Path, default=BUILD / "models", help="where these files are kept")
+    options = parser.parse_args()
+    if unknown := set(options.stages) - set(STAGES):
+        parser.error(f"no stage is called {', '.join(sorted(unknown))}")
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        print("skipped: everything; no NVIDIA driver is installed (libcuda.so.1 is missing)")
+        return 2
+    os.environ["TRIGRAPH_LIBRARY_DIR"] = str(BUILD)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    session = Session(options.layers, options.folder)
+    failed = False
+    for name in options.stages or STAGES:
+        try:
+            STAGES[name](session)
+        except SkippedError as reason:
+            session.note(name, "skipped", str(reason))
+        except Exception as error:
+            failed = True
+            session.note(name, "FAILED", str(error))
+    print("\n" + "\n".join(f"{a:10} {b:44} {c:>24}  {d}" for a, b, c, d in session.rows))
+    if session.layers is not None:
+        print(f"times are of {session.layers} layers, not of whole models")
+    return int(failed)
+
+
+def _summary(output: str) -> str:
+    """pytest's last line."""
+    return next((line for line in reversed(output.splitlines()) if "passed" in line), "no summary")
+
+
+def _microseconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return 1e6 * (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

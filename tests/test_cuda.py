@@ -1,0 +1,134 @@
+"""The CUDA library: its kernels in an emulator, what nvcc makes of them, and what is said where no GPU is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from packages import Packages
+
+from trigraph.custom_ops import library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime.cuda import open_cuda
+from trigraph.runtime.cuda_library import CudaLibrary
+
+ROOT = Path(__file__).parents[1]
+OPERATOR_TESTS = (
+    "test_block_gather.py",
+    "test_block_matmul.py",
+    "test_gated_delta_net.py",
+    "test_gated_delta_net_errors.py",
+    "test_grouped_expert_ffn.py",
+    "test_operator_errors.py",
+    "test_paged_attention.py",
+)
+
+
+@pytest.fixture(scope="module")
+def emulator(operator_library: Path) -> Path:
+    """A folder with the CUDA library as a C++ compiler builds it, and the CPU library that exports need."""
+    cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
+    if sys.platform != "linux" or not cmake or not ninja:
+        pytest.skip("the emulator of CUDA needs Linux, cmake and ninja")
+    folder = ROOT / "build" / "cuda_emulator"
+    for command in (
+        [cmake, "-S", str(ROOT / "tests" / "cuda_emulator"), "-B", str(folder), "-G", "Ninja"],
+        [cmake, "--build", str(folder)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copy(operator_library, folder)
+    return folder
+
+
+@pytest.mark.parametrize("file", OPERATOR_TESTS)
+def test_operators(emulator: Path, file: str) -> None:
+    """The operators' own tests: references, bits of rows, errors."""
+    environment = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(emulator), "TRIGRAPH_TEST_LIBRARY": "cuda"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / file)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def emulated(emulator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--device cuda` is the emulator."""
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(emulator))
+    open_cuda.cache_clear()
+
+
+def test_texts_with_and_without_speculation(emulated: None, packages: Packages) -> None:
+    """Sessions, state and results on a device of its own memory; a fork copies a page there."""
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
+    assert engine.kernels == "CUDA"
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    for sampling in (Sampling(temperature=0), Sampling(seed=7, repeat_penalty=1.1)):
+        plain, drafted = (
+            engine.generate(prompt, Options(sampling, max_tokens=8, ignore_eos=True, draft_tokens=drafts))
+            for drafts in (0, 3)
+        )
+        plain.run(), drafted.run()
+        assert plain.ids == drafted.ids
+    parent = engine.steps.new_sequence()
+    engine.steps.prefill([parent], [prompt])
+    child = engine.steps.fork(parent)
+    one, other = (engine.steps.verify([text], [[7, 8]]).logits.copy() for text in (parent, child))
+    assert one.tobytes() == other.tobytes()
+
+
+def test_experts_on_the_cpu(emulated: None, packages: Packages) -> None:
+    """The same text but for rounding, from the CPU's kernel of the experts in the GPU's sessions."""
+    package = packages("tiny-moe", "F32", activations="float32")
+    rows = []
+    for experts in ("gpu", "cpu"):
+        engine = load(package, device="cuda", experts=experts, context=64)
+        sequence = engine.steps.new_sequence()
+        engine.steps.prefill([sequence], [[3, 1, 4, 1, 5]])
+        rows.append(engine.steps.verify([sequence], [[9, 2, 6]]).logits.copy())
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-4)
+    with pytest.raises(TrigraphError, match="experts is disk; it must be one of gpu, cpu"):
+        load(package, device="cuda", experts="disk")
+
+
+def test_what_a_kernel_refuses_is_raised_after_the_run(emulated: None, packages: Packages) -> None:
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [[1, 2, 3]])
+    sequence.pages[0] = 99
+    with pytest.raises(TrigraphError, match=r"Paged\w+: input page_table\[0\]\[0\] is page 99, outside \[0, 2\)"):
+        engine.steps.verify([sequence], [[4]])
+
+
+def test_the_library_that_nvcc_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    try:
+        library = CudaLibrary(library_path("cuda"))
+    except TrigraphError as error:
+        pytest.skip(str(error))
+    assert library.provider == "CUDAExecutionProvider"
+    assert library.problem() == "" or "CUDA" in library.problem() or "no device" in library.problem()
+
+
+def test_no_gpu_is_a_sentence_and_no_silent_cpu_run(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_cuda.cache_clear()
+    try:
+        open_cuda()
+    except TrigraphError as error:
+        reason = str(error)
+    else:
+        pytest.skip("this machine has a GPU")
+    assert "--device cpu" in reason
+    package = packages("tiny-moe", "Q4_K_M")
+    with pytest.raises(TrigraphError, match="--device cpu"):
+        load(package, device="cuda", context=64)
+    engine = load(package, device="auto", context=64)
+    assert engine.device.name == "cpu" and engine.device.reason == reason
+    with pytest.raises(TrigraphError, match="device is gpu; it must be one of auto, cpu, cuda"):
+        load(package, device="gpu")
