@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from trigraph.custom_ops import DOMAIN, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cuda_library import CudaLibrary
+from trigraph.runtime.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
 
@@ -45,7 +46,11 @@ class _Device:
         self._memory = self._library.memory_name if self._library else "cpu"
 
     def value(self, array: np.ndarray) -> ort.OrtValue:
-        """On a CPU the array's own memory."""
+        """On a CPU the array's own memory; for an emulated GPU aligned as a device's is."""
+        if self._library and self._memory == "cpu":
+            aligned = aligned_zeros(array.shape, array.dtype)
+            aligned[...] = array
+            array = aligned
         return ort.OrtValue.ortvalue_from_numpy(array, self._memory)
 
     def raise_refusal(self) -> None:

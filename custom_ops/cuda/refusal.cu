@@ -19,6 +19,7 @@ constexpr const char* kSentences[] = {
     "input cu_seqlens[0] is %lld, expected 0",
     "input cu_seqlens ends at %lld, but the step has %lld tokens",
     "input cu_seqlens goes from %lld to %lld at sequence %lld: each sequence needs a token",
+    "input cu_seqlens[%lld] is %lld, but the step has %lld tokens",
     "input cu_seqlens gives sequence %lld %lld tokens, but a verify takes at most %lld",
     "input past_lens[%lld] is %lld, expected at least 0",
     "input accepted[%lld] is %lld, expected 0 to %lld",

@@ -25,6 +25,7 @@ enum class Reason : int {
   gdn_first_start,
   gdn_last_start,
   gdn_no_token,
+  gdn_past_end,
   gdn_many_tokens,
   gdn_past,
   gdn_accepted_range,

@@ -60,7 +60,9 @@ __device__ bool sequence_holds(const Work& work, int s, bool tell) {
   const int32_t past_len = work.past_lens[s], accepted = work.accepted[s];
   const int32_t slot_in = work.slots_in[s], slot_out = work.slots_out[s];
   if (cu[s + 1] <= cu[s]) return refused(Reason::gdn_no_token, cu[s], cu[s + 1], s);
-  if (!work.commit && cu[s + 1] - cu[s] > most) return refused(Reason::gdn_many_tokens, s, cu[s + 1] - cu[s], most);
+  if (!work.commit && int64_t{cu[s + 1]} - cu[s] > most)
+    return refused(Reason::gdn_many_tokens, s, int64_t{cu[s + 1]} - cu[s], most);
+  if (cu[s + 1] > work.rows) return refused(Reason::gdn_past_end, s + 1, cu[s + 1], work.rows);
   if (past_len < 0) return refused(Reason::gdn_past, s, past_len);
   if (accepted < 0 || accepted > most) return refused(Reason::gdn_accepted_range, s, accepted, most);
   if (accepted > past_len) return refused(Reason::gdn_accepted_past, s, accepted, s, past_len);

@@ -1,0 +1,93 @@
+// Activation rows as products want them: quantised to int8, or in tiles of float32.
+#pragma once
+
+#include "device.cuh"
+#include "products.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kThreads = 128;
+constexpr int kSuper = 256;  // activations that share a scale
+constexpr int kTile = kRun * kWarp;
+
+__host__ __device__ constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+// A prepared int8 row: codes, then the sums of 16 codes, then the scales.
+struct Int8Row {
+  char* data;
+  int64_t supers;
+  __device__ Int8Row(const void* prepared, int64_t width)
+      : data(static_cast<char*>(const_cast<void*>(prepared))), supers((width + kSuper - 1) / kSuper) {}
+  __device__ int8_t* codes() const { return reinterpret_cast<int8_t*>(data); }
+  __device__ int16_t* sums() const { return reinterpret_cast<int16_t*>(data + supers * kSuper); }
+  __device__ float* scales() const { return reinterpret_cast<float*>(data + supers * (kSuper + kSuper / 16 * 2)); }
+};
+
+// One super-block of a row by a warp: codes in [-127, 127], rounded to nearest even. A block that is not finite gets a
+// scale of NaN, so that its products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the
+// reciprocal must be finite.
+template <class Source>
+__device__ __forceinline__ void quantise(const Source& x, int64_t width, int64_t super, char* prepared) {
+  const int lane = threadIdx.x % kWarp;
+  const Int8Row out(prepared, width);
+  float value[8];
+  uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t column = super * kSuper + lane * 8 + i;
+    value[i] = column < width ? x(column) : 0.0f;
+    largest = max(largest, __float_as_uint(value[i]) & 0x7fffffffu);
+  }
+  for (int offset = kWarp / 2; offset; offset /= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+  const float magnitude = __uint_as_float(largest);
+  const bool finite = largest < 0x7f800000u, zero = !finite || magnitude <= 1e-36f;
+  const float inverse = zero ? 0.0f : 127.0f / magnitude;
+  uint32_t word[2] = {0, 0};
+  int sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int code = zero ? 0 : __float2int_rn(value[i] * inverse);
+    word[i / 4] |= (static_cast<uint32_t>(code) & 255) << i % 4 * 8;
+    sum += code;
+  }
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  reinterpret_cast<uint2*>(out.codes() + super * kSuper)[lane] = make_uint2(word[0], word[1]);
+  if (lane % 2 == 0) out.sums()[super * (kSuper / 16) + lane / 2] = static_cast<int16_t>(sum);
+  if (lane == 0) out.scales()[super] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
+}
+
+// What is prepared: rows as they are, or silu(gate) * up.
+struct Plain {
+  const float* x;
+  __device__ float operator()(int64_t i) const { return x[i]; }
+  __host__ __device__ Plain row(int64_t offset) const { return {x + offset}; }
+};
+struct Gated {
+  const float *gate, *up;
+  __device__ float operator()(int64_t i) const { return silu(gate[i]) * up[i]; }
+  __host__ __device__ Gated row(int64_t offset) const { return {gate + offset, up + offset}; }
+};
+
+// A warp for each super-block, a block of the second dimension for each row.
+template <class Source>
+__global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t row_bytes) {
+  const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (super * kSuper < width) quantise(x.row(row * width), width, super, prepared + row * row_bytes);
+}
+
+template <class Source>
+__global__ void prepare_tiled(Source x, int64_t width, float* prepared, int64_t padded) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = blockIdx.y;
+  if (at >= padded) return;
+  const int64_t in_tile = at % kTile, run = in_tile / 4 % kWarp, i = in_tile / (4 * kWarp) * 4 + at % 4;
+  const int64_t column = at / kTile * kTile + run * kRun + i;
+  prepared[row * padded + at] = column < width ? x.row(row * width)(column) : 0.0f;
+}
+
+template <class Source>
+__global__ void prepare_raw(Source x, int64_t width, float* prepared) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, at = blockIdx.y * width + column;
+  if (column < width) prepared[at] = x(at);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
