@@ -89,7 +89,8 @@ def load(
         weights = MappedWeights(weight_paths)
         draft = graph("draft") if no_draft is None else None
         steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
-    weights.read_ahead()
+    if "cpu" in (place.name, experts):  # a GPU has copies of its own
+        weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
     notices = manifest.notices
     if place.library is None:

@@ -187,9 +187,12 @@ def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path)
     """The same at many moments, within one process."""
     rng, interrupted = random.Random(2), 0
     export(source, tmp_path / "package", ExportOptions(weights="copy"))
-    started = time.perf_counter()
-    export(source, tmp_path / "package", ExportOptions(weights="copy"))
-    whole = time.perf_counter() - started
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        export(source, tmp_path / "package", ExportOptions(weights="copy"))
+        times.append(time.perf_counter() - started)
+    whole = min(times)  # a slow one would put the interrupts behind the end of the others
     for round_number in range(40):
         before = Manifest.read(tmp_path / "package")
         try:
@@ -208,8 +211,9 @@ def test_interrupts_at_random_moments_of_a_generation(package: Path) -> None:
     engine = load(package, threads=1, context=512)
     options = Options(GREEDY, max_tokens=60, ignore_eos=True, draft_tokens=3)
     expected = engine.generate("In the beginning", options)
+    expected.run()  # the first one allocates
     started = time.perf_counter()
-    expected.run()
+    engine.generate("In the beginning", options).run()
     whole = time.perf_counter() - started
     rng, interrupted, state = random.Random(1), 0, engine.steps.state
     for _ in range(60):

@@ -42,8 +42,7 @@ struct ProductKernel : WeightType {
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
                   cudaStream_t stream);
   // y [places, n] for the places of at most `most` buckets; a matrix of the stack has `stride` bytes, of which `w` is
-  // the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own. With `single` a
-  // bucket has one or two places as a rule.
+  // the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own.
   void (*grouped)(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
                   const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
                   cudaStream_t stream);
