@@ -210,10 +210,10 @@ class Context {
       std::thread::id caller;
       int processor;
       std::atomic<bool> failed{false};
-    } shared{&body, std::this_thread::get_id(), current_processor()};
+    } shared{&body, std::this_thread::get_id(), claim_processor()};
     auto call = [](void* user, size_t i) {
       auto* all = static_cast<Shared*>(user);
-      if (std::this_thread::get_id() != all->caller) keep_off(all->processor);
+      if (std::this_thread::get_id() != all->caller) keep_off(all->caller, all->processor);
       try {
         (*all->body)(static_cast<int64_t>(i));
       } catch (const std::exception&) {
