@@ -86,19 +86,6 @@ extern "C" TRIGRAPH_EXPORT const OrtCustomOp* trigraph_operator(const char* name
   return nullptr;
 }
 
-// For `trigraph bench`: reads a buffer once and returns a checksum; the caller takes the time, on as many threads as it
-// likes.
-extern "C" TRIGRAPH_EXPORT uint64_t trigraph_probe_read(const uint64_t* words, size_t count) {
-  uint64_t sums[8] = {};
-  for (size_t i = 0; i + 8 <= count; i += 8) {
-    __builtin_prefetch(words + i + 512);
-    for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
-  }
-  uint64_t total = 0;
-  for (uint64_t sum : sums) total += sum;
-  return total;
-}
-
 // For `trigraph bench`: multiplies with the chosen instruction set's own instructions, returns the number of products.
 extern "C" TRIGRAPH_EXPORT int64_t trigraph_probe_products(int int8, int64_t rounds) {
   std::string problem;

@@ -19,6 +19,7 @@ from trigraph.exporter import Manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.runtime.bench import BenchOptions, Report, Result, bench
+from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.cost import Cost, GraphCost, Step
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import Machine, measure_machine
@@ -26,7 +27,7 @@ from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import FixedDepth, decode
 
-MACHINE = Machine("a processor", 2, 1, "portable", 0.5, read_gb_s=10.0, float32_gmac_s=40.0, int8_gmac_s=80.0)
+MACHINE = Machine("a processor", 2, 1, "portable", 0.5, float32_gmac_s=40.0, int8_gmac_s=80.0)
 RESULT = Result("trigraph", "verify", 4, 1, 512, 2, 10.0, 9.0, 12.0, 400.0, 2e7, 5.0, 0.5)
 TOKENS, SEQUENCES, CONTEXT = 6, 2, 100
 POSITIONS = SEQUENCES * CONTEXT
@@ -156,9 +157,10 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
 
 
 def test_the_floor_is_the_larger_term() -> None:
-    assert MACHINE.floor_ms(20e6, 40e6, 0) == pytest.approx(2.0)  # reads 2 ms, multiplies 1 ms
-    assert MACHINE.floor_ms(20e6, 80e6, 160e6) == pytest.approx(4.0)  # multiplies 2 + 2 ms
-    assert MACHINE.floor_ms(0, 0, 0) == 0
+    assert MACHINE.floor_ms(Cost(20e6, 40e6, 0), 10.0) == pytest.approx(2.0)  # reads 2 ms, multiplies 1 ms
+    assert MACHINE.floor_ms(Cost(20e6, 80e6, 160e6), 10.0) == pytest.approx(4.0)  # multiplies 2 + 2 ms
+    assert MACHINE.floor_ms(Cost(20e6, 40e6, 0), 5.0) == pytest.approx(4.0)
+    assert MACHINE.floor_ms(Cost(), 10.0) == 0
 
 
 def test_a_machine_is_measured(operator_library: Path) -> None:
@@ -166,7 +168,19 @@ def test_a_machine_is_measured(operator_library: Path) -> None:
     assert machine.cores >= machine.threads == 1
     assert machine.load >= 0
     assert machine.processor
-    assert min(machine.read_gb_s, machine.float32_gmac_s, machine.int8_gmac_s) > 0.01
+    assert min(machine.float32_gmac_s, machine.int8_gmac_s) > 0.01
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_bandwidth_is_measured_pass_by_pass(operator_library: Path, threads: int) -> None:
+    bandwidth = memory_bandwidth(threads)
+    assert [bandwidth.measure(), bandwidth.measure()] == bandwidth.passes
+    assert all(0.01 < rate < 1e5 for rate in bandwidth.passes)
+
+
+def test_a_machine_tells_how_far_its_bandwidth_moved() -> None:
+    machine = MACHINE.with_passes([40.0, 30.0, 60.0])
+    assert (machine.min_read_gb_s, machine.read_gb_s, machine.max_read_gb_s) == (30.0, 40.0, 60.0)
 
 
 RESULTS = [
@@ -178,8 +192,8 @@ RESULTS = [
 
 
 def test_json_has_the_keys_that_scripts_rely_on() -> None:
-    content = json.loads(json.dumps(Report(MACHINE, "a model", RESULTS).as_json()))
-    assert {"read_gb_s", "load"} <= set(content["machine"])
+    content = json.loads(json.dumps(Report(MACHINE.with_passes([10.0]), "a model", RESULTS).as_json()))
+    assert {"read_gb_s", "min_read_gb_s", "max_read_gb_s", "load"} <= set(content["machine"])
     keys = {"engine", "name", "k", "threads", "median_ms", "min_ms", "tokens_per_s", "bytes", "roofline"}
     assert all(keys <= set(result) for result in content["results"])
     assert content["results"][1]["roofline"] == 0.5
@@ -188,14 +202,14 @@ def test_json_has_the_keys_that_scripts_rely_on() -> None:
 
 def test_a_table_shows_each_step_and_the_machine() -> None:
     console = Console(width=120, record=True, file=StringIO())
-    console.print(Report(MACHINE, "a model", RESULTS).table())
+    console.print(Report(MACHINE.with_passes([8.0, 10.0, 12.5]), "a model", RESULTS).table())
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert "trigraph verify 4 1 512 10.00 9.00 12.00 400.0 20.0 0.50" in lines
     assert "llama.cpp verify 4 1 512 20.00 9.00 12.00 400.0 20.0 0.25" in lines
     assert "trigraph generate 64 1 16 100.00 99.00 101.00 640.0" in lines
     text = " ".join(lines)
     assert "generate 64: accepted 3/4" in text
-    assert "a processor, portable, 1 threads, load 0.50; reads 10.0 GB/s" in text
+    assert "a processor, portable, 1 threads, load 0.50; reads 10.0 (8.0 to 12.5) GB/s" in text
 
 
 def test_plots(tmp_path: Path) -> None:
@@ -258,6 +272,29 @@ def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> Non
     assert "roofline" in table.out
     assert_one_line_error(trigraph("bench", folder, "-k", "1,x"), "give numbers with commas")
     assert_one_line_error(trigraph("bench", folder, "--versus", "vllm"), "only llama.cpp")
+
+
+def test_steps_are_divided_by_the_floor_of_their_own_turn(
+    packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = [float(n) for n in range(1, 7)]
+    ahead = iter(rates)
+    monkeypatch.setattr("trigraph.runtime.bench.run.memory_bandwidth", lambda _: Bandwidth(lambda: 1e-6 * next(ahead)))
+    options = BenchOptions(prompt=4, tokens=0, depths=(1,), repetitions=2)
+    report = bench(packages("tiny-moe", "F32"), options)
+    assert next(ahead, None) is None
+    assert report.machine.read_gb_s == pytest.approx(3.5e-6)
+    # A decode and a draft in each turn; the first turn does not count.
+    for name, (first, second) in (("decode", rates[2::2]), ("draft", rates[3::2])):
+        (result,) = (r for r in report.results if r.name == name)
+        assert result.bytes and result.floor_ms and result.roofline
+        floors = [result.bytes / rate for rate in (first, second)]
+        assert result.floor_ms == pytest.approx(sum(floors) / 2)
+        fractions = [
+            (floors[0] / one + floors[1] / other) / 2
+            for one, other in ((result.min_ms, result.max_ms), (result.max_ms, result.min_ms))
+        ]
+        assert any(result.roofline == pytest.approx(fraction) for fraction in fractions)
 
 
 def test_against_llama_cpp(tiny_gguf: Path, packages: Packages, operator_library: Path) -> None:

@@ -1,19 +1,17 @@
-"""What the machine can do: load, read bandwidth and multiply rate, measured in the run that they divide."""
+"""What the machine can do: load, multiply rates and, by the end of a run, the read bandwidth in it."""
 
 import ctypes
 import os
 import platform
+import statistics
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from trigraph.custom_ops import instruction_set, library_path
-from trigraph.runtime.cuda_library import CudaLibrary
+from trigraph.runtime.bench.cost import Cost
 
-PROBE_BYTES = 1 << 29  # far beyond any cache, so that the probe reads memory
 PROBE_ROUNDS = 4_000_000
 
 
@@ -26,16 +24,22 @@ class Machine:
     threads: int
     instruction_set: str
     load: float  # 1-minute load average before the run
-    read_gb_s: float
-    float32_gmac_s: float
-    int8_gmac_s: float
+    float32_gmac_s: float = 0
+    int8_gmac_s: float = 0
+    read_gb_s: float = 0  # median of the passes of the run
+    min_read_gb_s: float = 0
+    max_read_gb_s: float = 0
 
-    def floor_ms(self, read_bytes: float, float32_products: float, int8_products: float) -> float:
-        """The roofline: the larger of the time to read the bytes and the time to multiply, in milliseconds."""
-        read = read_bytes / (self.read_gb_s * 1e9)
+    def with_passes(self, passes: Sequence[float]) -> "Machine":
+        """The machine after a run with passes of reads at so many GB/s."""
+        return replace(self, read_gb_s=statistics.median(passes), min_read_gb_s=min(passes), max_read_gb_s=max(passes))
+
+    def floor_ms(self, cost: Cost, read_gb_s: float) -> float:
+        """The roofline: the larger of the time to read at that rate and the time to multiply, in milliseconds."""
+        read = cost.bytes / (read_gb_s * 1e9)
         if not self.float32_gmac_s:
             return 1e3 * read
-        multiply = float32_products / (self.float32_gmac_s * 1e9) + int8_products / (self.int8_gmac_s * 1e9)
+        multiply = cost.float32_products / (self.float32_gmac_s * 1e9) + cost.int8_products / (self.int8_gmac_s * 1e9)
         return 1e3 * max(read, multiply)
 
 
@@ -62,20 +66,11 @@ def _processor() -> str:
 
 
 def measure_machine(threads: int, repetitions: int = 5) -> Machine:
-    """Measures bandwidth and multiply rates; takes about a second. The best of the repetitions counts."""
+    """Measures the multiply rates; takes about a second. The best of the repetitions counts."""
     library = ctypes.CDLL(str(library_path("cpu")))
-    library.trigraph_probe_read.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.trigraph_probe_read.restype = ctypes.c_uint64
     library.trigraph_probe_products.argtypes = [ctypes.c_int, ctypes.c_int64]
     library.trigraph_probe_products.restype = ctypes.c_int64
     load = os.getloadavg()[0]
-    words = np.ones(PROBE_BYTES // 8, np.uint64)
-    share = len(words) // threads
-
-    def read(index: int) -> None:
-        library.trigraph_probe_read(words.ctypes.data + 8 * share * index, share)
-
-    read_seconds = min(_seconds(read, threads) for _ in range(repetitions))
 
     def products_per_second(int8: bool) -> float:
         products = [0] * threads
@@ -92,21 +87,11 @@ def measure_machine(threads: int, repetitions: int = 5) -> Machine:
         threads=threads,
         instruction_set=instruction_set(),
         load=load,
-        read_gb_s=8 * share * threads / read_seconds / 1e9,
         float32_gmac_s=products_per_second(False) / 1e9,
         int8_gmac_s=products_per_second(True) / 1e9,
     )
 
 
-def measure_gpu(library: CudaLibrary) -> Machine:
+def gpu_machine() -> Machine:
     """A GPU: the bandwidth of copies on it is its roofline."""
-    return Machine(
-        processor="GPU",
-        cores=os.cpu_count() or 1,
-        threads=1,
-        instruction_set="CUDA",
-        load=os.getloadavg()[0],
-        read_gb_s=library.copy_rate() / 1e9,
-        float32_gmac_s=0,
-        int8_gmac_s=0,
-    )
+    return Machine("GPU", os.cpu_count() or 1, threads=1, instruction_set="CUDA", load=os.getloadavg()[0])

@@ -30,7 +30,7 @@ class Result:
     tokens_per_s: float  # of all sequences, at the median
     bytes: float | None = None  # that the step must move
     floor_ms: float | None = None  # the roofline: the larger of bytes over bandwidth and products over multiply rate
-    roofline: float | None = None  # fraction of it reached: floor over median
+    roofline: float | None = None  # fraction of it reached: floor over time. Both are medians over the turns
     note: str = ""
 
 
@@ -67,8 +67,8 @@ class Report:
         lines = [f"{r.name} {r.k}: {r.note}" for r in self.results if r.note]
         lines.append(
             f"{machine.processor}, {machine.instruction_set}, {machine.threads} threads, load {machine.load:.2f}; "
-            f"reads {machine.read_gb_s:.1f} GB/s, multiplies {machine.float32_gmac_s:.0f} (float32) "
-            f"and {machine.int8_gmac_s:.0f} (int8) G/s"
+            f"reads {machine.read_gb_s:.1f} ({machine.min_read_gb_s:.1f} to {machine.max_read_gb_s:.1f}) GB/s, "
+            f"multiplies {machine.float32_gmac_s:.0f} (float32) and {machine.int8_gmac_s:.0f} (int8) G/s"
         )
         table.caption = "\n".join(lines)
         return table

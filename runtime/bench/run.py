@@ -6,18 +6,20 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
 
 from trigraph.exporter.manifest import Manifest
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.contender import Contender, Trigraph
 from trigraph.runtime.bench.cost import Cost, GraphCost, Step
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.llama_cpp import LlamaCpp
-from trigraph.runtime.bench.machine import Machine, measure_gpu, measure_machine
+from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
 from trigraph.runtime.cuda import CudaDevice
@@ -29,6 +31,8 @@ from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter,
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
 _REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
+
+_Call = Callable[[Contender], object]
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,14 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
     device = open_device(options.device)
-    machine = measure_gpu(device.functions) if isinstance(device, CudaDevice) else measure_machine(options.threads)
+    if isinstance(device, CudaDevice):
+        rate = device.functions.copy_rate() / 1e9  # once: nothing else runs there
+        machine, bandwidth = gpu_machine(), Bandwidth(lambda: rate)
+    else:
+        machine, bandwidth = measure_machine(options.threads), memory_bandwidth(options.threads)
     steps = sum(k + 1 for k in options.depths) + manifest.max_pending
     context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
-    context = max(context, *(length + options.repetitions + 1 for length in (0, *options.contexts)))
+    context = max(context, *(length + 2 * (options.repetitions + 1) for length in (0, *options.contexts)))
     if context > manifest.max_context:
         raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
     sequences = 1 + max((1, *options.sequences))
@@ -85,7 +93,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
         weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
         file = weights / manifest.weight_files[0].location
         contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
-    timer = _Timer(folder, manifest, machine, options)
+    timer = _Timer(folder, manifest, machine, bandwidth, options)
     results = [*timer.prefills(contenders), *timer.steps(contenders)]
     results += [
         *timer.sweep(engine, options.contexts, (1,)),
@@ -93,12 +101,15 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     ]
     if options.tokens:
         results += timer.generations(engine)
-    return Report(machine, manifest.config.name, results)
+    return Report(machine.with_passes(bandwidth.passes), manifest.config.name, results)
 
 
 class _Timer:
-    def __init__(self, folder: Path, manifest: Manifest, machine: Machine, options: BenchOptions) -> None:
-        self._folder, self._manifest, self._machine, self._options = folder, manifest, machine, options
+    def __init__(
+        self, folder: Path, manifest: Manifest, machine: Machine, bandwidth: Bandwidth, options: BenchOptions
+    ) -> None:
+        self._folder, self._manifest, self._options = folder, manifest, options
+        self._machine, self._bandwidth = machine, bandwidth
         self._random = np.random.default_rng(0)
         self._experts = ExpertCounter(folder, manifest, options.threads)
         self._prompt = self._draw(options.prompt)
@@ -118,29 +129,27 @@ class _Timer:
 
     def steps(self, contenders: Sequence[Contender]) -> Iterator[Result]:
         """Verifies of each depth, and draft steps, after the prompt."""
-        verifies: dict[tuple[str, int], list[float]] = {}
-        drafts: dict[str, list[float]] = {}
+        timings: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+        drafting = [contender for contender in contenders if contender.has_mtp]
         rest = _REST if len(contenders) > 1 else 0
-        for turn in range(self._options.repetitions + 1):
+
+        def take_turns(name: str, k: int, engines: Sequence[Contender], wake: _Call, call: _Call) -> None:
+            time.sleep(rest)
+            read = self._bandwidth.measure()
+            for engine in engines:
+                time.sleep(rest)
+                wake(engine)  # its threads
+                timings.setdefault((engine.name, name, k), []).append((_seconds(partial(call, engine)), read))
+
+        for _ in range(self._options.repetitions + 1):
             for k in self._options.depths:
                 tokens = self._draw(k)
-                for contender in contenders:
-                    time.sleep(rest)
-                    contender.verify(tokens[:1])  # wakes its threads
-                    seconds = _seconds(lambda c=contender, t=tokens: c.verify(t))  # type: ignore[misc]
-                    if turn:
-                        verifies.setdefault((contender.name, k), []).append(seconds)
-            for contender in contenders:
-                if contender.has_mtp:
-                    time.sleep(rest)
-                    contender.draft(1)  # makes up for the entries of the verifies before, and wakes its threads
-                    seconds = _seconds(lambda c=contender: c.draft(1))  # type: ignore[misc]
-                    if turn:
-                        drafts.setdefault(contender.name, []).append(seconds)
-        for (name, k), seconds_ in verifies.items():
-            yield self._result(name, "decode" if k == 1 else "verify", k, len(self._prompt), seconds_)
-        for name, seconds_ in drafts.items():
-            yield self._result(name, "draft", 1, len(self._prompt), seconds_)
+                one, whole = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
+                take_turns("decode" if k == 1 else "verify", k, contenders, one, whole)
+            draft = methodcaller("draft", 1)  # the first one makes up for the entries of the verifies before
+            take_turns("draft", 1, drafting, draft, draft)
+        for (engine, name, k), taken in timings.items():
+            yield self._result(engine, name, k, len(self._prompt), *zip(*taken[1:], strict=True))
 
     def sweep(self, engine: Engine, contexts: Sequence[int], sequences: Sequence[int]) -> Iterator[Result]:
         """Decode steps of our engine after texts of each length, for each number of texts."""
@@ -150,13 +159,16 @@ class _Timer:
                 texts = [steps.new_sequence() for _ in range(count)]
                 for text in texts:
                     steps.prefill([text], [self._draw(context)])
-                times = []
+                timings = []
                 for _ in range(self._options.repetitions + 1):
-                    tokens = [self._draw(1) for _ in texts]
-                    times.append(_seconds(lambda texts=texts, tokens=tokens: steps.verify(texts, tokens)))  # type: ignore[misc]
-                    for text in texts:
-                        steps.accept(text, 1)
-                yield self._result("trigraph", "decode", 1, context, times[1:], sequences=count)
+                    read = self._bandwidth.measure()
+                    for _ in range(2):  # the first step wakes the threads
+                        tokens = [self._draw(1) for _ in texts]
+                        seconds = _seconds(lambda texts=texts, tokens=tokens: steps.verify(texts, tokens))  # type: ignore[misc]
+                        for text in texts:
+                            steps.accept(text, 1)
+                    timings.append((seconds, read))
+                yield self._result("trigraph", "decode", 1, context, *zip(*timings[1:], strict=True), sequences=count)
                 for text in texts:
                     steps.release(text)
 
@@ -180,9 +192,9 @@ class _Timer:
             speculative.append(seconds)
             note = f"{accepted}, speculation {governor.report()}"
         tokens, context = self._options.tokens, len(self._prompt)
-        yield self._result("trigraph", "generate", tokens, context, plain, "plain")
+        yield self._result("trigraph", "generate", tokens, context, plain, note="plain")
         if speculative:
-            yield self._result("trigraph", "generate", tokens, context, speculative, note)
+            yield self._result("trigraph", "generate", tokens, context, speculative, note=note)
 
     def _generate(self, engine: Engine, drafter: Drafter, depth: Depth) -> tuple[float, list[int], str]:
         """Seconds without the prompt, the tokens, and what was accepted."""
@@ -204,9 +216,7 @@ class _Timer:
         return [int(token) for token in self._random.integers(0, vocab, count)]
 
     @cache  # noqa: B019 - one timer lives as long as a run
-    def _cost(self, name: str, k: int, context: int, sequences: int) -> Cost | None:
-        if name not in ("decode", "verify", "draft"):
-            return None
+    def _cost(self, name: str, k: int, context: int, sequences: int) -> Cost:
         graph = GraphCost(self._folder / ("draft.onnx" if name == "draft" else "verify.onnx"))
         if name == "draft":  # one token chooses as many experts as the router gives it
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
@@ -215,13 +225,22 @@ class _Timer:
         return graph.of(Step(k * sequences, sequences, context, experts))
 
     def _result(
-        self, engine: str, name: str, k: int, context: int, seconds: Sequence[float], note: str = "", sequences: int = 1
+        self,
+        engine: str,
+        name: str,
+        k: int,
+        context: int,
+        seconds: Sequence[float],
+        reads: Sequence[float] = (),
+        *,
+        sequences: int = 1,
+        note: str = "",
     ) -> Result:
+        """`reads`: GB/s in the turn of each of the `seconds`, for steps that have a roofline."""
         median = statistics.median(seconds)
-        cost = self._cost(name, k, context, sequences)
-        floor = None
-        if cost is not None:
-            floor = self._machine.floor_ms(cost.bytes, cost.float32_products, cost.int8_products)
+        cost = self._cost(name, k, context, sequences) if reads else None
+        floors = [] if cost is None else [self._machine.floor_ms(cost, read) for read in reads]
+        fractions = [floor / (1e3 * taken) for floor, taken in zip(floors, seconds, strict=False)]
         return Result(
             engine=engine,
             name=name,
@@ -234,8 +253,8 @@ class _Timer:
             max_ms=1e3 * max(seconds),
             tokens_per_s=k * sequences / median,
             bytes=None if cost is None else cost.bytes,
-            floor_ms=floor,
-            roofline=None if floor is None else floor / (1e3 * median),
+            floor_ms=statistics.median(floors) if floors else None,
+            roofline=statistics.median(fractions) if fractions else None,
             note=note,
         )
 
