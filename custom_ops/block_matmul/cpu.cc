@@ -51,7 +51,7 @@ struct BlockMatMul {
   }
 
  private:
-  static constexpr int64_t kTileBytes = 32 * 1024;
+  static constexpr int64_t kTileBytes = 64 * 1024;
   static constexpr int64_t kPrepareAlone = 8192;  // elements; fewer cost less than waking a thread
   static constexpr int64_t kGroup = 64;
   const RowKernel& kernel;

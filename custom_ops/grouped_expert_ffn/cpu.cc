@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kTokensAtOnce = 1024;      // a longer step runs in parts, so that scratch memory stays bounded
 constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait for their sum
-constexpr int64_t kTileBytes = 64 << 10;     // of weights in a task: a fraction of the L2 cache
+constexpr int64_t kTileBytes = 160 << 10;    // of weights in a task: a fraction of the L2 cache
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: a crowded expert is shared by the threads
 constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
 constexpr int64_t kMaxTileRows = 256;
