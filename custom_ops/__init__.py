@@ -5,6 +5,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from trigraph.models.errors import TrigraphError
 
@@ -55,6 +56,14 @@ def host_operator(name: str) -> int:
     if not address:
         raise TrigraphError(f"the operator library has no {name}; reinstall trigraph")
     return int(address)
+
+
+def library_function(name: str) -> Any:
+    """A C function of the CPU library; None where there is no library, or one of an earlier patch version."""
+    try:
+        return getattr(_library(), name, None)
+    except TrigraphError:
+        return None
 
 
 def explain_bus_errors() -> None:

@@ -7,24 +7,25 @@ verified.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import takewhile
-from typing import Any, Protocol
+from itertools import accumulate, takewhile
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.constraint import Guide
+from trigraph.runtime.top_logits import top_logits
 
-Floats = NDArray[np.floating[Any]]
-Ids = NDArray[np.int64]
+Numbers: TypeAlias = list[float] | NDArray[np.float64]
 
-# Vocabulary entries per column when the best logits are searched for: few columns to partition, few survivors.
-_COLUMN = 64
 _BLOCK = 64  # positions whose random numbers are drawn at once
 
 
@@ -112,8 +113,9 @@ class Sampler:
 
     def foresee(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
-        forced = [] if self._guide is None else self._guide.forced[:limit]
-        return list(takewhile(lambda token: not self._bans(token), forced))
+        if self._guide is None:
+            return []
+        return list(takewhile(lambda token: not self._bans(token), self._guide.forced[:limit]))
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
         options, guide = self.options, self._guide
@@ -129,12 +131,12 @@ class Sampler:
         ids = self._candidates(logits, guide)
         return int(ids[choose(logits[ids], options, position)])
 
-    def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> Ids:
+    def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> NDArray[np.int64]:
         """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""
         wanted = 1 if self.options.temperature == 0 else self.options.top_k
         if wanted:
-            likely = top_ids(logits, 4 * wanted)
-            allowed = [token for token in likely.tolist() if guide.allows(token)]
+            likely, _ = top_logits(logits, 4 * wanted)
+            allowed = [token for token in likely if guide.allows(token)]
             if len(allowed) >= wanted:
                 return np.sort(allowed[:wanted])
         return guide.allowed()
@@ -189,42 +191,60 @@ def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int
         _check_finite(float(logits[best]))
         return best
     ids, probabilities = distribution(logits, options)
-    cumulative = probabilities.cumsum()
-    index = np.searchsorted(cumulative, uniform(options.seed, position) * cumulative[-1], side="right")
+    cumulative = _cumulative(probabilities)
+    drawn = bisect_right(cumulative, uniform(options.seed, position) * cumulative[-1])
     # The product may round up to the total: the last token that can be drawn, not a banned one behind it.
-    return int(ids[min(index, np.searchsorted(cumulative, cumulative[-1]))])
+    return ids[min(drawn, bisect_left(cumulative, cumulative[-1]))]
 
 
-def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[Ids, NDArray[np.float64]]:
+def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[SequenceOf[int], Numbers]:
     """The tokens that survive the filters, most likely first, and their probabilities (not renormalised).
 
     Without any filter the tokens stay in the order of their ids. Raises TrigraphError when no logit is a finite number.
     """
+    probabilities: Numbers
     if options.top_k:
-        ids = top_ids(logits, options.top_k)
-        probabilities = _probabilities(logits[ids], options.temperature)
+        ids, values = top_logits(logits, options.top_k)
+        probabilities = _few_probabilities(values, options.temperature)
     else:
-        ids, probabilities = _likely(logits, _probabilities(logits, options.temperature), options)
+        every = _probabilities(logits, options.temperature)
+        if options.top_p == 1 and options.min_p == 0:
+            return range(len(logits)), every
+        ids, probabilities = _likely(logits, every, options)
     if options.top_p < 1:
-        kept = int(np.searchsorted(probabilities.cumsum(), options.top_p)) + 1
+        kept = bisect_left(_cumulative(probabilities), options.top_p) + 1
         ids, probabilities = ids[:kept], probabilities[:kept]
     if options.min_p > 0:
-        likely = probabilities >= options.min_p * probabilities.max()
-        ids, probabilities = ids[likely], probabilities[likely]
+        least = options.min_p * probabilities[0]
+        kept = sum(probability >= least for probability in probabilities)
+        ids, probabilities = ids[:kept], probabilities[:kept]
     return ids, probabilities
+
+
+def _few_probabilities(logits: list[float], temperature: float) -> list[float]:
+    # In plain Python: for a few numbers each call into NumPy costs more than they do.
+    largest = logits[0] if logits else math.nan
+    _check_finite(largest)
+    weights = [math.exp((logit - largest) / temperature) for logit in logits]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
 
 
 def _probabilities(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
     # No survivor: comparisons with NaN are false.
-    largest = float(logits.max()) if len(logits) else np.nan
+    largest = float(logits.max()) if len(logits) else math.nan
     _check_finite(largest)
     weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - largest) / temperature)
     weights /= weights.sum()
     return weights
 
 
+def _cumulative(probabilities: Numbers) -> Numbers:
+    return probabilities.cumsum() if isinstance(probabilities, np.ndarray) else list(accumulate(probabilities))
+
+
 def _check_finite(largest: float) -> None:
-    if not np.isfinite(largest):
+    if not math.isfinite(largest):
         raise TrigraphError(
             "the logits of all tokens that may follow are not finite numbers; "
             "are the model's weights damaged, or these tokens banned by logit_bias?"
@@ -233,41 +253,16 @@ def _check_finite(largest: float) -> None:
 
 def _likely(
     logits: NDArray[np.float32], probabilities: NDArray[np.float64], options: Sampling
-) -> tuple[Ids, NDArray[np.float64]]:
-    """Enough of the most likely tokens that top-p and min-p cannot ask for more; all of them when both are off."""
-    if options.top_p == 1 and options.min_p == 0:
-        return np.arange(len(logits)), probabilities
+) -> tuple[list[int], list[float]]:
+    """Enough of the most likely tokens that top-p and min-p cannot ask for more."""
     size = 256
     while True:
-        ids = top_ids(logits, size)
+        ids, _ = top_logits(logits, size)
         chosen = probabilities[ids]
         enough = chosen.sum() >= options.top_p or chosen[-1] < options.min_p * chosen[0]
         if len(ids) == len(logits) or enough:
-            return ids, chosen
+            return ids, chosen.tolist()
         size *= 16
-
-
-def top_ids(logits: NDArray[np.float32], k: int) -> Ids:
-    """Ids of the `k` largest logits, largest first, ties to the lowest id.
-
-    The k-th largest of the columns' maxima is a bound that at least k logits reach: hardly more, and in few columns.
-    """
-    size = len(logits)
-    columns = size // _COLUMN
-    if k >= size:
-        ids = np.arange(size)
-    elif k >= columns:
-        ids = np.flatnonzero(logits >= np.partition(logits, size - k)[size - k])
-    else:
-        grid = logits[: _COLUMN * columns].reshape(_COLUMN, columns)
-        maxima = grid.max(axis=0)
-        bound = np.partition(maxima, columns - k)[columns - k]
-        reaching = np.flatnonzero(maxima >= bound)
-        rows, found = np.nonzero(grid[:, reaching] >= bound)
-        rest = _COLUMN * columns + np.flatnonzero(logits[_COLUMN * columns :] >= bound)
-        ids = np.concatenate((rows * columns + reaching[found], rest))  # ascending
-    order = np.argsort(-logits[ids], kind="stable")[:k]
-    return ids[order]
 
 
 def uniform(seed: int, position: int) -> float:

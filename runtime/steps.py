@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from trigraph.runtime.state import Sequence, State
 Tokens = SequenceOf[int]
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """Rows of a step, as views that the next step of the same graph overwrites.
 
     After a verify, a row for each token, sequence after sequence; after a prefill, one for each sequence's last token.
@@ -34,8 +33,7 @@ class StepResult:
         return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
 
 
-@dataclass(frozen=True)
-class DraftResult:
+class DraftResult(NamedTuple):
     """What the MTP head predicts for each sequence, as views that the next draft overwrites."""
 
     tokens: NDArray[np.int64]  # [sequences]
@@ -96,8 +94,8 @@ class Steps:
                 result = rows
                 continue
             if result is None:
-                result = StepResult(*(np.empty((len(sequences), *a.shape[1:]), a.dtype) for a in _arrays(rows)))
-            result.logits[members], result.tokens[members], result.hidden[members] = _arrays(rows)
+                result = StepResult(*(np.empty((len(sequences), *a.shape[1:]), a.dtype) for a in rows))
+            result.logits[members], result.tokens[members], result.hidden[members] = rows
         if result is None:
             raise TrigraphError("a prefill needs at least one sequence")
         return result
@@ -222,7 +220,8 @@ class Steps:
             self.state.abandon(sequences, slots)
             raise
         self.state.move(sequences, slots)
-        return StepResult(*(binding.outputs[name] for name in ("logits", "tokens", "hidden")))
+        outputs = binding.outputs
+        return StepResult(outputs["logits"], outputs["tokens"], outputs["hidden"])
 
     def _run_draft(
         self,
@@ -245,7 +244,8 @@ class Steps:
             inputs["prev_hidden"][row : row + len(new)] = hidden
             row += len(new)
         binding.run()
-        return DraftResult(*(binding.outputs[name] for name in ("tokens", "probability", "hidden")))
+        outputs = binding.outputs
+        return DraftResult(outputs["tokens"], outputs["probability"], outputs["hidden"])
 
     def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
         if sequence.damaged:
@@ -269,7 +269,3 @@ def _fill_tokens(inputs: Mapping[str, Array], tokens: SequenceOf[Tokens]) -> Non
         ids[row : row + len(new)] = new
         row += len(new)
         cu_seqlens[i + 1] = row
-
-
-def _arrays(result: StepResult) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-    return result.logits, result.tokens, result.hidden

@@ -174,8 +174,7 @@ def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, mode
     steps.verify([used], [new])
     steps.accept(used, 4)
     fresh = started(engine, prompt + new[:4])
-    first = [array.copy() for array in vars(steps.draft([used], [5])).values()]
-    second = vars(steps.draft([fresh], [5])).values()
+    first, second = ([rows.tolist() for rows in steps.draft([text], [5])] for text in (used, fresh))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 

@@ -7,7 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.sampling import Sampler, Sampling, choose, distribution, top_ids, uniform
+from trigraph.runtime import top_logits as top_logits_module
+from trigraph.runtime.sampling import Sampler, Sampling, choose, distribution, uniform
+from trigraph.runtime.top_logits import top_logits
 
 VOCAB = 5000
 
@@ -62,7 +64,7 @@ def test_distribution_is_that_of_the_formulas(options: Sampling) -> None:
         ids, probabilities = distribution(row(seed), options)
         expected_ids, expected = direct(row(seed), options)
         np.testing.assert_array_equal(ids, expected_ids)
-        np.testing.assert_allclose(probabilities / probabilities.sum(), expected, rtol=1e-9)
+        np.testing.assert_allclose(np.array(probabilities) / np.sum(probabilities), expected, rtol=1e-9)
 
 
 def test_without_filters_all_tokens_can_be_drawn() -> None:
@@ -72,13 +74,50 @@ def test_without_filters_all_tokens_can_be_drawn() -> None:
     np.testing.assert_allclose(probabilities, expected / expected.sum(), rtol=1e-9)
 
 
+@pytest.fixture(params=["library", "NumPy"])
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two ways to the largest logits."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(top_logits_module, "_function", lambda: None)
+    else:
+        request.getfixturevalue("operator_library")
+        if top_logits_module._function() is None:
+            pytest.skip("the operator library is another one than the CPU's")
+
+
+@pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("vocab", [1, 63, 64, 1000, 4097])
 @pytest.mark.parametrize("levels", [3, 10**6])
-def test_top_ids_breaks_ties_by_id(vocab: int, levels: int) -> None:
+def test_top_logits_break_ties_by_id(vocab: int, levels: int) -> None:
     logits = np.random.default_rng(1).integers(0, levels, vocab).astype(np.float32)
+    logits[::5] = -np.inf
     order = np.argsort(-logits, kind="stable")
     for k in (1, 2, 15, 16, 64, vocab, vocab + 5):
-        np.testing.assert_array_equal(top_ids(logits, k), order[:k])
+        ids, values = top_logits(logits, k)
+        assert ids == order[:k].tolist()
+        assert values == logits[order[:k]].tolist()
+
+
+@pytest.mark.usefixtures("search")
+def test_top_logits_of_any_array() -> None:
+    logits = row()
+    expected = top_logits(logits, 10)
+    assert top_logits(np.stack([logits, logits], axis=1)[:, 1], 10) == expected
+    logits.setflags(write=False)
+    assert top_logits(logits, 10) == expected
+    assert top_logits(logits[:0], 10) == ([], [])
+
+
+@pytest.mark.usefixtures("search")
+@pytest.mark.parametrize("place", [0, 100, VOCAB - 1])
+def test_a_logit_that_is_no_number_is_refused(place: int) -> None:
+    logits = row()
+    logits[place] = np.nan
+    ids, values = top_logits(logits, 10)
+    assert ids == [place]
+    assert np.isnan(values).all()
+    with pytest.raises(TrigraphError, match="not finite"):
+        choose(logits, Sampling(), 0)
 
 
 def test_draws_follow_the_distribution() -> None:
