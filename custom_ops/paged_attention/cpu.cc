@@ -20,14 +20,22 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int64_t kTargetRows = 64;   // rows of a prefill tile; its queries and sums stay in L2
-constexpr int64_t kDirectRows = 8;    // more rows than this widen an entry once, for all of them
 constexpr int64_t kVerifyTokens = 8;  // a tile holds a whole verify
 constexpr int64_t kAngleRows = 16;
 constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that wait to be merged
 
-void widen(const float* x, int64_t count, float* out) { std::memcpy(out, x, count * sizeof(float)); }
-void widen(const uint16_t* x, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i += VL) store(out + i, load_f16(x + i));
+// Whether to widen an entry once for all rows: elsewhere the conversion is part of the load that each use makes anyway.
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+template <class T>
+constexpr bool kWiden = false;
+#else
+template <class T>
+constexpr bool kWiden = std::is_same_v<T, uint16_t>;
+#endif
+
+template <class T>
+void widen(const T* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += VL) store(out + i, load_entry(x + i));
 }
 
 struct Tile : Run {
@@ -66,40 +74,33 @@ struct Step {
   }
   int64_t softmax_size() const { return Softmax::size(rows, width()); }
 
-  // Where the entries of positions [first, first + count) lie, for the tile's kv head.
-  void locate(const Tile& tile, int64_t first, int64_t count, int64_t* offsets) const {
+  // Where the tile's kv head has its keys, or values, of positions [first, first + count).
+  void locate(const Tile& tile, const T* base, int64_t first, int64_t count, const T** entries) const {
     for (int64_t p = 0; p < count;) {
-      const int64_t entry = sequences.entry(tile.sequence, first + p);
+      const T* entry = base + sequences.entry(tile.sequence, first + p) * cache.entry() + tile.head * width();
       const int64_t end = std::min(count, p + sequences.page_size() - (first + p) % sequences.page_size());
-      for (int64_t i = entry; p < end; ++p, ++i) offsets[p] = i * cache.entry() + tile.head * width();
+      for (; p < end; ++p, entry += cache.entry()) entries[p] = entry;
     }
   }
 
-  // Calls body(m, n, p, count, entries) for the positions [0, count) of a split in groups and, in each, for the tile's
-  // rows n at a time.
+  // Calls body(m, n, p, count, entries) for positions [0, count) in groups and, in each, for the tile's rows n at a
+  // time, which share the work of asking memory for what comes later.
   template <class Body>
-  void for_groups(const T* base, const int64_t* offsets, int64_t positions, int64_t tile_rows, float* wide,
-                  Body&& body) const {
-    int64_t wide_offsets[kGroup];
-    for (int64_t i = 0; i < kGroup; ++i) wide_offsets[i] = i * width();
+  void for_groups(const T* const* entries, int64_t positions, int64_t tile_rows, float* wide, Body&& body) const {
+    const float* wide_entries[kGroup];
+    for (int64_t i = 0; i < kGroup; ++i) wide_entries[i] = wide + i * width();
+    const int64_t blocks = (tile_rows + kTileRows - 1) / kTileRows, share = (kGroup + blocks - 1) / blocks;
     for (int64_t p = 0; p < positions; p += kGroup) {
       const int64_t count = std::min(kGroup, positions - p);
-      const auto each_rows = [&](auto&& call) {
-        for (int64_t m = 0; m < tile_rows; m += kTileRows)
-          with_rows(std::min(kTileRows, tile_rows - m), [&](auto n) { call(m, n); });
-      };
-      if (tile_rows <= kDirectRows) {
-        each_rows([&](int64_t m, auto n) { body(m, n, p, count, Entries<T>{base, offsets + p, m == 0}); });
-        continue;
-      }
-      for (int64_t i = 0; i < count; ++i) widen(base + offsets[p + i], width(), wide + i * width());
-      const int64_t step = (kGroup * kTileRows + tile_rows - 1) / tile_rows;
-      int64_t next = p + kGroup;
-      each_rows([&](int64_t m, auto n) {
-        for (int64_t end = std::min(next + step, p + 2 * kGroup); next < end; ++next)
-          prefetch(base + offsets[std::min(next, positions - 1)], width() * sizeof(T));
-        body(m, n, p, count, Entries<float>{wide, wide_offsets, false});
-      });
+      if (kWiden<T>)
+        for (int64_t i = 0; i < count; ++i) widen(entries[p + i], width(), wide + i * width());
+      for (int64_t m = 0, ask = 0; m < tile_rows; m += kTileRows, ask += share)
+        with_rows(std::min(kTileRows, tile_rows - m), [&](auto n) {
+          if constexpr (kWiden<T>)
+            body(m, n, p, count, Entries<float, T>{wide_entries, entries + p, ask, ask + share});
+          else
+            body(m, n, p, count, Entries<T, T>{entries + p, entries + p, ask, ask + share});
+        });
     }
   }
 
@@ -119,14 +120,17 @@ struct Step {
     const auto seen = [&](int64_t m) {  // positions of the split that row m attends to
       return std::clamp<int64_t>(tile.position + m / group + 1 - first, 0, kSplit);
     };
-    int64_t offsets[kSplit + kAhead];
-    const int64_t positions = seen(tile_rows - 1);
-    locate(tile, first, positions, offsets);
-    std::fill(offsets + positions, offsets + positions + kAhead, offsets[positions - 1]);
+    const int64_t positions = seen(tile_rows - 1), shared = seen(0);
+    const int64_t next = std::min(kAhead, tile.position + tile.count - first - positions);
+    const T* entries[2 * kSplit + kAhead];  // keys, values, and the first keys of the next split
+    locate(tile, keys, first, positions, entries);
+    locate(tile, values, first, positions, entries + positions);
+    locate(tile, keys, first + positions, next, entries + 2 * positions);
+    std::fill(entries + 2 * positions + next, entries + 2 * positions + kAhead, entries[2 * positions - 1]);
 
-    for_groups(keys, offsets, positions, tile_rows, wide,
-               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& entries) {
-                 dot<n>(q + m * width(), entries, count, width(), scores + m * kSplit + p);
+    for_groups(entries, positions, tile_rows, wide,
+               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& group_entries) {
+                 dot<n>(q + m * width(), group_entries, count, width(), scores + m * kSplit + p);
                });
     for (int64_t m = 0; m < tile_rows; ++m) {
       const Weights weights = seen(m) ? exponentiate(scores + m * kSplit, seen(m)) : Weights{0, 0};
@@ -134,14 +138,17 @@ struct Step {
       result.sum[m] = weights.sum;
     }
     std::fill(result.values, result.values + tile_rows * width(), 0.0f);
-    for_groups(values, offsets, positions, tile_rows, wide,
-               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& entries) {
+    for_groups(entries + positions, positions, tile_rows, wide,
+               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& group_entries) {
+                 const auto add = [&](auto rows, int64_t row, int64_t from, int64_t to) {
+                   weighted_sum<rows>(scores + row * kSplit + p, group_entries, from, to, width(),
+                                      result.values + row * width());
+                 };
+                 if (p + count <= shared) return add(n, m, 0, count);
                  const auto inside = [&](int64_t row) { return std::clamp<int64_t>(seen(row) - p, 0, count); };
-                 const int64_t shared = inside(m);
-                 weighted_sum<n>(scores + m * kSplit + p, entries, 0, shared, width(), result.values + m * width());
+                 add(n, m, 0, inside(m));
                  for (int64_t i = m + 1; i < m + n; ++i)  // rows of later tokens see a few positions more
-                   weighted_sum<1>(scores + i * kSplit + p, entries, shared, inside(i) - shared, width(),
-                                   result.values + i * width());
+                   add(std::integral_constant<int, 1>{}, i, inside(m), inside(i));
                });
   }
 
@@ -203,9 +210,9 @@ struct Step {
     for (int64_t first = 0; first < most_splits; first += wave) {
       const auto end = [&](const Tile& tile) { return std::min(tile.splits(), first + wave); };
       context.parallel_for(count * wave, [&](int64_t i) {
-        const int64_t t = i / wave, split = first + i % wave;
+        const int64_t t = i % count, split = first + i / count;
         if (split < end(tiles[t]))
-          walk(tiles[t], queries + t * q_size, split, partial(t, split == 0 ? wave : i % wave));
+          walk(tiles[t], queries + t * q_size, split, partial(t, split == 0 ? wave : split - first));
       });
       context.parallel_for(count, [&](int64_t i) {
         const Tile& tile = tiles[i];

@@ -24,85 +24,94 @@ constexpr int64_t kSplit = 256;  // positions that share one softmax; a score ro
 inline vf load_entry(const float* p) { return load(p); }
 inline vf load_entry(const uint16_t* p) { return load_f16(p); }
 
-TRIGRAPH_INLINE void prefetch(const void* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) prefetch(static_cast<const char*>(from) + i);
-}
-
-// The entry of position p is at base + offsets[p].
-template <class T>
+// Entries of consecutive positions: their values, as T or widened, and where they lie in memory.
+template <class Value, class T>
 struct Entries {
-  const T* base;
-  const int64_t* offsets;
-  bool ahead;  // ask for what lies kAhead positions further on, a little with every use: a burst would stall
+  const Value* const* list;
+  const T* const* memory;
+  int64_t first, last;
 
-  const T* operator[](int64_t p) const { return base + offsets[p]; }
-  TRIGRAPH_INLINE void ask(int64_t p, int64_t first, int64_t count) const {
-    if (ahead) prefetch(base + offsets[p + kAhead] + first, count * sizeof(T));
-  }
+  // What to ask memory for while position p is in use, a little with every use since a burst would stall: those of
+  // [first, last) ask for what comes kAhead further on, the others for what is there.
+  const T* ahead(int64_t p) const { return memory[p + (first <= p && p < last ? kAhead : 0)]; }
 };
 
-template <int ROWS, int POSITIONS, class T>
-inline void dot_tile(const float* q, const Entries<T>& entries, int64_t position, int64_t width, float* scores) {
+template <int ROWS, int POSITIONS, class Value, class T>
+inline void dot_tile(const float* q, const Entries<Value, T>& entries, int64_t position, int64_t width, float* scores) {
   constexpr int kSums = ROWS * POSITIONS, kQuads = kSums / 4 * 4;
   vf sum[kSums];
-  const T* entry[POSITIONS];
-  for (int p = 0; p < POSITIONS; ++p) {
-    entry[p] = entries[position + p];
-    entries.ask(position + p, 0, width);
-  }
+  const Value* entry[POSITIONS];
+  const T* ahead[POSITIONS];
+  for (int p = 0; p < POSITIONS; ++p) entry[p] = entries.list[position + p], ahead[p] = entries.ahead(position + p);
   TRIGRAPH_UNROLL
   for (int i = 0; i < kSums; ++i) sum[i] = zero();
   for (int64_t i = 0; i < width; i += VL) {
     vf x[POSITIONS];
+    TRIGRAPH_UNROLL
     for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry(entry[p] + i);
+    if (i * sizeof(T) % 64 == 0)
+      for (int p = 0; p < POSITIONS; ++p) prefetch(ahead[p] + i);
+    TRIGRAPH_UNROLL
     for (int m = 0; m < ROWS; ++m) {
       const vf y = load(q + m * width + i);
+      TRIGRAPH_UNROLL
       for (int p = 0; p < POSITIONS; ++p) sum[m * POSITIONS + p] = fmadd(y, x[p], sum[m * POSITIONS + p]);
     }
   }
   float lanes[kSums];
+  TRIGRAPH_UNROLL
   for (int i = 0; i < kQuads; i += 4) reduce_add4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3], lanes + i);
+  TRIGRAPH_UNROLL
   for (int i = kQuads; i < kSums; ++i) lanes[i] = reduce_add(sum[i]);
   for (int m = 0; m < ROWS; ++m) std::memcpy(scores + m * kSplit, lanes + m * POSITIONS, POSITIONS * sizeof(float));
 }
 
 // scores[m][p] = q[m] . entries[p] for ROWS rows (scores kSplit apart) and positions [0, count).
-template <int ROWS, class T>
-inline void dot(const float* q, const Entries<T>& entries, int64_t count, int64_t width, float* scores) {
+template <int ROWS, class Value, class T>
+inline void dot(const float* q, const Entries<Value, T>& entries, int64_t count, int64_t width, float* scores) {
   int64_t p = 0;
   for (; p + kTileColumns <= count; p += kTileColumns) dot_tile<ROWS, kTileColumns>(q, entries, p, width, scores + p);
   for (; p < count; ++p) dot_tile<ROWS, 1>(q, entries, p, width, scores + p);
 }
 
-template <int ROWS, int VECTORS, class T>
-inline void sum_tile(const float* weights, const Entries<T>& entries, int64_t first, int64_t count, int64_t width,
+template <int ROWS, int VECTORS, class Value, class T>
+inline void sum_tile(const float* weights, const Entries<Value, T>& entries, int64_t first, int64_t last, int64_t width,
                      int64_t column, float* out) {
   vf sum[ROWS * VECTORS];
+  TRIGRAPH_UNROLL
   for (int m = 0; m < ROWS; ++m)
-    for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = load(out + m * width + column + j * VL);
-  for (int64_t p = first; p < first + count; ++p) {
-    const T* entry = entries[p] + column;
-    entries.ask(p, column, VECTORS * VL);
+    TRIGRAPH_UNROLL
+  for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = load(out + m * width + column + j * VL);
+  for (int64_t p = first; p < last; ++p) {
+    const Value* entry = entries.list[p] + column;
+    const T* ahead = entries.ahead(p) + column;
     vf x[VECTORS];
+    TRIGRAPH_UNROLL
     for (int j = 0; j < VECTORS; ++j) x[j] = load_entry(entry + j * VL);
+    for (int64_t i = 0; i < VECTORS * VL; i += 64 / sizeof(T)) prefetch(ahead + i);
+    TRIGRAPH_UNROLL
     for (int m = 0; m < ROWS; ++m) {
       const vf y = splat(weights[m * kSplit + p]);
+      TRIGRAPH_UNROLL
       for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = fmadd(y, x[j], sum[m * VECTORS + j]);
     }
   }
+  TRIGRAPH_UNROLL
   for (int m = 0; m < ROWS; ++m)
-    for (int j = 0; j < VECTORS; ++j) store(out + m * width + column + j * VL, sum[m * VECTORS + j]);
+    TRIGRAPH_UNROLL
+  for (int j = 0; j < VECTORS; ++j) store(out + m * width + column + j * VL, sum[m * VECTORS + j]);
 }
 
-// out[m] += sum over positions [first, first + count) of weights[m][p] * entries[p].
-template <int ROWS, class T>
-inline void weighted_sum(const float* weights, const Entries<T>& entries, int64_t first, int64_t count, int64_t width,
-                         float* out) {
+// out[m] += sum over positions [first, last) of weights[m][p] * entries[p].
+template <int ROWS, class Value, class T>
+inline void weighted_sum(const float* weights, const Entries<Value, T>& entries, int64_t first, int64_t last,
+                         int64_t width, float* out) {
+  if (first >= last) return;
   int64_t i = 0;
   for (; i + kTileColumns * VL <= width; i += kTileColumns * VL)
-    sum_tile<ROWS, kTileColumns>(weights, entries, first, count, width, i, out);
-  for (; i + 2 * VL <= width; i += 2 * VL) sum_tile<ROWS, 2>(weights, entries, first, count, width, i, out);
-  if (i < width) sum_tile<ROWS, 1>(weights, entries, first, count, width, i, out);
+    sum_tile<ROWS, kTileColumns>(weights, entries, first, last, width, i, out);
+  for (; i + 2 * VL <= width; i += 2 * VL) sum_tile<ROWS, 2>(weights, entries, first, last, width, i, out);
+  if (i < width) sum_tile<ROWS, 1>(weights, entries, first, last, width, i, out);
 }
 
 // Calls body(std::integral_constant<int, n>{}) for n = rows, 1 to kTileRows.
