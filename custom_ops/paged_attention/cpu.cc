@@ -24,15 +24,6 @@ constexpr int64_t kVerifyTokens = 8;  // a tile holds a whole verify
 constexpr int64_t kAngleRows = 16;
 constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that wait to be merged
 
-// Whether to widen an entry once for all rows: elsewhere the conversion is part of the load that each use makes anyway.
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-template <class T>
-constexpr bool kWiden = false;
-#else
-template <class T>
-constexpr bool kWiden = std::is_same_v<T, uint16_t>;
-#endif
-
 template <class T>
 void widen(const T* x, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += VL) store(out + i, load_entry(x + i));
@@ -83,8 +74,8 @@ struct Step {
     }
   }
 
-  // Calls body(m, n, p, count, entries) for positions [0, count) in groups and, in each, for the tile's rows n at a
-  // time, which share the work of asking memory for what comes later.
+  // Calls body(m, n, p, count, entries) for positions [0, count) in groups and, in each, for the tile's rows in blocks
+  // of n, nearly equal, which share the work of asking memory for what comes later.
   template <class Body>
   void for_groups(const T* const* entries, int64_t positions, int64_t tile_rows, float* wide, Body&& body) const {
     const float* wide_entries[kGroup];
@@ -92,15 +83,20 @@ struct Step {
     const int64_t blocks = (tile_rows + kTileRows - 1) / kTileRows, share = (kGroup + blocks - 1) / blocks;
     for (int64_t p = 0; p < positions; p += kGroup) {
       const int64_t count = std::min(kGroup, positions - p);
-      if (kWiden<T>)
-        for (int64_t i = 0; i < count; ++i) widen(entries[p + i], width(), wide + i * width());
-      for (int64_t m = 0, ask = 0; m < tile_rows; m += kTileRows, ask += share)
-        with_rows(std::min(kTileRows, tile_rows - m), [&](auto n) {
-          if constexpr (kWiden<T>)
-            body(m, n, p, count, Entries<float, T>{wide_entries, entries + p, ask, ask + share});
+      for (int64_t i = 0; kWiden && i < count; ++i) {
+        prefetch(entries[p + i + kAhead], width());
+        widen(entries[p + i], width(), wide + i * width());
+      }
+      for (int64_t block = 0, m = 0; block < blocks; ++block) {
+        const int64_t block_rows = tile_rows / blocks + (block < tile_rows % blocks);
+        with_rows(block_rows, [&](auto n) {
+          if constexpr (kWiden)
+            body(m, n, p, count, Entries<float>{wide_entries, 0, 0});
           else
-            body(m, n, p, count, Entries<T, T>{entries + p, entries + p, ask, ask + share});
+            body(m, n, p, count, Entries<T>{entries + p, block * share, share});
         });
+        m += block_rows;
+      }
     }
   }
 

@@ -12,100 +12,118 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_neon)  // 32 vector registers, elsewhere 16
-constexpr int kTileColumns = 4;
+constexpr int kTileRows = 6, kTileColumns = 4;
+#define TRIGRAPH_TILE inline
 #else
-constexpr int kTileColumns = 3;
+constexpr int kTileRows = 4, kTileColumns = 3;
+#define TRIGRAPH_TILE TRIGRAPH_NOINLINE  // among callers' values a tile loses registers
 #endif
-constexpr int64_t kTileRows = 4;
+#if defined(TRIGRAPH_ISA_portable)  // GCC vectorises a loop over lanes, but not one unrolled around it
+#define TRIGRAPH_TILE_UNROLL
+#else
+#define TRIGRAPH_TILE_UNROLL TRIGRAPH_UNROLL
+#endif
 constexpr int64_t kGroup = 24;  // positions whose entries stay in L1 while all rows use them: 24 KiB of a 256-wide head
 constexpr int64_t kAhead = 32;  // positions between an entry in use and the one to ask memory for
 constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
 
+// Whether an entry is widened once for all rows. On x86-64 the conversion is part of the load that each use makes
+// anyway.
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+constexpr bool kWiden = false;
+#else
+constexpr bool kWiden = true;
+#endif
+
 inline vf load_entry(const float* p) { return load(p); }
 inline vf load_entry(const uint16_t* p) { return load_f16(p); }
 
-// Entries of consecutive positions: their values, as T or widened, and where they lie in memory.
-template <class Value, class T>
-struct Entries {
-  const Value* const* list;
-  const T* const* memory;
-  int64_t first, last;
+template <class T>
+TRIGRAPH_INLINE void prefetch(const T* from, int64_t count) {
+  for (int64_t i = 0; i < count; i += 64 / sizeof(T)) prefetch(from + i);
+}
 
-  // What to ask memory for while position p is in use, a little with every use since a burst would stall: those of
-  // [first, last) ask for what comes kAhead further on, the others for what is there.
-  const T* ahead(int64_t p) const { return memory[p + (first <= p && p < last ? kAhead : 0)]; }
+// The entries of consecutive positions. With a use of one of the positions from `first` on, `share` of them, memory is
+// asked for what comes kAhead further on: a little every time, since a burst would stall. The other uses ask for what
+// is at hand, which is cheaper than a branch.
+template <class T>
+struct Entries {
+  const T* const* list;
+  int64_t first, share;
+
+  const T* const* ahead(int64_t p) const {
+    return list + p + (static_cast<uint64_t>(p - first) < static_cast<uint64_t>(share) ? kAhead : 0);
+  }
 };
 
-template <int ROWS, int POSITIONS, class Value, class T>
-inline void dot_tile(const float* q, const Entries<Value, T>& entries, int64_t position, int64_t width, float* scores) {
+template <int ROWS, int POSITIONS, class T>
+TRIGRAPH_TILE void dot_tile(const float* q, const Entries<T>& entries, int64_t position, int64_t width, float* scores) {
   constexpr int kSums = ROWS * POSITIONS, kQuads = kSums / 4 * 4;
   vf sum[kSums];
-  const Value* entry[POSITIONS];
+  const T* entry[POSITIONS];
   const T* ahead[POSITIONS];
-  for (int p = 0; p < POSITIONS; ++p) entry[p] = entries.list[position + p], ahead[p] = entries.ahead(position + p);
-  TRIGRAPH_UNROLL
+  for (int p = 0; p < POSITIONS; ++p) entry[p] = entries.list[position + p], ahead[p] = entries.ahead(position)[p];
+  TRIGRAPH_TILE_UNROLL
   for (int i = 0; i < kSums; ++i) sum[i] = zero();
   for (int64_t i = 0; i < width; i += VL) {
     vf x[POSITIONS];
-    TRIGRAPH_UNROLL
+    TRIGRAPH_TILE_UNROLL
     for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry(entry[p] + i);
-    if (i * sizeof(T) % 64 == 0)
+    if (!kWiden && i * sizeof(T) % 64 == 0)
       for (int p = 0; p < POSITIONS; ++p) prefetch(ahead[p] + i);
-    TRIGRAPH_UNROLL
+    TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
       const vf y = load(q + m * width + i);
-      TRIGRAPH_UNROLL
+      TRIGRAPH_TILE_UNROLL
       for (int p = 0; p < POSITIONS; ++p) sum[m * POSITIONS + p] = fmadd(y, x[p], sum[m * POSITIONS + p]);
     }
   }
   float lanes[kSums];
-  TRIGRAPH_UNROLL
+  TRIGRAPH_TILE_UNROLL
   for (int i = 0; i < kQuads; i += 4) reduce_add4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3], lanes + i);
-  TRIGRAPH_UNROLL
+  TRIGRAPH_TILE_UNROLL
   for (int i = kQuads; i < kSums; ++i) lanes[i] = reduce_add(sum[i]);
   for (int m = 0; m < ROWS; ++m) std::memcpy(scores + m * kSplit, lanes + m * POSITIONS, POSITIONS * sizeof(float));
 }
 
 // scores[m][p] = q[m] . entries[p] for ROWS rows (scores kSplit apart) and positions [0, count).
-template <int ROWS, class Value, class T>
-inline void dot(const float* q, const Entries<Value, T>& entries, int64_t count, int64_t width, float* scores) {
+template <int ROWS, class T>
+inline void dot(const float* q, const Entries<T>& entries, int64_t count, int64_t width, float* scores) {
   int64_t p = 0;
   for (; p + kTileColumns <= count; p += kTileColumns) dot_tile<ROWS, kTileColumns>(q, entries, p, width, scores + p);
   for (; p < count; ++p) dot_tile<ROWS, 1>(q, entries, p, width, scores + p);
 }
 
-template <int ROWS, int VECTORS, class Value, class T>
-inline void sum_tile(const float* weights, const Entries<Value, T>& entries, int64_t first, int64_t last, int64_t width,
-                     int64_t column, float* out) {
+template <int ROWS, int VECTORS, class T>
+TRIGRAPH_TILE void sum_tile(const float* weights, const Entries<T>& entries, int64_t first, int64_t last, int64_t width,
+                            int64_t column, float* out) {
   vf sum[ROWS * VECTORS];
-  TRIGRAPH_UNROLL
-  for (int m = 0; m < ROWS; ++m)
-    TRIGRAPH_UNROLL
+  TRIGRAPH_TILE_UNROLL
+  for (int m = 0; m < ROWS; ++m) TRIGRAPH_TILE_UNROLL
   for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = load(out + m * width + column + j * VL);
   for (int64_t p = first; p < last; ++p) {
-    const Value* entry = entries.list[p] + column;
-    const T* ahead = entries.ahead(p) + column;
+    const T* entry = entries.list[p] + column;
+    const T* ahead = *entries.ahead(p) + column;
     vf x[VECTORS];
-    TRIGRAPH_UNROLL
+    TRIGRAPH_TILE_UNROLL
     for (int j = 0; j < VECTORS; ++j) x[j] = load_entry(entry + j * VL);
-    for (int64_t i = 0; i < VECTORS * VL; i += 64 / sizeof(T)) prefetch(ahead + i);
-    TRIGRAPH_UNROLL
+    if (!kWiden) prefetch(ahead, VECTORS * VL);
+    TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
       const vf y = splat(weights[m * kSplit + p]);
-      TRIGRAPH_UNROLL
+      TRIGRAPH_TILE_UNROLL
       for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = fmadd(y, x[j], sum[m * VECTORS + j]);
     }
   }
-  TRIGRAPH_UNROLL
-  for (int m = 0; m < ROWS; ++m)
-    TRIGRAPH_UNROLL
+  TRIGRAPH_TILE_UNROLL
+  for (int m = 0; m < ROWS; ++m) TRIGRAPH_TILE_UNROLL
   for (int j = 0; j < VECTORS; ++j) store(out + m * width + column + j * VL, sum[m * VECTORS + j]);
 }
 
 // out[m] += sum over positions [first, last) of weights[m][p] * entries[p].
-template <int ROWS, class Value, class T>
-inline void weighted_sum(const float* weights, const Entries<Value, T>& entries, int64_t first, int64_t last,
-                         int64_t width, float* out) {
+template <int ROWS, class T>
+inline void weighted_sum(const float* weights, const Entries<T>& entries, int64_t first, int64_t last, int64_t width,
+                         float* out) {
   if (first >= last) return;
   int64_t i = 0;
   for (; i + kTileColumns * VL <= width; i += kTileColumns * VL)
@@ -115,18 +133,11 @@ inline void weighted_sum(const float* weights, const Entries<Value, T>& entries,
 }
 
 // Calls body(std::integral_constant<int, n>{}) for n = rows, 1 to kTileRows.
-template <class Body>
+template <int n = kTileRows, class Body>
 inline void with_rows(int64_t rows, Body&& body) {
-  switch (rows) {
-    case 1:
-      return body(std::integral_constant<int, 1>{});
-    case 2:
-      return body(std::integral_constant<int, 2>{});
-    case 3:
-      return body(std::integral_constant<int, 3>{});
-    default:
-      return body(std::integral_constant<int, kTileRows>{});
-  }
+  if constexpr (n > 1)
+    if (rows < n) return with_rows<n - 1>(rows, body);
+  body(std::integral_constant<int, n>{});
 }
 
 // Turns `count` scores into exp(score - largest); returns largest and the sum.
