@@ -34,7 +34,7 @@ bool has_avx2() {
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("gfni");
 }
 const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
 const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};

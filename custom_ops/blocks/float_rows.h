@@ -38,17 +38,18 @@ struct PlainStep {
     const uint8_t* weight;
     uint8_t padded[kSuper * F::kBytes];
   };
+  static constexpr int kBytes = super_bytes<F>;
   static constexpr int64_t kPartBytes = kTilePartBytes;
   static constexpr int64_t kCached = 32;
   static constexpr int kPanel = 0;
 
+  static constexpr int together(int) { return 1; }
   static int64_t header_bytes(int64_t) { return 0; }
   static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
 
   TRIGRAPH_INLINE static void decode(const uint8_t* row, int64_t width, int64_t super, Block* out) {
     const uint8_t* p = row + super * kSuper * F::kBytes;
     const int64_t left = width - super * kSuper;
-    for (int ahead = 0; ahead < kSuper * F::kBytes; ahead += 64) prefetch(p + ahead + kAhead);
     out->weight = p;
     if (left >= kSuper) return;
     std::memset(out->padded, 0, sizeof out->padded);
@@ -56,12 +57,12 @@ struct PlainStep {
     out->weight = out->padded;
   }
 
-  template <int M>
-  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+  template <int N, int M>
+  TRIGRAPH_INLINE static void add(const Block* const* block, const char* const* row, int64_t at, int64_t, vf* sum) {
     for (int start = 0; start < kSuper; start += kChain * VL) {
       vf weight[kChain];
       TRIGRAPH_UNROLL
-      for (int v = 0; v < kChain; ++v) weight[v] = load_plain<F>(block.weight + (start + v * VL) * F::kBytes);
+      for (int v = 0; v < kChain; ++v) weight[v] = load_plain<F>(block[0]->weight + (start + v * VL) * F::kBytes);
       add_chain<M>(weight, row, at + start * 4, plain_sum, sum);
     }
   }
@@ -73,10 +74,12 @@ struct TileStep {
   struct Block {
     alignas(64) float weight[kSuper];
   };
+  static constexpr int kBytes = super_bytes<F>;
   static constexpr int64_t kPartBytes = kTilePartBytes;
   static constexpr int64_t kCached = 24;
   static constexpr int kPanel = 3;
 
+  static constexpr int together(int) { return 1; }
   static int64_t header_bytes(int64_t) { return 0; }
   static void prepare(const float* x, int64_t width, void* prepared) { prepare_tiles(x, width, prepared); }
 
@@ -87,12 +90,12 @@ struct TileStep {
                     out->weight);
   }
 
-  template <int M>
-  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+  template <int N, int M>
+  TRIGRAPH_INLINE static void add(const Block* const* block, const char* const* row, int64_t at, int64_t, vf* sum) {
     for (int start = 0; start < kSuper; start += kChain * VL) {
       vf weight[kChain];
       TRIGRAPH_UNROLL
-      for (int v = 0; v < kChain; ++v) weight[v] = load(block.weight + start + v * VL);
+      for (int v = 0; v < kChain; ++v) weight[v] = load(block[0]->weight + start + v * VL);
       add_chain<M>(weight, row, at + start * 4, plain_sum, sum);
     }
   }
@@ -104,10 +107,12 @@ template <class F>
 struct LaneStep {
   using Block = LaneBlock;
   using Layout = typename Lanes<F>::Layout;
+  static constexpr int kBytes = super_bytes<F>;
   static constexpr int64_t kPartBytes = (kSuper + kLaneNumbers) * 4;
   static constexpr int64_t kCached = 24;
   static constexpr int kPanel = 3;
 
+  static constexpr int together(int) { return 1; }
   static int64_t header_bytes(int64_t) { return 0; }
 
   static void prepare(const float* x, int64_t width, void* prepared) {
@@ -125,21 +130,21 @@ struct LaneStep {
     decode_lanes<F>(row, width, super, out);
   }
 
-  template <int M>
-  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t, vf* sum) {
+  template <int N, int M>
+  TRIGRAPH_INLINE static void add(const Block* const* block, const char* const* row, int64_t at, int64_t, vf* sum) {
     constexpr int kChains = kSuper / (kChain * VL);
     TRIGRAPH_UNROLL
     for (int c = 0; c < kChains; ++c) {
       vf weight[kChain];
-      expand<F>(block, c, weight);
-      const vf scale = chain_scale(block, c);
+      expand<F>(*block[0], c, weight);
+      const vf scale = chain_scale(*block[0], c);
       add_chain<M>(
           weight, row, at + c * kChain * VL * 4, [scale](vf chain, vf s) { return fmadd(chain, scale, s); }, sum);
     }
     if constexpr (F::kMin) {
       TRIGRAPH_UNROLL
       for (int i = 0; i < M; ++i)
-        sum[i] = add_mins<F>(block, reinterpret_cast<const float*>(row[i] + at) + kSuper, sum[i]);
+        sum[i] = add_mins<F>(*block[0], reinterpret_cast<const float*>(row[i] + at) + kSuper, sum[i]);
     }
   }
 };

@@ -245,6 +245,9 @@ struct IQ4_XS {
   }
 };
 
+template <class F>
+constexpr int super_bytes = kSuper / F::kBlock * F::kBytes;
+
 // Codes of up to kSuper elements; `count` is a multiple of the block.
 template <class F>
 void decode_super(const uint8_t* p, int count, Codes* out) {

@@ -40,10 +40,13 @@ template <class F>
 struct Int8Step {
   using Block = LaneBlock;
   using Layout = typename Lanes<F>::Layout;
+  static constexpr int kBytes = super_bytes<F>;
   static constexpr int64_t kPartBytes = sizeof(Int8Part);
   static constexpr int64_t kCached = 72;
   static constexpr int kPanel = 8;
 
+  // Each load of activations serves two weight rows where there are registers for both.
+  static constexpr int together(int m) { return m > 3 ? kTogether : 1; }
   static int64_t header_bytes(int64_t width) { return (supers(width) * 4 + 63) / 64 * 64; }
 
   static void prepare(const float* x, int64_t width, void* prepared) {
@@ -65,12 +68,17 @@ struct Int8Step {
     decode_lanes<F>(row, width, super, out);
   }
 
-  template <int M>
-  TRIGRAPH_INLINE static void add(const Block& block, const char* const* row, int64_t at, int64_t super, vf* sum) {
+  template <int N, int M>
+  TRIGRAPH_INLINE static void add(const Block* const* block, const char* const* row, int64_t at, int64_t super,
+                                  vf* sum) {
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i) {
       const auto* part = reinterpret_cast<const Int8Part*>(row[i] + at);
-      sum[i] = accumulate<F>(block, part->code, part->lane, reinterpret_cast<const float*>(row[i])[super], sum[i]);
+      const float scale = reinterpret_cast<const float*>(row[i])[super];
+      if constexpr (kTogether == 1)
+        sum[i] = accumulate<F>(*block[0], part->code, part->lane, scale, sum[i]);
+      else
+        accumulate<F, N, M>(block, part->code, part->lane, scale, sum + i);
     }
   }
 };

@@ -16,8 +16,7 @@ namespace trigraph::TRIGRAPH_ISA {
 template <class F>
 TRIGRAPH_INLINE void decode_lanes(const uint8_t* row, int64_t width, int64_t super, LaneBlock* out) {
   constexpr int kWhole = kSuper / F::kBlock;
-  const uint8_t* p = row + super * kWhole * F::kBytes;
-  for (int ahead = 0; ahead < kWhole * F::kBytes; ahead += 64) prefetch(p + ahead + kAhead);
+  const uint8_t* p = row + super * super_bytes<F>;
   if constexpr (kWhole > 1) {
     alignas(16) uint8_t padded[kWhole * F::kBytes];
     const int64_t left = width / F::kBlock - super * kWhole;

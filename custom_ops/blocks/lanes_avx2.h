@@ -7,6 +7,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kGroups = 2;
+constexpr int kTogether = 1;
 
 struct LaneBlock {
   __m256i code[8];

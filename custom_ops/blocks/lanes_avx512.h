@@ -6,7 +6,15 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kGroups = 1;  // sums of 32-bit lanes that a super-block needs
+constexpr int kGroups = 1;    // sums of 32-bit lanes that a super-block needs
+constexpr int kTogether = 2;  // weight rows that have registers together
+
+// Keeps the compiler from loading a vector anew for each instruction that can read memory.
+inline void opaque(__m512i* x) {
+#if defined(__GNUC__)
+  asm("" : "+v"(*x));
+#endif
+}
 
 struct LaneBlock {
   __m512i code[4];
@@ -53,6 +61,9 @@ inline __m512i bytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline __m128i bytes16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 inline __m256i bytes32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline __m512i twice(__m256i x) { return _mm512_broadcast_i64x4(x); }
+inline __m512i halves(int64_t low, int64_t high) {
+  return _mm512_setr_epi64(low, low, low, low, high, high, high, high);
+}
 inline __m512i four_times(__m128i x) { return _mm512_broadcast_i32x4(x); }
 inline __m512i low4(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
 inline __m512i high4(__m512i x) { return low4(_mm512_srli_epi16(x, 4)); }
@@ -80,29 +91,41 @@ inline __m512 lanes16(__m512 runs) {
 
 // Scales and mins of Q4_K and Q5_K: both times eight in one vector, then to lanes.
 inline void scales6_lanes(const uint8_t* p, LaneBlock* out) {
-  uint64_t scale, min;
-  read_scales6_bytes(p + 4, &scale, &min);
   uint32_t pair;
   std::memcpy(&pair, p, 4);
-  const __m128 d = _mm_xor_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(pair))), _mm_setr_ps(0, -0.0f, 0, 0));
+  const __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(pair ^ 0x80000000)));  // d, -dmin
   const __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
   const __m512 factor = _mm512_permutexvar_ps(which, _mm512_castps128_ps512(d));
-  const __m128i both = _mm_set_epi64x(static_cast<int64_t>(min), static_cast<int64_t>(scale));
+  // read_scales6_bytes in words: a, c, b, c >> 4 hold the low nibbles, a, a >> 2, b, b >> 2 two bits above them.
+  const __m128i words = bytes16(p);
+  const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(words, 0xed), _mm_setr_epi32(0, 0, 0, 4));
+  const __m128i high = _mm_srlv_epi32(_mm_shuffle_epi32(words, 0xa5), _mm_setr_epi32(0, 2, 0, 2));
+  const __m128i both =
+      _mm_and_si128(_mm_ternarylogic_epi32(low, high, _mm_set1_epi8(15), 0xe4), _mm_set1_epi8(63));
   const __m512 runs = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(both)), factor);
   out->scale = _mm512_permutexvar_ps(lane_runs<PairLayout, 32>(), runs);
   out->minus_min = _mm512_permutexvar_ps(lane_runs<PairLayout, 32, 8>(), runs);
 }
+
+// A matrix for bits(): the `count` bits of a byte from bit `from` go to bit `to`, the others are dropped.
+constexpr int64_t move_bits(int from, int count, int to) {
+  uint64_t matrix = 0;  // its bytes are the rows, the row of bit 7 first
+  for (int i = 0; i < count; ++i) matrix |= uint64_t{1} << (8 * (7 - to - i) + from + i);
+  return static_cast<int64_t>(matrix);
+}
+inline __m512i bits(__m512i x, __m512i matrix) { return _mm512_gf2p8affine_epi64_epi8(x, matrix, 0); }
 
 inline __m512i swap_pairs(__m512i x) { return _mm512_shuffle_epi32(x, static_cast<_MM_PERM_ENUM>(0x4e)); }
 
 inline void pair_nibbles(const uint8_t* p, LaneBlock* out) {
   const __m512i first = bytes(p), second = bytes(p + 64);
   const __m512i a = _mm512_shuffle_i64x2(first, second, 0x88), b = _mm512_shuffle_i64x2(first, second, 0xdd);
-  const __m512i shift = _mm512_set4_epi32(4, 4, 0, 0);
-  out->code[0] = low4(_mm512_srlv_epi32(a, shift));
-  out->code[1] = low4(_mm512_srlv_epi32(swap_pairs(a), shift));
-  out->code[2] = low4(_mm512_srlv_epi32(b, shift));
-  out->code[3] = low4(_mm512_srlv_epi32(swap_pairs(b), shift));
+  constexpr int64_t kLow = move_bits(0, 4, 0), kHigh = move_bits(4, 4, 0);
+  const __m512i nibble = _mm512_set4_epi64(kHigh, kLow, kHigh, kLow);
+  out->code[0] = bits(a, nibble);
+  out->code[1] = bits(swap_pairs(a), nibble);
+  out->code[2] = bits(b, nibble);
+  out->code[3] = bits(swap_pairs(b), nibble);
 }
 
 template <class F>
@@ -123,13 +146,15 @@ struct Lanes<Q5_K> {
   TRIGRAPH_INLINE static void decode(const uint8_t* p, LaneBlock* out) {
     scales6_lanes(p, out);
     pair_nibbles(p + 48, out);
-    // Bit r of byte j is the fifth bit of element j of run r: turned to bit 4 of its byte.
-    const __m512i turn = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);
+    // Bit r of byte j is the fifth bit of element j of run r.
+    const __m512i fifth =
+        _mm512_setr_epi64(move_bits(0, 1, 4), move_bits(1, 1, 4), move_bits(2, 1, 4), move_bits(3, 1, 4),
+                          move_bits(4, 1, 4), move_bits(5, 1, 4), move_bits(6, 1, 4), move_bits(7, 1, 4));
     const __m512i a = four_times(bytes16(p + 16)), b = four_times(bytes16(p + 32));
-    out->code[0] = merge(out->code[0], _mm512_rolv_epi64(a, turn), 16);
-    out->code[1] = merge(out->code[1], _mm512_rolv_epi64(swap_pairs(a), turn), 16);
-    out->code[2] = merge(out->code[2], _mm512_rolv_epi64(b, turn), 16);
-    out->code[3] = merge(out->code[3], _mm512_rolv_epi64(swap_pairs(b), turn), 16);
+    out->code[0] = _mm512_or_si512(out->code[0], bits(a, fifth));
+    out->code[1] = _mm512_or_si512(out->code[1], bits(swap_pairs(a), fifth));
+    out->code[2] = _mm512_or_si512(out->code[2], bits(b, fifth));
+    out->code[3] = _mm512_or_si512(out->code[3], bits(swap_pairs(b), fifth));
   }
 };
 
@@ -141,12 +166,10 @@ struct Lanes<Q6_K> {
     out->scale = lanes16<Layout>(_mm512_mul_ps(runs, half(p + 208)));
     const __m512i low0 = bytes(p), low1 = bytes(p + 64);
     const __m512i high0 = twice(bytes32(p + 128)), high1 = twice(bytes32(p + 160));
-    const __m512i first = _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2),
-                  second = _mm512_setr_epi64(0, 0, 0, 0, 62, 62, 62, 62);
-    const __m512i a = merge(low4(low0), _mm512_rolv_epi64(high0, first), 48);
-    const __m512i b = merge(high4(low0), _mm512_rolv_epi64(high0, second), 48);
-    const __m512i c = merge(low4(low1), _mm512_rolv_epi64(high1, first), 48);
-    const __m512i d = merge(high4(low1), _mm512_rolv_epi64(high1, second), 48);
+    const __m512i even = halves(move_bits(0, 2, 4), move_bits(2, 2, 4)),
+                  odd = halves(move_bits(4, 2, 4), move_bits(6, 2, 4));
+    const __m512i a = merge(bits(high0, even), low0, 15), b = merge(bits(high0, odd), _mm512_srli_epi16(low0, 4), 15);
+    const __m512i c = merge(bits(high1, even), low1, 15), d = merge(bits(high1, odd), _mm512_srli_epi16(low1, 4), 15);
     const __m512i ab0 = _mm512_unpacklo_epi32(a, b), ab1 = _mm512_unpackhi_epi32(a, b);
     const __m512i cd0 = _mm512_unpacklo_epi32(c, d), cd1 = _mm512_unpackhi_epi32(c, d);
     out->code[0] = _mm512_unpacklo_epi64(ab0, cd0);
@@ -329,15 +352,27 @@ inline vf add_mins(const LaneBlock& w, const float* sums, vf sum) {
   return fmadd(w.minus_min, load(sums), sum);
 }
 
-// Adds the product of one super-block with one activation row to the row's sums. `lane` holds -bias * sum for the types
-// with a bias (int32) and the sums for the types with a min (float32).
-template <class F>
-inline vf accumulate(const LaneBlock& w, const int8_t* code, const int32_t* lane, float scale, vf sum) {
-  __m512i dot = F::kMin ? _mm512_setzero_si512() : _mm512_load_si512(lane);
-  for (int v = 0; v < 4; ++v) dot = _mm512_dpbusd_epi32(dot, w.code[v], _mm512_load_si512(code + 64 * v));
-  vf value = mul(_mm512_cvtepi32_ps(dot), w.scale);
-  if (F::kMin) value = add_mins<F>(w, reinterpret_cast<const float*>(lane), value);
-  return fmadd(value, splat(scale), sum);
+// Adds the products of N super-blocks with one activation row to the row's sums, which lie M apart. `lane` holds -bias *
+// sum for the types with a bias (int32) and the sums for the types with a min (float32).
+template <class F, int N, int M>
+TRIGRAPH_INLINE void accumulate(const LaneBlock* const* w, const int8_t* code, const int32_t* lane, float scale,
+                                vf* sum) {
+  __m512i dot[N];
+  TRIGRAPH_UNROLL
+  for (int r = 0; r < N; ++r) dot[r] = F::kMin ? _mm512_setzero_si512() : _mm512_load_si512(lane);
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < 4; ++v) {
+    __m512i codes = _mm512_load_si512(code + 64 * v);
+    if (N > 1) opaque(&codes);
+    TRIGRAPH_UNROLL
+    for (int r = 0; r < N; ++r) dot[r] = _mm512_dpbusd_epi32(dot[r], w[r]->code[v], codes);
+  }
+  TRIGRAPH_UNROLL
+  for (int r = 0; r < N; ++r) {
+    vf value = mul(_mm512_cvtepi32_ps(dot[r]), w[r]->scale);
+    if (F::kMin) value = add_mins<F>(*w[r], reinterpret_cast<const float*>(lane), value);
+    sum[r * M] = fmadd(value, splat(scale), sum[r * M]);
+  }
 }
 
 // Eight vectors of codes as float32, one byte of the lanes after another. A byte in the last place of 2^23 is that

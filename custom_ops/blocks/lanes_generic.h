@@ -7,6 +7,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kGroups = 4;
+constexpr int kTogether = 1;
 
 using LaneBlock = Codes;
 

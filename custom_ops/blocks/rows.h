@@ -1,10 +1,13 @@
 // The loops of a row product, for every way in which weights meet activations. A Step has
 //   Block                            one unpacked super-block of weights
+//   kBytes                           of a super-block of weights
 //   kPartBytes, header_bytes(width)  of a prepared row: a header, then one part for each super-block
 //   kCached                          parts that stay in the first cache beside the weights
 //   kPanel                           super-blocks of a tile of unpacked weights, 0: unpacking costs nothing
 //   decode(row, width, super, block)
-//   add<M>(block, rows, at, super, sums): adds the products with M prepared rows whose parts lie at byte `at`
+//   together(M)                      weight rows that meet M prepared rows at once
+//   add<N, M>(blocks, rows, at, super, sums): adds the products of N blocks with M prepared rows whose parts lie at
+//   byte `at`; sums [N, M]
 #pragma once
 
 #include "formats.h"
@@ -14,7 +17,8 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kAhead = 4096;  // bytes; measured: the processor's own prefetch stops at the end of a page
 
-inline int64_t supers(int64_t width) { return (width + kSuper - 1) / kSuper; }
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
 
 template <class Step>
 struct Rows {
@@ -58,17 +62,30 @@ struct Rows {
   // `first`.
   struct Unpacked {
     const uint8_t* row;
-    int64_t width;
-    Block block;
-    TRIGRAPH_INLINE const Block& operator()(int64_t super) {
-      Step::decode(row, width, super, &block);
-      return block;
+    int64_t width, ahead;
+    TRIGRAPH_INLINE const Block& operator()(int64_t super, Block* block) const {
+      for (int i = 0; i < Step::kBytes; i += 64) prefetch(row + super * Step::kBytes + ahead + i);
+      Step::decode(row, width, super, block);
+      return *block;
     }
   };
   struct Tiled {
     const Block* blocks;
     int64_t first;
-    TRIGRAPH_INLINE const Block& operator()(int64_t super) const { return blocks[super - first]; }
+    TRIGRAPH_INLINE const Block& operator()(int64_t super, Block*) const { return blocks[super - first]; }
+  };
+  // How far ahead a thread fetches that reads `count` weight rows in turn, N at once, each from super-block `first` to
+  // `last`: kAhead bytes later it is in a row below, in the next part of the rows above, or in the rows that follow.
+  struct Ahead {
+    int64_t rows, below, after;
+    int count;
+    Ahead(const Weights& w, int count, int64_t first, int64_t last, int together) : count(count) {
+      const int64_t blocks = supers(w.width), bytes = (last - first) * Step::kBytes;
+      rows = (2 * kAhead / (bytes * together) + 1) * together;  // measured
+      below = together == 1 && last - first == blocks ? kAhead : rows * w.row_bytes;
+      after = below + (last < blocks ? bytes - count * w.row_bytes : -first * Step::kBytes);
+    }
+    int64_t operator()(int k) const { return k + rows < count ? below : after; }
   };
 
   // Results of up to kLine weight rows. Rows of y are usually some power of two apart, in one set of the cache: results
@@ -87,29 +104,25 @@ struct Rows {
     }
   };
 
-  // Up to kLine weight rows from j with M activation rows.
+  // Up to kLine weight rows from j with M activation rows. Of wide rows a part of the super-blocks at a time, whose
+  // activations stay cached; sums wait in memory.
   template <int M>
   static void line(const Weights& w, int64_t j, int64_t n, const void* const* x, float* const* y) {
+    constexpr int N = Step::together(M);
     const int count = static_cast<int>(n - j < kLine ? n - j : kLine);
-    const int64_t blocks = supers(w.width), part = Step::kCached / M;
+    const int64_t blocks = supers(w.width), parts = M == 1 ? 1 : ceil_div(blocks * M, Step::kCached);
+    const int64_t part = ceil_div(blocks, parts);
     Results<M> results;
-    if (M == 1 || blocks <= part) {
-      for (int k = 0; k < count; ++k) {
-        vf sum[M];
-        clear<M>(sum);
-        Unpacked row{w.data + (j + k) * w.row_bytes, w.width, {}};
-        dot<M>(row, w.width, 0, blocks, x, sum);
-        results.set(k, sum);
+    vf waiting[kLine * M];
+    for (int64_t first = 0, last; first < blocks; first = last) {
+      last = blocks - first < part ? blocks : first + part;
+      const Ahead ahead(w, count, first, last, N);
+      for (int k = 0; k < count; k += N) {
+        Unpacked row[N];
+        for (int r = 0; r < N; ++r)  // the last of an odd number of rows meets itself
+          row[r] = {w.data + (j + (k + r < count ? k + r : k)) * w.row_bytes, w.width, ahead(k)};
+        dot<N, M>(row, w.width, first, last, x, waiting + k * M, &results, k);
       }
-    } else {  // wide rows: a part of the super-blocks at a time, whose activations stay cached; sums wait in memory
-      vf sum[kLine][M];
-      for (int64_t first = 0; first < blocks; first += part)
-        for (int k = 0; k < count; ++k) {
-          if (first == 0) clear<M>(sum[k]);
-          Unpacked row{w.data + (j + k) * w.row_bytes, w.width, {}};
-          dot<M>(row, w.width, first, blocks - first < part ? blocks : first + part, x, sum[k]);
-        }
-      for (int k = 0; k < count; ++k) results.set(k, sum[k]);
     }
     results.copy(y, j, count);
   }
@@ -117,7 +130,7 @@ struct Rows {
   // A panel of super-blocks [first, last) of unpacked weight rows, and the sums of kGroup activation rows.
   struct Panel {
     Block block[kLine][Step::kPanel ? Step::kPanel : 1];
-    vf sum[kGroup / kRows][kLine][kRows];
+    vf sum[kGroup / kRows][kLine * kRows];
     int64_t j, width, first, last;
     int count;
   };
@@ -134,50 +147,54 @@ struct Rows {
     const int64_t blocks = supers(w.width);
     for (panel.first = 0; panel.first < blocks; panel.first = panel.last) {
       panel.last = blocks - panel.first < Step::kPanel ? blocks : panel.first + Step::kPanel;
-      for (int k = 0; k < panel.count; ++k)
-        for (int64_t s = panel.first; s < panel.last; ++s)
-          Step::decode(w.data + (j + k) * w.row_bytes, w.width, s, &panel.block[k][s - panel.first]);
+      const Ahead ahead(w, panel.count, panel.first, panel.last, 1);
+      for (int k = 0; k < panel.count; ++k) {
+        const Unpacked row{w.data + (j + k) * w.row_bytes, w.width, ahead(k)};
+        for (int64_t s = panel.first; s < panel.last; ++s) row(s, &panel.block[k][s - panel.first]);
+      }
       for (int64_t i = 0; i < m; i += kRows)
         kAdd[(m - i < kRows ? m - i : kRows) - 1](panel, x + i, panel.sum[i / kRows], y + i);
     }
   }
 
   template <int M>
-  static void add_panel(const Panel& panel, const void* const* x, vf (*sum)[kRows], float* const* y) {
-    for (int k = 0; k < panel.count; ++k) {
-      if (panel.first == 0) clear<M>(sum[k]);
-      dot<M>(Tiled{panel.block[k], panel.first}, panel.width, panel.first, panel.last, x, sum[k]);
-    }
-    if (panel.last < supers(panel.width)) return;
+  static void add_panel(const Panel& panel, const void* const* x, vf* waiting, float* const* y) {
+    constexpr int N = Step::together(M);
     Results<M> results;
-    for (int k = 0; k < panel.count; ++k) results.set(k, sum[k]);
-    results.copy(y, panel.j, panel.count);
+    for (int k = 0; k < panel.count; k += N) {
+      Tiled row[N];
+      for (int r = 0; r < N; ++r) row[r] = {panel.block[k + r < panel.count ? k + r : k], panel.first};
+      dot<N, M>(row, panel.width, panel.first, panel.last, x, waiting + k * M, &results, k);
+    }
+    if (panel.last == supers(panel.width)) results.copy(y, panel.j, panel.count);
   }
 
-  // Adds super-blocks [first, last) of one weight row to the sums of M activation rows.
-  template <int M, class Row>
-  TRIGRAPH_INLINE static void dot(Row&& weight, int64_t width, int64_t first, int64_t last, const void* const* x,
-                                  vf* total) {
-    vf sum[M];
+  // Adds super-blocks [first, last) of N weight rows from k to their sums with M activation rows. Sums that are not
+  // complete wait in memory.
+  template <int N, int M, class Row>
+  TRIGRAPH_INLINE static void dot(const Row* weight, int64_t width, int64_t first, int64_t last, const void* const* x,
+                                  vf* waiting, Results<M>* results, int k) {
+    vf sum[N * M];
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < N * M; ++i) sum[i] = first == 0 ? zero() : waiting[i];
     const char* row[M];
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) {
-      sum[i] = total[i];
-      row[i] = static_cast<const char*>(x[i]);
-    }
+    for (int i = 0; i < M; ++i) row[i] = static_cast<const char*>(x[i]);
     int64_t at = Step::header_bytes(width) + first * Step::kPartBytes;
     for (int64_t s = first; s < last; ++s, at += Step::kPartBytes) {
       opaque(&at);
-      Step::template add<M>(weight(s), row, at, s, sum);
+      Block space[N];
+      const Block* block[N];
+      TRIGRAPH_UNROLL
+      for (int r = 0; r < N; ++r) block[r] = &weight[r](s, &space[r]);
+      Step::template add<N, M>(block, row, at, s, sum);
     }
-    TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) total[i] = sum[i];
-  }
-
-  template <int M>
-  TRIGRAPH_INLINE static void clear(vf* sum) {
-    TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = zero();
+    if (last == supers(width)) {
+      for (int r = 0; r < N; ++r) results->set(k + r, sum + r * M);
+    } else {
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < N * M; ++i) waiting[i] = sum[i];
+    }
   }
 };
 
