@@ -42,7 +42,7 @@ struct Int8Step {
   using Layout = typename Lanes<F>::Layout;
   static constexpr int kBytes = super_bytes<F>;
   static constexpr int64_t kPartBytes = sizeof(Int8Part);
-  static constexpr int64_t kCached = 72;
+  static constexpr int64_t kCached = 80;
   static constexpr int kPanel = 8;
 
   // Each load of activations serves two weight rows where there are registers for both.

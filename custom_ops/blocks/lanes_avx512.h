@@ -100,8 +100,7 @@ inline void scales6_lanes(const uint8_t* p, LaneBlock* out) {
   const __m128i words = bytes16(p);
   const __m128i low = _mm_srlv_epi32(_mm_shuffle_epi32(words, 0xed), _mm_setr_epi32(0, 0, 0, 4));
   const __m128i high = _mm_srlv_epi32(_mm_shuffle_epi32(words, 0xa5), _mm_setr_epi32(0, 2, 0, 2));
-  const __m128i both =
-      _mm_and_si128(_mm_ternarylogic_epi32(low, high, _mm_set1_epi8(15), 0xe4), _mm_set1_epi8(63));
+  const __m128i both = _mm_and_si128(_mm_ternarylogic_epi32(low, high, _mm_set1_epi8(15), 0xe4), _mm_set1_epi8(63));
   const __m512 runs = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(both)), factor);
   out->scale = _mm512_permutexvar_ps(lane_runs<PairLayout, 32>(), runs);
   out->minus_min = _mm512_permutexvar_ps(lane_runs<PairLayout, 32, 8>(), runs);
@@ -352,8 +351,8 @@ inline vf add_mins(const LaneBlock& w, const float* sums, vf sum) {
   return fmadd(w.minus_min, load(sums), sum);
 }
 
-// Adds the products of N super-blocks with one activation row to the row's sums, which lie M apart. `lane` holds -bias *
-// sum for the types with a bias (int32) and the sums for the types with a min (float32).
+// Adds the products of N super-blocks with one activation row to the row's sums, which lie M apart. `lane` holds -bias
+// * sum for the types with a bias (int32) and the sums for the types with a min (float32).
 template <class F, int N, int M>
 TRIGRAPH_INLINE void accumulate(const LaneBlock* const* w, const int8_t* code, const int32_t* lane, float scale,
                                 vf* sum) {

@@ -35,6 +35,10 @@ struct Rows {
 
   static void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                       float* const* y) {
+    if (width == 0) {  // empty sums
+      for (int64_t i = 0; i < m; ++i) std::memset(y[i], 0, static_cast<size_t>(n) * 4);
+      return;
+    }
     const Weights weights{w, row_bytes, width};
     if constexpr (Step::kPanel > 0) {
       if (m > 2 * kRows) {  // for fewer, unpacking again costs less than a tile in memory
@@ -74,18 +78,19 @@ struct Rows {
     int64_t first;
     TRIGRAPH_INLINE const Block& operator()(int64_t super, Block*) const { return blocks[super - first]; }
   };
-  // How far ahead a thread fetches that reads `count` weight rows in turn, N at once, each from super-block `first` to
-  // `last`: kAhead bytes later it is in a row below, in the next part of the rows above, or in the rows that follow.
+  // Bytes from what is read to what is fetched, for `count` weight rows that are read in turn, N at once, each from
+  // super-block `first` to `last`. Next comes a row below, then the following part of the rows above or the rows that
+  // follow.
   struct Ahead {
-    int64_t rows, below, after;
+    int64_t soon, below, after;
     int count;
     Ahead(const Weights& w, int count, int64_t first, int64_t last, int together) : count(count) {
       const int64_t blocks = supers(w.width), bytes = (last - first) * Step::kBytes;
-      rows = (2 * kAhead / (bytes * together) + 1) * together;  // measured
-      below = together == 1 && last - first == blocks ? kAhead : rows * w.row_bytes;
+      soon = (2 * kAhead / (bytes * together) + 1) * together;  // rows; measured: turns need more than one whole row
+      below = together == 1 && last - first == blocks ? kAhead : soon * w.row_bytes;
       after = below + (last < blocks ? bytes - count * w.row_bytes : -first * Step::kBytes);
     }
-    int64_t operator()(int k) const { return k + rows < count ? below : after; }
+    int64_t operator()(int k) const { return k + soon < count ? below : after; }
   };
 
   // Results of up to kLine weight rows. Rows of y are usually some power of two apart, in one set of the cache: results
