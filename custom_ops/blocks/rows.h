@@ -189,12 +189,12 @@ struct Rows {
     for (int64_t s = first; s < last; ++s, at += Step::kPartBytes) {
       opaque(&at);
       Block space[N];
-      const Block* block[N];
-      TRIGRAPH_UNROLL
-      for (int r = 0; r < N; ++r) block[r] = &weight[r](s, &space[r]);
+      // No loop: GCC would leave the sums in memory.
+      const Block* const block[] = {&weight[0](s, space), N > 1 ? &weight[N - 1](s, space + N - 1) : nullptr};
       Step::template add<N, M>(block, row, at, s, sum);
     }
     if (last == supers(width)) {
+      TRIGRAPH_UNROLL
       for (int r = 0; r < N; ++r) results->set(k + r, sum + r * M);
     } else {
       TRIGRAPH_UNROLL
