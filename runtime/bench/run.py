@@ -28,6 +28,7 @@ from trigraph.runtime.governor import Costs, Governor
 from trigraph.runtime.loading import load, open_device
 from trigraph.runtime.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.state import Sequence as Text
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
 _REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
@@ -76,10 +77,11 @@ def bench(folder: Path, options: BenchOptions) -> Report:
         machine, bandwidth = measure_machine(options.threads), memory_bandwidth(options.threads)
     steps = sum(k + 1 for k in options.depths) + manifest.max_pending
     context = options.prompt + max((options.repetitions + 1) * steps, options.tokens + manifest.max_pending)
-    context = max(context, *(length + 2 * (options.repetitions + 1) for length in (0, *options.contexts)))
+    sweep = 2 * (options.repetitions + 1) * max(1, len(options.sequences))  # steps of a text
+    context = max(context, *(length + sweep for length in (options.prompt, *options.contexts)))
     if context > manifest.max_context:
         raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
-    sequences = 1 + max((1, *options.sequences))
+    sequences = 2 + len(options.contexts) + max((0, *options.sequences))
     engine = load(
         folder,
         threads=options.threads,
@@ -94,11 +96,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
         file = weights / manifest.weight_files[0].location
         contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
     timer = _Timer(folder, manifest, machine, bandwidth, options)
-    results = [*timer.prefills(contenders), *timer.steps(contenders)]
-    results += [
-        *timer.sweep(engine, options.contexts, (1,)),
-        *timer.sweep(engine, (options.prompt,), options.sequences),
-    ]
+    results = [*timer.prefills(contenders), *timer.steps(contenders), *timer.sweeps(engine)]
     if options.tokens:
         results += timer.generations(engine)
     return Report(machine.with_passes(bandwidth.passes), manifest.config.name, results)
@@ -151,26 +149,33 @@ class _Timer:
         for (engine, name, k), taken in timings.items():
             yield self._result(engine, name, k, len(self._prompt), *zip(*taken[1:], strict=True))
 
-    def sweep(self, engine: Engine, contexts: Sequence[int], sequences: Sequence[int]) -> Iterator[Result]:
-        """Decode steps of our engine after texts of each length, for each number of texts."""
-        steps = engine.steps
-        for context in contexts:
-            for count in sequences:
-                texts = [steps.new_sequence() for _ in range(count)]
-                for text in texts:
-                    steps.prefill([text], [self._draw(context)])
-                timings = []
-                for _ in range(self._options.repetitions + 1):
-                    read = self._bandwidth.measure()
-                    for _ in range(2):  # the first step wakes the threads
-                        tokens = [self._draw(1) for _ in texts]
-                        seconds = _seconds(lambda texts=texts, tokens=tokens: steps.verify(texts, tokens))  # type: ignore[misc]
-                        for text in texts:
-                            steps.accept(text, 1)
-                    timings.append((seconds, read))
-                yield self._result("trigraph", "decode", 1, context, *zip(*timings[1:], strict=True), sequences=count)
-                for text in texts:
-                    steps.release(text)
+    def sweeps(self, engine: Engine) -> Iterator[Result]:
+        """Decode steps of our engine after texts of each length, and of each number of texts, all of them in turns."""
+        steps, options = engine.steps, self._options
+        opened: list[Text] = []
+
+        def new_text(length: int) -> Text:
+            opened.append(steps.new_sequence())
+            steps.prefill(opened[-1:], [self._draw(length)])
+            return opened[-1]
+
+        points = [(length, [new_text(length)]) for length in options.contexts]
+        companions = [new_text(options.prompt) for _ in range(max(options.sequences, default=0))]
+        points += [(options.prompt, companions[:count]) for count in options.sequences]
+        timings: list[list[tuple[float, float]]] = [[] for _ in points]
+        for _ in range(options.repetitions + 1):
+            for (_, texts), taken in zip(points, timings, strict=True):
+                read = self._bandwidth.measure()
+                for _ in range(2):  # the first step wakes the threads
+                    tokens = [self._draw(1) for _ in texts]
+                    seconds = _seconds(lambda texts=texts, tokens=tokens: steps.verify(texts, tokens))  # type: ignore[misc]
+                    for text in texts:
+                        steps.accept(text, 1)
+                taken.append((seconds, read))
+        for (length, texts), taken in zip(points, timings, strict=True):
+            yield self._result("trigraph", "decode", 1, length, *zip(*taken[1:], strict=True), sequences=len(texts))
+        for text in opened:
+            steps.release(text)
 
     def generations(self, engine: Engine) -> Iterator[Result]:
         """Greedy texts: plain, and speculative with the governor's choice of depth, in turns."""
