@@ -16,7 +16,6 @@ namespace {
 struct Helper {
   const pid_t process = getpid(), thread = static_cast<pid_t>(syscall(SYS_gettid));
   std::atomic<std::thread::id> caller{};  // the last one
-  std::atomic<int> processor{-1};         // where it was when it began to help
   cpu_set_t allowed{}, narrowed{};        // guarded by the list's mutex
 
   void leave(int left) {
@@ -65,20 +64,17 @@ int claim_processor() {
   last = here;
   const std::lock_guard<std::mutex> lock(helpers().mutex);
   for (Helper& helper : helpers().list)
-    if (helper.caller == std::this_thread::get_id() && helper.processor == here && helper.process == getpid())
-      helper.leave(here);
+    if (helper.caller == std::this_thread::get_id() && helper.process == getpid()) helper.leave(here);
   return here;
 }
 
 void keep_off(std::thread::id caller, int processor) {
   thread_local const Membership membership;
   Helper& self = *membership;
-  if (processor >= 0 && sched_getcpu() == processor) {
-    const std::lock_guard<std::mutex> lock(helpers().mutex);
-    self.leave(processor);
-  }
-  self.caller.store(caller, std::memory_order_relaxed);
-  self.processor.store(sched_getcpu(), std::memory_order_relaxed);
+  if (self.caller == caller && sched_getcpu() != processor) return;
+  const std::lock_guard<std::mutex> lock(helpers().mutex);
+  self.caller = caller;
+  if (processor >= 0) self.leave(processor);
 }
 
 }  // namespace trigraph

@@ -9,13 +9,14 @@
 
 namespace trigraph {
 
-// Called by a thread that is about to share its work: moves the threads that helped it off the processor that it has
-// come to. Returns that processor, -1 where threads cannot be moved.
+// Called by a thread that is about to share its work: keeps the threads that helped it off the processor that it has
+// come to, wherever they sleep: one that wakes there may not run before the work is done. Returns that processor, -1
+// where threads cannot be moved.
 int claim_processor();
 
-// Called by a thread of the pool before it helps: moves it when it runs on its caller's processor, for as long as it is
-// not found on another caller's. A set of processors that somebody else gave the thread is narrowed, never widened; one
-// that equals the set chosen here is taken for it.
+// Called by a thread of the pool before it helps: from the first time on it keeps off its caller's processor, until it
+// helps another caller. A set of processors that somebody else gave the thread is narrowed, never widened; one that
+// equals the set chosen here is taken for it.
 void keep_off(std::thread::id caller, int processor);
 
 }  // namespace trigraph

@@ -41,7 +41,8 @@ const char* helps(const std::vector<int>& all, int a, int b) {
   keep_off(-1);
   const int here = sched_getcpu(), other = here == a ? b : a;
   keep_off(other);
-  if (sched_getcpu() == here && !may_run_on(0, all)) return "moved off a processor that it was not on";
+  if (sched_getcpu() == here && !may_run_on(0, all))
+    return "moved off a processor of a caller that it has found elsewhere";
   allow({a});
   allow({a, b});
   keep_off(sched_getcpu());
@@ -49,6 +50,9 @@ const char* helps(const std::vector<int>& all, int a, int b) {
   if (!is_on_b && !may_run_on(0, {a})) return "not moved off the caller's processor";
   keep_off(is_on_b ? b : a);  // of another caller
   if (!may_run_on(0, {is_on_b ? a : b})) return "not moved back for another caller";
+  allow({a, b});
+  trigraph::keep_off(std::this_thread::get_id(), b);
+  if (!may_run_on(0, {a})) return "may still wake on the processor of a new caller";
   const int only = is_on_b ? b : a;
   allow({only});
   keep_off(only);
@@ -83,7 +87,7 @@ const char* calls(int a, int b) {
   const std::thread::id self = std::this_thread::get_id();
   if (moved(self, a, a) != 1) return "its helper is not moved off the processor that it comes to";
   if (moved(self, b, b) != 1) return "nor a second time, after the first helper has ended";
-  if (moved(self, b, a) != 0) return "its helper is moved off another processor";
+  if (moved(self, b, a) != 1) return "its helper elsewhere may still wake on the processor that it comes to";
   if (moved(std::thread::id(), a, a) != 0) return "the helper of another caller is moved";
   return nullptr;
 }
