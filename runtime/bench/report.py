@@ -90,7 +90,7 @@ class Report:
             figure.subplots(1, max(1, len(panels)), squeeze=False)[0], panels, strict=False
         ):
             for engine in dict.fromkeys(r.engine for r in steps):
-                mine = sorted((r for r in steps if r.engine == engine), key=key)
+                mine = sorted({key(r): r for r in steps if r.engine == engine}.values(), key=key)
                 axes.plot([key(r) for r in mine], [r.median_ms for r in mine], marker="o", label=engine)
                 if engine == "trigraph":
                     axes.plot(
@@ -103,14 +103,15 @@ class Report:
         figure.savefig(path)
 
     def _panels(self) -> list[tuple[str, Callable[[Result], int], list[Result]]]:
-        """What is drawn: a label, the number on the axis, and the steps."""
+        """What is drawn: a label, the number on the axis, and the steps, of which the last with a number counts."""
         steps = [r for r in self.results if r.name in ("decode", "verify")]
         if not steps:
             return []
         start = steps[0].context
         ours = [r for r in steps if r.name == "decode" and r.engine == "trigraph"]
         return [
-            ("tokens in a step", lambda r: r.k, [r for r in steps if r.context == start and r.sequences == 1]),
+            # Backwards: the decode that took turns with the other depths, not one of a sweep.
+            ("tokens in a step", lambda r: r.k, [r for r in steps[::-1] if r.context == start and r.sequences == 1]),
             ("tokens of context", lambda r: r.context, [r for r in ours if r.sequences == 1]),
             ("texts in a step", lambda r: r.sequences, [r for r in ours if r.context == start]),
         ]
