@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from packages import Packages
 
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
+
+# A shell starts a run in the background with SIGINT ignored, and children inherit that; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
