@@ -3,7 +3,7 @@
 
 #include "lanes.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kChain = 8;
 
@@ -155,4 +155,4 @@ template <class F>
 using FloatStep = TileStep<F>;
 #endif
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

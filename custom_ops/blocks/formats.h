@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include "../kernel.h"
-#include "../simd.h"
+#include "native.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kSuper = 256;  // elements that kernels handle at a time: one K block, or eight blocks of 32
 
@@ -325,4 +325,4 @@ inline void unpack_super<BF16>(const uint8_t* p, int count, float* out) {
   unpack_plain<BF16>(p, count, out);
 }
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

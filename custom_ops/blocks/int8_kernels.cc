@@ -2,6 +2,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+using namespace native;
+
 const RowKernel* find_int8_kernel(const std::string& type) {
   return Kernels<Int8Step, TRIGRAPH_BLOCK_TYPES>::find(type);
 }

@@ -5,7 +5,7 @@
 
 #include "lanes.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 struct Int8Part {
   alignas(64) int8_t code[kSuper];
@@ -83,4 +83,4 @@ struct Int8Step {
   }
 };
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

@@ -10,7 +10,7 @@
 #include "lanes_generic.h"
 #endif
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 // Super-block `super` of a weight row; the last one of a row may be short.
 template <class F>
@@ -45,4 +45,4 @@ void each_super(const float* x, int64_t width, Body&& body) {
 // One number for each lane or run, for the types with a bias or a min.
 constexpr int kLaneNumbers = 16;
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

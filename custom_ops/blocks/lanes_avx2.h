@@ -4,7 +4,7 @@
 
 #include "formats.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kGroups = 2;
 constexpr int kTogether = 1;
@@ -399,4 +399,4 @@ inline void lane_sums(const float* natural, const float*, float* out) {
   }
 }
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

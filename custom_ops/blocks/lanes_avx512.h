@@ -4,7 +4,7 @@
 
 #include "formats.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kGroups = 1;    // sums of 32-bit lanes that a super-block needs
 constexpr int kTogether = 2;  // weight rows that have registers together
@@ -395,4 +395,4 @@ inline void lane_sums(const float*, const float* lanes, float* out) {
   store(out, sum);
 }
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

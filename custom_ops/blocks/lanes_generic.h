@@ -4,7 +4,7 @@
 
 #include "formats.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kGroups = 4;
 constexpr int kTogether = 1;
@@ -82,4 +82,4 @@ TRIGRAPH_NOINLINE vf accumulate(const LaneBlock& w, const int8_t* code, const in
   return fmadd(value, splat(scale), sum);
 }
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native

@@ -13,7 +13,7 @@
 #include "formats.h"
 #include "row_kernel.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kAhead = 4096;  // bytes; measured: the processor's own prefetch stops at the end of a page
 
@@ -231,4 +231,4 @@ struct Kernels {
 
 #define TRIGRAPH_BLOCK_TYPES Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
 
-}  // namespace trigraph::TRIGRAPH_ISA
+}  // namespace trigraph::TRIGRAPH_ISA::native
