@@ -8,10 +8,10 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from trigraph.exporter.describe import model_of, readable_size
 from trigraph.exporter.export import DRAFT_VOCAB
-from trigraph.exporter.inspect import model_of, readable_size
-from trigraph.exporter.manifest import Manifest
-from trigraph.exporter.state import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model, open_model

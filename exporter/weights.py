@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-from trigraph.exporter.manifest import SIDE_FILE
-from trigraph.exporter.progress import Progress
+from trigraph.exporter.package.manifest import SIDE_FILE
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model
+from trigraph.models.progress import Progress
 
 FLOAT_TYPES = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
 BLOCK_TYPES = frozenset(

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.session_file import SavedText, save_text
+from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.execution.steps import StepResult
 from trigraph.runtime.generate import Generation, Options
-from trigraph.runtime.saved import SavedText, save_text
-from trigraph.runtime.snapshot import Snapshot
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import StepResult
-from trigraph.runtime.template import ChatTemplate, Message
+from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.text.template import ChatTemplate, Message
 
 if TYPE_CHECKING:
     from trigraph.runtime.engine import Engine

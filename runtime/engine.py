@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.prompt_cache import CachedGeneration
 from trigraph.runtime.chat import Conversation, first_messages
-from trigraph.runtime.constraint import Constraint, Guide, guidance_vocabulary
-from trigraph.runtime.device import HOST, Device
+from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
+from trigraph.runtime.device.device import HOST, Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.generate import Generation, Options
-from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.prompt_cache import CachedGeneration
-from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
-from trigraph.runtime.steps import Steps
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
-from trigraph.runtime.weights import MappedWeights
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

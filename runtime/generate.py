@@ -8,15 +8,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trigraph.exporter.signals import undisturbed
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.constraint import Constraint, Guide
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Round, decode
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.stats import Stats, peak_memory
-from trigraph.runtime.steps import StepResult
-from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
+from trigraph.models.signals import undisturbed
+from trigraph.runtime.decoding.constraint import Constraint, Guide
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Round, decode
+from trigraph.runtime.decoding.stats import Stats, peak_memory
+from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 if TYPE_CHECKING:
     from trigraph.runtime.engine import Engine

@@ -13,22 +13,22 @@ from pathlib import Path
 import trigraph.exporter as exporter
 from trigraph.custom_ops import instruction_set, library_path, library_version
 from trigraph.exporter import ExportOptions, Manifest
-from trigraph.exporter.external import load_checked
-from trigraph.exporter.inside import file_inside
-from trigraph.exporter.manifest import CONTRACT_VERSION
-from trigraph.exporter.progress import Progress, silent
+from trigraph.exporter.package.external import load_checked
+from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.paths import file_inside
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.contract import check_contract
-from trigraph.runtime.device import HOST, Device, choose_device
+from trigraph.models.progress import Progress, silent
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.device.device import HOST, Device, choose_device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.memory import explained_shortage
-from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
-from trigraph.runtime.state import State, StateLimits
-from trigraph.runtime.steps import Steps
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
-from trigraph.runtime.weights import MappedWeights
+from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.sessions import SessionGraph, default_threads, open_session
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.state import State, StateLimits
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.exporter.state import StateTensor
-from trigraph.runtime.sessions import Binding
-from trigraph.runtime.state import State, StateLimits
-from trigraph.runtime.steps import Steps
+from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.runtime.execution.sessions import Binding
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.state import State, StateLimits
 
 History = tuple[int, ...]
 Arrays = Mapping[str, np.ndarray]

@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 from trigraph.custom_ops import DOMAIN, library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cuda_library import CudaLibrary
-from trigraph.runtime.device import aligned_zeros
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
 

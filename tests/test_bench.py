@@ -24,8 +24,8 @@ from trigraph.runtime.bench.cost import Cost, GraphCost, Step
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import Machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import FixedDepth, decode
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import FixedDepth, decode
 
 MACHINE = Machine("a processor", 2, 1, "portable", 0.5, float32_gmac_s=40.0, int8_gmac_s=80.0)
 RESULT = Result("trigraph", "verify", 4, 1, 512, 2, 10.0, 9.0, 12.0, 400.0, 2e7, 5.0, 0.5)

@@ -11,11 +11,11 @@ from test_runtime_text import END, METADATA
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.chat import Conversation, Reply
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.terminal import Terminal
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.cli.chat import Terminal
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 # In the manner of Qwen's: reasoning is left out of all answers but those after the last question.
 QWEN = """\

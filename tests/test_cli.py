@@ -15,7 +15,7 @@ import pytest
 from random_gguf import write_random
 from test_runtime_text import TEMPLATE
 
-from trigraph.runtime.cli import main
+from trigraph.runtime.cli.app import main
 
 
 class Result(NamedTuple):
@@ -108,7 +108,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
 
 
 def test_starting_imports_nothing_that_takes_long() -> None:
-    code = "import sys, trigraph.runtime.cli; print(*sys.modules)"
+    code = "import sys, trigraph.runtime.cli.app; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"onnx_ir", "onnxscript", "sympy", "torch", "llguidance", "matplotlib"} & set(modules)
 
@@ -344,7 +344,7 @@ def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
 def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
     # A shell that starts the tests in the background makes its children ignore SIGINT.
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli import main; main()"
+    command = handler + "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And", "--ignore-eos", "--temp", "1.5", "-t", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -361,7 +361,7 @@ def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
 def test_ctrl_c_keeps_the_prompt(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli import main; main()"
+    command = handler + "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And it came", "--ignore-eos", "--prompt-cache", str(tmp_path / "text")]
     process = subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -395,13 +395,13 @@ def test_ctrl_c_while_libraries_are_imported(delay: float) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_peak_memory_is_that_of_the_process() -> None:
     large = b"x" * (300 << 20)  # a child of this process begins with its peak in getrusage
-    command = "from trigraph.runtime.stats import peak_memory; print(peak_memory())"
+    command = "from trigraph.runtime.decoding.stats import peak_memory; print(peak_memory())"
     output = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
     assert 1 << 20 < int(output) < len(large)
 
 
 def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:
-    command = "from trigraph.runtime.cli import main; main()"
+    command = "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And", "--ignore-eos", "-t", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -17,9 +17,9 @@ from test_sampling import Step
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load
-from trigraph.runtime.constraint import Constraint, Guide
-from trigraph.runtime.sampling import Sampler
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.decoding.constraint import Constraint, Guide
+from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
 

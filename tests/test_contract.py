@@ -13,8 +13,8 @@ import pytest
 
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, Manifest, export
-from trigraph.exporter.graph import IR_VERSION, OPSET
-from trigraph.exporter.manifest import CONTRACT_VERSION, GRAPHS
+from trigraph.exporter.graphs.builder import IR_VERSION, OPSET
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, GRAPHS
 from trigraph.models.errors import TrigraphError
 
 PAGE = (Path(__file__).parents[1] / "exporter/CONTRACT.md").read_text(encoding="utf-8")

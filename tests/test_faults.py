@@ -29,7 +29,7 @@ from trigraph.runtime import Engine, Options, Sampling, load
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
 
-COMMAND = [sys.executable, "-c", "from trigraph.runtime.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from trigraph.runtime.cli.app import main; main()"]
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -136,7 +136,7 @@ def test_output_that_cannot_be_written(package: Path) -> None:
 
 # Interrupts
 
-_READY = "from trigraph.runtime.cli import main; print('ready', flush=True); main()"
+_READY = "from trigraph.runtime.cli.app import main; print('ready', flush=True); main()"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

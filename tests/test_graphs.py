@@ -14,7 +14,7 @@ from transformers_oracle import load_transformers, new_head, run_trunk
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import open_model
 from trigraph.runtime import load
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.execution.steps import Steps
 
 ORACLE = Path(__file__).parent / "oracle" / "qwen35moe"
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)

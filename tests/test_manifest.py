@@ -13,7 +13,7 @@ from random_gguf import write_random
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
-from trigraph.exporter.manifest import OperatorLibrary
+from trigraph.exporter.package.manifest import OperatorLibrary
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 from trigraph.runtime import load

@@ -20,8 +20,8 @@ from trigraph.models import open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, load, perplexity
-from trigraph.runtime.perplexity import PARALLEL, Score, score
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.bench.perplexity import PARALLEL, Score, score
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 TEXT = "\n".join(PROMPTS)
 CONTEXT = 64

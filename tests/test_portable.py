@@ -20,11 +20,11 @@ from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, Manifest, export
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.cli import main
+from trigraph.runtime.cli.app import main
+from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.generate import Options
-from trigraph.runtime.sampling import Sampling
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.state.state import Sequence
 
 Array = NDArray[Any]
 TOLERANCE = 1e-4

@@ -10,10 +10,10 @@ from test_runtime_text import END, METADATA, TEMPLATE
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.speculation import Round
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.speculation import Round
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = len(METADATA["tokenizer.ggml.tokens"])
 GREEDY = Sampling(temperature=0)

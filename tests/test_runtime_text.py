@@ -10,8 +10,8 @@ import pytest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 END, THINK = 256, 257
 METADATA = {
@@ -169,8 +169,8 @@ def test_helpers_of_templates() -> None:
     ],
 )
 def test_a_template_cannot_break_out_or_run_away(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.template._MAX_SECONDS", 0.5)
-    monkeypatch.setattr("trigraph.runtime.template._MAX_MEMORY", 64 << 20)
+    monkeypatch.setattr("trigraph.runtime.text.template._MAX_SECONDS", 0.5)
+    monkeypatch.setattr("trigraph.runtime.text.template._MAX_MEMORY", 64 << 20)
     with pytest.raises(TrigraphError, match=message):
         ChatTemplate(source, {}).render(MESSAGES)
 
@@ -189,7 +189,10 @@ def test_a_template_goes_on_after_a_failure() -> None:
         {},
     )
     assert template.render(MESSAGES[:1]) == "1"
-    with patch("trigraph.runtime.template._MAX_SECONDS", 0.2), pytest.raises(TrigraphError, match="runs for more than"):
+    with (
+        patch("trigraph.runtime.text.template._MAX_SECONDS", 0.2),
+        pytest.raises(TrigraphError, match="runs for more than"),
+    ):
         template.render(MESSAGES)
     assert template.render(MESSAGES[:1]) == "1"
     process = template._process

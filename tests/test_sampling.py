@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import top_logits as top_logits_module
-from trigraph.runtime.sampling import Sampler, Sampling, choose, distribution, uniform
-from trigraph.runtime.top_logits import top_logits
+from trigraph.runtime.decoding import top_logits as top_logits_module
+from trigraph.runtime.decoding.sampling import Sampler, Sampling, choose, distribution, uniform
+from trigraph.runtime.decoding.top_logits import top_logits
 
 VOCAB = 5000
 
@@ -237,7 +237,7 @@ def test_a_banned_token_is_never_chosen(temperature: float) -> None:
 
 
 def test_the_last_token_that_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.sampling.uniform", lambda seed, position: 1.0)
+    monkeypatch.setattr("trigraph.runtime.decoding.sampling.uniform", lambda seed, position: 1.0)
     logits = np.array([1, -np.inf, 2, -np.inf], np.float32)
     for options in (Sampling(top_k=4), Sampling(top_k=0, top_p=1.0), Sampling(top_k=0, top_p=1.0, min_p=1e-9)):
         assert np.isfinite(logits[choose(logits, options, 0)])

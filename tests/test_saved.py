@@ -15,11 +15,11 @@ from test_faults import Interrupts
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.saved import SavedText, save_text
-from trigraph.runtime.snapshot import Snapshot
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.session_file import SavedText, save_text
+from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.state import Sequence
 
 MODEL = ModelIdentity("a model", "12345678" * 8, 1, "f16", "int8", True)
 VOCAB = 11

@@ -4,7 +4,7 @@ import pytest
 from packages import Packages
 
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.stats import Stats
+from trigraph.runtime.decoding.stats import Stats
 
 PROMPTS = (
     "In the beginning God created the heaven and the earth.",

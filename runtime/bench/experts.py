@@ -10,9 +10,9 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.custom_ops import library_path
-from trigraph.exporter.manifest import Manifest
+from trigraph.exporter.package.manifest import Manifest
 from trigraph.runtime.bench.cost import GraphCost
-from trigraph.runtime.sessions import session_options
+from trigraph.runtime.execution.sessions import session_options
 
 
 class ExpertCounter:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.exporter.manifest import Manifest
+from trigraph.exporter.package.manifest import Manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.contender import Contender, Trigraph
@@ -22,13 +22,13 @@ from trigraph.runtime.bench.llama_cpp import LlamaCpp
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
-from trigraph.runtime.cuda import CudaDevice
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.device.cuda import CudaDevice
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.governor import Costs, Governor
 from trigraph.runtime.loading import load, open_device
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
-from trigraph.runtime.state import Sequence as Text
+from trigraph.runtime.state.state import Sequence as Text
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
 _REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
