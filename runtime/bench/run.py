@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from trigraph.custom_ops.cost import Cost, Workload
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.contender import Contender, Trigraph
-from trigraph.runtime.bench.cost import Cost, GraphCost, Step
+from trigraph.runtime.bench.cost import GraphCost
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.llama_cpp import LlamaCpp
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
@@ -227,7 +228,7 @@ class _Timer:
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
         else:
             experts = self._experts.count([self._draw(k * sequences) for _ in range(_DRAWS)])
-        return graph.of(Step(k * sequences, sequences, context, experts))
+        return graph.of(Workload(k * sequences, sequences, context, experts))
 
     def _result(
         self,
