@@ -9,10 +9,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from trigraph.runtime.decoding.constraint import Grammar, JsonSchema, Regex
+    from trigraph.runtime.decoding.request import Options
     from trigraph.runtime.decoding.sampling import Sampling
     from trigraph.runtime.decoding.stats import Stats
     from trigraph.runtime.engine import Engine
-    from trigraph.runtime.generate import Generation, Options
+    from trigraph.runtime.generate import Generation
     from trigraph.runtime.loading import load
 
 __all__ = ["Engine", "Generation", "Grammar", "JsonSchema", "Options", "Regex", "Sampling", "Stats", "load"]
@@ -22,7 +23,7 @@ _MODULES = {
     "Generation": "generate",
     "Grammar": "decoding.constraint",
     "JsonSchema": "decoding.constraint",
-    "Options": "generate",
+    "Options": "decoding.request",
     "Regex": "decoding.constraint",
     "Sampling": "decoding.sampling",
     "Stats": "decoding.stats",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import trigraph.exporter as exporter
-from trigraph.custom_ops import instruction_set, library_path, library_version
+from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest
 from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
@@ -19,14 +19,15 @@ from trigraph.exporter.package.paths import file_inside
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.device.device import HOST, Device, choose_device
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, default_threads, open_session
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.state import State, StateLimits
+from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -96,8 +97,8 @@ def load(
     if place.library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     template = _template(folder, manifest, tokenizer)
-    model = ModelIdentity.of(manifest)
-    return Engine(steps, tokenizer, template, notices, no_draft, place, weights=weights, model=model)
+    identity = ModelIdentity.of(manifest)
+    return Engine(steps, tokenizer, template, notices, no_draft, place, weights=weights, identity=identity)
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
@@ -142,21 +143,6 @@ def _cache_home() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "trigraph"
     return Path.home() / ".cache" / "trigraph"
-
-
-def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
-    """The device of that name: cpu, cuda or auto; `portable` graphs do without an operator library that is missing.
-
-    Raises TrigraphError for a device that cannot be used here.
-    """
-    processor = HOST
-    if name != "cuda":
-        try:
-            processor = Device(library_path("cpu"), instruction_set())
-        except TrigraphError:
-            if not portable:
-                raise
-    return choose_device(name, processor, experts)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

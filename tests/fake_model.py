@@ -15,7 +15,8 @@ import numpy as np
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.runtime.execution.sessions import Binding
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.state import State, StateLimits
+from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.state import State
 
 History = tuple[int, ...]
 Arrays = Mapping[str, np.ndarray]

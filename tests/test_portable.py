@@ -21,10 +21,10 @@ from trigraph.exporter import ExportOptions, Manifest, export
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.app import main
+from trigraph.runtime.decoding.request import Options
 from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.generate import Options
-from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 Array = NDArray[Any]
 TOLERANCE = 1e-4

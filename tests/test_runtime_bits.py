@@ -9,7 +9,7 @@ from packages import Packages
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations
 FLOAT_MODELS = [

@@ -7,7 +7,7 @@ from fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.pool import Pool
-from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 VOCAB = 11
 

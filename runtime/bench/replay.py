@@ -8,7 +8,7 @@ import numpy as np
 
 from trigraph.runtime.decoding.speculation import MTPDrafter
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 
 class ReplayDrafter:

@@ -26,10 +26,10 @@ from trigraph.runtime.bench.report import Report, Result
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.decoding.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
-from trigraph.runtime.device.cuda import CudaDevice
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.loading import load, open_device
-from trigraph.runtime.state.state import Sequence as Text
+from trigraph.runtime.loading import load
+from trigraph.runtime.state.sequence import Sequence as Text
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
 _REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
@@ -71,9 +71,9 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
     device = open_device(options.device)
-    if isinstance(device, CudaDevice):
-        rate = device.functions.copy_rate() / 1e9  # once: nothing else runs there
-        machine, bandwidth = gpu_machine(), Bandwidth(lambda: rate)
+    rate = device.copy_rate()  # once: nothing else runs there
+    if rate is not None:
+        machine, bandwidth = gpu_machine(), Bandwidth(lambda: rate / 1e9)
     else:
         machine, bandwidth = measure_machine(options.threads), memory_bandwidth(options.threads)
     steps = sum(k + 1 for k in options.depths) + manifest.max_pending

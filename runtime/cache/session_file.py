@@ -32,7 +32,8 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.snapshot import Snapshot
 from trigraph.runtime.cache.tensor_file import Pieces, TensorFile, write_tensors
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.state import Sequence, State, StateBuffer
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
 _FORMAT, _VERSION = "trigraph text", "1"

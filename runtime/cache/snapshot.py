@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.steps import StepResult
-from trigraph.runtime.state.state import Sequence, State
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.state import State
 
 
 @dataclass(frozen=True)

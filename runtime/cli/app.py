@@ -27,7 +27,7 @@ from trigraph.runtime.cli import arguments, measure
 from trigraph.runtime.cli.arguments import parse_constraint, parse_logit_bias, read_text
 from trigraph.runtime.cli.chat import interact
 from trigraph.runtime.cli.console import progress_bars, say, stream
-from trigraph.runtime.loading import open_device
+from trigraph.runtime.device.choice import open_device
 
 app = typer.Typer(
     help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",

@@ -12,7 +12,7 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
-from trigraph.runtime.device.device import DEVICES, EXPERTS
+from trigraph.runtime.device.choice import DEVICES, EXPERTS
 
 _MODEL, _PROMPT, _SAMPLING, _CONSTRAINTS, _SPECULATION, _OUTPUT = (
     {"rich_help_panel": panel} for panel in ("Model", "Prompt", "Sampling", "Constraints", "Speculation", "Output")

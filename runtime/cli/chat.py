@@ -14,8 +14,9 @@ from types import FrameType
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
+from trigraph.runtime.decoding.request import Options
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.generate import Generation, Options
+from trigraph.runtime.generate import Generation
 
 _WELCOME = "Type a message; /help lists commands, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?")

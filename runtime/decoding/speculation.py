@@ -10,7 +10,7 @@ from typing import Protocol
 
 from trigraph.runtime.decoding.sampling import Sampler
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 
 class Answer(Protocol):

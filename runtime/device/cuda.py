@@ -190,6 +190,10 @@ class CudaDevice(Device):
         """See Device."""
         memory.copy_row(source, target)
 
+    def copy_rate(self) -> float:
+        """See Device."""
+        return self.functions.copy_rate()
+
     def exchange(self, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> Exchange:
         """See Device."""
         pinned = {

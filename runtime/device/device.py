@@ -12,11 +12,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.mapped_weights import MappedWeights
-
-DEVICES = ("auto", "cpu", "cuda")
-EXPERTS = ("gpu", "cpu")
 
 Array = NDArray[Any]
 Memory = Any
@@ -90,6 +86,10 @@ class Device:
         """memory[target] = memory[source], where the memory is."""
         memory[target] = memory[source]
 
+    def copy_rate(self) -> float | None:
+        """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
+        return None
+
     def exchange(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> Exchange:
         """The host's side of a step on this memory."""
         return Exchange(inputs, outputs)
@@ -105,27 +105,6 @@ class Device:
 
 HOST = Device(None, "no")
 """The host's memory, for those who run no sessions."""
-
-
-def choose_device(name: str, processor: Device, experts: str = "gpu") -> Device:
-    """The device of that name, one of DEVICES; `auto` is a GPU where one can be used, else the processor.
-
-    `experts`, gpu or cpu, is where a GPU has routed experts computed. Raises TrigraphError that says what is missing
-    for a device that was asked for: no other one is taken in its place.
-    """
-    from trigraph.runtime.device.cuda import open_cuda
-
-    for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
-        if value not in values:
-            raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
-    if name == "cpu":
-        return processor
-    try:
-        return open_cuda(experts)
-    except TrigraphError as error:
-        if name == "cuda":
-            raise
-        return Device(processor.library, processor.kernels, str(error))
 
 
 def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -13,7 +13,8 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import checkpoint
 from trigraph.runtime.device.device import Array
 from trigraph.runtime.execution.sessions import Graph
-from trigraph.runtime.state.state import Sequence, State
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.state import State
 
 Tokens = SequenceOf[int]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,46 +11,8 @@ from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device, Memory
 from trigraph.runtime.device.memory import explained_shortage
-from trigraph.runtime.state.hidden_states import HiddenRows
 from trigraph.runtime.state.pool import Pool
-
-
-@dataclass(frozen=True)
-class StateLimits:
-    """What a package fixes (`page_size` in tokens, `max_pending` = K) and a host chooses (`context` in tokens)."""
-
-    context: int
-    page_size: int
-    max_pending: int
-    hidden: int
-
-    @property
-    def pages(self) -> int:
-        """Pages that a full context takes."""
-        return -(-self.context // self.page_size)
-
-
-class Sequence:
-    """One text: its committed tokens, those of the last verify that wait for `accept`, and the state that it holds."""
-
-    def __init__(self, slot: int, limits: StateLimits) -> None:
-        self.tokens: list[int] = []
-        self.pending: list[int] = []  # verified, neither kept nor rejected yet
-        self.accepted = 0  # tokens of the last verify that the next step commits to the recurrent state
-        self.entries = 0  # leading entries of the MTP cache that come from true hidden states
-        self.draft_token = -1  # of the last one of these, while it is not committed
-        self.drafted = 0  # entries after those, chained on the head's own hidden states
-        self.slot = slot
-        self.pages = np.zeros(limits.pages, np.int32)
-        self.page_count = 0
-        self.hiddens = HiddenRows(limits.hidden)
-        # Set when a step failed halfway, with some layers' state written and others' not.
-        self.damaged = False
-
-    @property
-    def length(self) -> int:
-        """Committed tokens: the position of the next one."""
-        return len(self.tokens)
+from trigraph.runtime.state.sequence import Sequence, StateLimits
 
 
 class StateBuffer:
