@@ -66,7 +66,7 @@ def load(
     place = open_device(device, manifest.portable, experts)
     if place.library is not None:
         manifest.check_library(library_version(place.name))
-    state = State(manifest.state, limits, sequences, place, twice=place.library is None)
+    state = State(manifest.state, limits, sequences, place, double_buffered=place.library is None)
     weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
     threads = threads or default_threads()
 

@@ -11,7 +11,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.request import Options
-from trigraph.runtime.decoding.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
+from trigraph.runtime.decoding.speculation import DraftLength, Drafter, FixedLength, MTPDrafter, NoDrafter
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps
@@ -63,15 +63,15 @@ class Model:
     def _guidance_vocabulary(self) -> LLTokenizer:
         return guidance_vocabulary(self.tokenizer, self.steps.vocab)
 
-    def speculation(self, options: Options) -> tuple[Drafter, Depth]:
+    def speculation(self, options: Options) -> tuple[Drafter, DraftLength]:
         """How a request drafts: with what, and how deep."""
         reason = self.no_draft if options.speculate else "off as asked"
         deepest = self.steps.max_pending - 1
         if reason is not None or options.draft_tokens == 0:
-            return NoDrafter(), FixedDepth(0, reason or "off as asked")
+            return NoDrafter(), FixedLength(0, reason or "off as asked")
         drafter = MTPDrafter(self.steps, options.draft_p_min or 0.0)
         if options.draft_tokens is None:
             return drafter, Governor(self.costs, deepest)
         if options.draft_tokens > deepest:
             raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {deepest}")
-        return drafter, FixedDepth(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")
+        return drafter, FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")

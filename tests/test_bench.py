@@ -29,7 +29,7 @@ from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import Machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import FixedDepth, decode
+from trigraph.runtime.decoding.speculation import FixedLength, decode
 
 ROOT = Path(__file__).parents[1]
 MACHINE = Machine("a processor", 2, 1, "portable", 0.5, float32_gmac_s=40.0, int8_gmac_s=80.0)
@@ -166,7 +166,7 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
             return not self.left
 
     sampler = Sampler(Sampling(temperature=0), [])
-    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedDepth(drafts, "on"), Limit()))
+    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedLength(drafts, "on"), Limit()))
     # The first draft of a round is always put to the test.
     tried = [r for r in rounds if r.drafted]
     rate = np.mean([r.accepted > 0 for r in tried])

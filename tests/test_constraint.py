@@ -140,13 +140,13 @@ def answer(engine: Engine, options: Options) -> tuple[str, list[int], str]:
 def test_speculation_does_not_change_an_answer(
     engine: Engine, constraint: Constraint, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foresee = Sampler.foresee
+    forced = Sampler.forced
 
     def options(**others: Any) -> Options:
         return Options(SAMPLINGS[sampling], max_tokens=400, constraint=constraint, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Sampler, "foresee", lambda self, limit: foresee(self, limit) if limit == 1 else [])
+        patched.setattr(Sampler, "forced", lambda self, limit: forced(self, limit) if limit == 1 else [])
         plain = answer(engine, options(speculate=False))
     assert answer(engine, options(speculate=False)) == plain
     for drafts in (None, *range(1, 8)):

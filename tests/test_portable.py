@@ -105,7 +105,7 @@ class Script:
                 state = tensor[text.slot]
                 if not name.startswith("gdn."):
                     pages = tensor[text.pages[: text.page_count]]
-                    end = min(text.entries, text.length) if name.startswith("mtp.") else text.length
+                    end = min(text.mtp_len, text.length) if name.startswith("mtp.") else text.length
                     state = pages.reshape(-1, *pages.shape[2:])[:end]
                 found[f"{name} of text {index}"] = state.astype(np.float32)
         return found

@@ -76,7 +76,7 @@ def test_a_text_goes_on_with_the_same_bits(
         steps.verify([sequence], [[5, 6, 7, 8]])
     if moment == "accepted":
         steps.accept(sequence, 3)
-        assert sequence.accepted == 3
+        assert sequence.to_commit == 3
     save(tmp_path / "text", steps, sequence, model=engine.identity)
 
     def onward(engine: Engine, sequence: Sequence) -> list[bytes]:

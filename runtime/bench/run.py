@@ -25,7 +25,7 @@ from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.decoding.speculation import DraftLength, Drafter, FixedLength, MTPDrafter, NoDrafter, decode
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
@@ -184,7 +184,7 @@ class _Timer:
         speculative: list[float] = []
         note = ""
         for _ in range(max(1, self._options.repetitions // 4)):
-            seconds, text, _ = self._generate(engine, NoDrafter(), FixedDepth(0, "plain"))
+            seconds, text, _ = self._generate(engine, NoDrafter(), FixedLength(0, "plain"))
             plain.append(seconds)
             if not engine.steps.can_draft:
                 continue
@@ -202,7 +202,7 @@ class _Timer:
         if speculative:
             yield self._result("trigraph", "generate", tokens, context, speculative, note=note)
 
-    def _generate(self, engine: Engine, drafter: Drafter, depth: Depth) -> tuple[float, list[int], str]:
+    def _generate(self, engine: Engine, drafter: Drafter, depth: DraftLength) -> tuple[float, list[int], str]:
         """Seconds without the prompt, the tokens, and what was accepted."""
         steps = engine.steps
         sequence = steps.new_sequence()

@@ -42,8 +42,8 @@ class Snapshot:
         return cls(
             sequence.length,
             tuple(sequence.pending),
-            sequence.accepted,
-            min(sequence.entries, sequence.length),
+            sequence.to_commit,
+            min(sequence.mtp_len, sequence.length),
             sequence.hiddens.span(sequence.hiddens.start, sequence.hiddens.end).copy(),
             {name: buffer.current[sequence.slot].copy() for name, buffer in state.recurrent.items()},
             None if logits is None else logits.copy(),
@@ -69,9 +69,9 @@ class Snapshot:
         for name, buffer in state.recurrent.items():
             buffer.current[sequence.slot] = self.recurrent[name]
         sequence.tokens, sequence.pending = tokens[: self.length], list(self.pending)
-        sequence.accepted, sequence.drafted, sequence.draft_token = self.accepted, 0, -1
+        sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.accepted, 0, -1
         first = self.end - len(self.hiddens)
         sequence.hiddens.restart(first, self.hiddens[0])
         sequence.hiddens.append(self.hiddens[1:])
         # A program that cannot draft keeps no hidden rows: the entries of its text stay empty, which costs acceptance.
-        sequence.entries = self.entries if first < self.entries else self.length
+        sequence.mtp_len = self.entries if first < self.entries else self.length

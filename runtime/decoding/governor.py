@@ -76,13 +76,13 @@ class Governor:
         self._speculative = 0  # rounds since the last plain one
 
     def choose(self, room: int) -> int:
-        """See Depth."""
+        """See DraftLength."""
         depth = min(self._wanted(), room)
         self._depths.append(depth)
         return depth
 
     def observe(self, finished: Round) -> None:
-        """See Depth."""
+        """See DraftLength."""
         # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
         attempts = min(finished.drafted + 1, self._depths[-1])
         self._costs.observe(finished, attempts)
@@ -91,7 +91,7 @@ class Governor:
             self._tried[i] = _MEMORY * self._tried[i] + 1
 
     def report(self) -> str:
-        """See Depth."""
+        """See DraftLength."""
         speculative = [depth for depth in self._depths if depth]
         if not speculative:
             return "on, not tried yet"

@@ -111,7 +111,7 @@ class Sampler:
             self._guide.advance(token)
         return token
 
-    def foresee(self, limit: int) -> list[int]:
+    def forced(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
         if self._guide is None:
             return []
@@ -119,7 +119,7 @@ class Sampler:
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
         options, guide = self.options, self._guide
-        if foreseen := self.foresee(1):
+        if foreseen := self.forced(1):
             return foreseen[0]
         if options.temperature == 0 and self._penalties is None and not len(self._biased):
             best = int(step.tokens[row])

@@ -31,7 +31,7 @@ class Drafter(Protocol):
         """At most `limit` tokens to follow `token`, which itself follows the committed text."""
 
 
-class Depth(Protocol):
+class DraftLength(Protocol):
     """Decides how many tokens a round drafts."""
 
     def choose(self, room: int) -> int:
@@ -61,7 +61,7 @@ def decode(
     token: int,
     sampler: Sampler,
     drafter: Drafter,
-    depth: Depth,
+    depth: DraftLength,
     answer: Answer,
 ) -> Iterator[Round]:
     """Continues a text until `answer` ends, a round at a time, from its next token: sampled, but not in the state yet.
@@ -73,7 +73,7 @@ def decode(
     while not done:
         started = time.perf_counter()
         room = min(answer.left, steps.max_pending) - 1
-        foreseen = sampler.foresee(room)
+        foreseen = sampler.forced(room)
         drafts = foreseen or drafter.propose(sequence, token, depth.choose(room))
         drafted = time.perf_counter()
         step = steps.verify([sequence], [[token, *drafts]])
@@ -123,19 +123,19 @@ class NoDrafter:
 
 
 @dataclass(frozen=True)
-class FixedDepth:
+class FixedLength:
     """The same number of drafts in each round, for a stated reason."""
 
     drafts: int
     reason: str
 
     def choose(self, room: int) -> int:
-        """See Depth."""
+        """See DraftLength."""
         return min(self.drafts, room)
 
     def observe(self, finished: Round) -> None:
-        """See Depth: nothing to learn."""
+        """See DraftLength: nothing to learn."""
 
     def report(self) -> str:
-        """See Depth."""
+        """See DraftLength."""
         return self.reason

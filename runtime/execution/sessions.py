@@ -79,14 +79,14 @@ class SessionGraph:
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
-        self._swapped = [buffer for buffer in self._state.values() if buffer.next_turn != buffer.turn]
+        self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
         self._buffers = Buffers(device)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._made = 0  # bindings so far
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
-        key = (tokens, sequences, *(buffer.turn for buffer in self._swapped))
+        key = (tokens, sequences, *(buffer.read_index for buffer in self._swapped))
         binding = self._bindings.get(key)
         if binding is None:
             binding = self._bindings[key] = self._make(tokens, sequences)
@@ -105,7 +105,7 @@ class SessionGraph:
             name = arg.name.removeprefix("past.")
             if name in self._state:
                 buffer = self._state[name]
-                device.bind_input(io, arg.name, buffer.arrays[buffer.turn])
+                device.bind_input(io, arg.name, buffer.arrays[buffer.read_index])
             else:
                 inputs[name] = self._buffer("in", arg, sizes)
                 device.bind_input(io, arg.name, inputs[name])
@@ -113,7 +113,7 @@ class SessionGraph:
             name = arg.name.removeprefix("present.")
             if name in self._state:
                 buffer = self._state[name]
-                device.bind_output(io, arg.name, buffer.arrays[buffer.next_turn])
+                device.bind_output(io, arg.name, buffer.arrays[buffer.write_index])
             else:
                 outputs[name] = self._buffer("out", arg, sizes)
                 device.bind_output(io, arg.name, outputs[name])
@@ -130,7 +130,7 @@ class SessionGraph:
             raise TrigraphError(f"a step failed: {_first_line(error)}") from error
         exchange.receive()
         for buffer in self._swapped:
-            buffer.turn = buffer.next_turn
+            buffer.read_index = buffer.write_index
 
     def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Memory:
         rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)

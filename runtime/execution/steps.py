@@ -114,7 +114,7 @@ class Steps:
         row = 0
         for sequence, new in zip(sequences, tokens, strict=True):
             sequence.pending = list(new)
-            sequence.accepted = 0
+            sequence.to_commit = 0
             sequence.hiddens.append(result.hidden[row : row + len(new)])
             row += len(new)
         return result
@@ -126,13 +126,13 @@ class Steps:
         sequence.tokens += sequence.pending[:count]
         if not count or sequence.pending[0] != sequence.draft_token:
             # The entry of the drafted token is of no use: another one stands, or will stand, in its place.
-            sequence.entries = min(sequence.entries, sequence.length - count)
+            sequence.mtp_len = min(sequence.mtp_len, sequence.length - count)
         sequence.pending = []
-        sequence.accepted = count
+        sequence.to_commit = count
         if self._draft is None:
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         else:
-            sequence.hiddens.keep(min(sequence.entries, sequence.length) - 1, sequence.length)
+            sequence.hiddens.keep(min(sequence.mtp_len, sequence.length) - 1, sequence.length)
 
     def draft(self, sequences: SequenceOf[Sequence], tokens: Tokens) -> DraftResult:
         """Predicts the token after `tokens[i]`, the sampled but not yet verified next token of each sequence.
@@ -144,11 +144,11 @@ class Steps:
             self._check(sequence, [token], "text")
             self._drop_pending(sequence)
             self._catch_up(sequence, self._chunk - 1)
-            pieces.append([*sequence.tokens[sequence.entries :], token])
-            hiddens.append(sequence.hiddens.span(sequence.entries - 1, sequence.length))
-        result = self._run_draft(sequences, pieces, hiddens, [sequence.entries for sequence in sequences])
+            pieces.append([*sequence.tokens[sequence.mtp_len :], token])
+            hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
+        result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences])
         for i, sequence in enumerate(sequences):
-            sequence.entries, sequence.drafted = sequence.length + 1, 0
+            sequence.mtp_len, sequence.drafted_len = sequence.length + 1, 0
             sequence.draft_token = pieces[i][-1]
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         return result
@@ -157,9 +157,9 @@ class Steps:
         """Predicts one token more, from the previous prediction and the head's own hidden state."""
         pieces = [[token] for token in previous.tokens.tolist()]
         hiddens = [previous.hidden[i : i + 1] for i in range(len(pieces))]
-        result = self._run_draft(sequences, pieces, hiddens, [seq.entries + seq.drafted for seq in sequences])
+        result = self._run_draft(sequences, pieces, hiddens, [seq.mtp_len + seq.drafted_len for seq in sequences])
         for sequence in sequences:
-            sequence.drafted += 1
+            sequence.drafted_len += 1
         return result
 
     def _chunks(self, tokens: SequenceOf[Tokens]) -> Iterator[tuple[list[int], list[Tokens]]]:
@@ -183,7 +183,7 @@ class Steps:
         result = self._run(self._prefill, sequences, pieces)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
             sequence.tokens += piece
-            sequence.accepted, sequence.entries, sequence.drafted = 0, sequence.length, 0
+            sequence.to_commit, sequence.mtp_len, sequence.drafted_len = 0, sequence.length, 0
             sequence.hiddens.restart(sequence.length - 1, result.hidden[i])
         return result
 
@@ -193,12 +193,12 @@ class Steps:
 
     def _catch_up(self, sequence: Sequence, backlog: int) -> None:
         """Rebuilds the head's entries of kept tokens until at most `backlog` are missing."""
-        sequence.entries = min(sequence.entries, sequence.length)
-        while self._draft is not None and sequence.length - sequence.entries > backlog:
-            start, stop = sequence.entries, min(sequence.length, sequence.entries + self._chunk)
+        sequence.mtp_len = min(sequence.mtp_len, sequence.length)
+        while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
+            start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self._chunk)
             hidden = sequence.hiddens.span(start - 1, stop - 1)
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
-            sequence.entries = stop
+            sequence.mtp_len = stop
 
     def _run(self, graph: Graph, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
@@ -210,7 +210,7 @@ class Steps:
             for i, (sequence, new) in enumerate(zip(sequences, tokens, strict=True)):
                 self.state.reserve(sequence, sequence.length + len(new))
                 inputs["past_lens"][i] = sequence.length
-                inputs["accepted"][i] = sequence.accepted
+                inputs["accepted"][i] = sequence.to_commit
                 inputs["slots_in"][i] = sequence.slot
                 inputs["slots_out"][i] = slots[i]
                 inputs["page_table"][i] = sequence.pages

@@ -25,15 +25,15 @@ class StateLimits:
 
 
 class Sequence:
-    """One text: its committed tokens, those of the last verify that wait for `accept`, and the state that it holds."""
+    """One sequence of tokens: those committed, those of the last verify that wait for `accept`, and where its state is."""
 
     def __init__(self, slot: int, limits: StateLimits) -> None:
         self.tokens: list[int] = []
         self.pending: list[int] = []  # verified, neither kept nor rejected yet
-        self.accepted = 0  # tokens of the last verify that the next step commits to the recurrent state
-        self.entries = 0  # leading entries of the MTP cache that come from true hidden states
-        self.draft_token = -1  # of the last one of these, while it is not committed
-        self.drafted = 0  # entries after those, chained on the head's own hidden states
+        self.to_commit = 0  # of `tokens`: how many at the end the next step commits to the recurrent state
+        self.mtp_len = 0  # KV length of the MTP head: positions computed from true hidden states
+        self.draft_token = -1  # at the last one of these, while it is not committed
+        self.drafted_len = 0  # positions after those, chained on the head's own hidden states
         self.slot = slot
         self.pages = np.zeros(limits.pages, np.int32)
         self.page_count = 0

@@ -18,29 +18,29 @@ from trigraph.runtime.state.sequence import Sequence, StateLimits
 class StateBuffer:
     """Memory of one state tensor: the array that a step reads, and the one it writes, which may be the same."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, twice: bool, device: Device) -> None:
-        self.arrays: tuple[Memory, ...] = tuple(device.zeros(shape, dtype) for _ in range(1 + twice))
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, double_buffered: bool, device: Device) -> None:
+        self.arrays: tuple[Memory, ...] = tuple(device.zeros(shape, dtype) for _ in range(1 + double_buffered))
         self._device = device
-        self.turn = 0
+        self.read_index = 0
         """Index of the array that the next step reads."""
 
     @property
     def current(self) -> Memory:
         """What the last step left."""
-        return self.arrays[self.turn]
+        return self.arrays[self.read_index]
 
     def copy_row(self, source: int, target: int) -> None:
         """Copies a row of what the last step left to another one."""
         self._device.copy_row(self.current, source, target)
 
     @property
-    def next_turn(self) -> int:
+    def write_index(self) -> int:
         """Index of the array that the next step writes."""
-        return (self.turn + 1) % len(self.arrays)
+        return (self.read_index + 1) % len(self.arrays)
 
 
 class State:
-    """The tensors by name, allocated once, and the slots and pages of `sequences` texts of full context.
+    """The tensors by name, allocated once, and the slots and pages of `sequences` sequences of full context.
 
     A fork is one more sequence. Memory is touched when it is first used: a large context costs nothing until filled.
     """
@@ -52,9 +52,9 @@ class State:
         sequences: int,
         device: Device = HOST,
         *,
-        twice: bool = False,
+        double_buffered: bool = False,
     ) -> None:
-        """`twice`: a step writes other buffers than it reads, as native operators need it."""
+        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
         if sequences < 1:
             raise TrigraphError(f"sequences is {sequences}; it must be 1 or more")
         self.limits = limits
@@ -62,14 +62,14 @@ class State:
         self.slots = Pool(2 * sequences, "state slots")
         self.pages = Pool(sequences * limits.pages, "KV pages")
         sizes = {"slots": self.slots.size, "pages": self.pages.size}
-        needed = (1 + twice) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
-        what = f"the state of {sequences} texts of {limits.context} tokens"
+        needed = (1 + double_buffered) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
+        what = f"the state of {sequences} sequences of {limits.context} tokens"
         with explained_shortage(what, needed, "load with a smaller context or fewer sequences"):
             self.buffers: Mapping[str, StateBuffer] = {
                 tensor.name: StateBuffer(
                     tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
-                    twice=twice,
+                    double_buffered=double_buffered,
                     device=device,
                 )
                 for tensor in tensors
@@ -90,12 +90,12 @@ class State:
         return Sequence(self.slots.take(), self.limits)
 
     def fork(self, parent: Sequence) -> Sequence:
-        """A second sequence with the same text, pending tokens included.
+        """A second sequence with the same tokens, pending ones included.
 
         The slot is shared until one of the two steps; full pages are shared for good, those still written are copied.
         """
         limits = self.limits
-        settled = (min(parent.length, parent.entries) if self._mtp else parent.length) // limits.page_size
+        settled = (min(parent.length, parent.mtp_len) if self._mtp else parent.length) // limits.page_size
         copied = range(settled, parent.page_count)
         if self.pages.free < len(copied):
             raise TrigraphError(
@@ -103,7 +103,7 @@ class State:
             )
         child = Sequence(self.slots.share(parent.slot), limits)
         child.tokens, child.pending = parent.tokens.copy(), parent.pending.copy()
-        child.accepted, child.entries, child.drafted = parent.accepted, parent.entries, parent.drafted
+        child.to_commit, child.mtp_len, child.drafted_len = parent.to_commit, parent.mtp_len, parent.drafted_len
         child.draft_token = parent.draft_token
         child.hiddens, child.damaged = parent.hiddens.copy(), parent.damaged
         for index in range(settled):
