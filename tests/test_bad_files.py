@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_bytes import Entry, Raw, gguf_bytes, string
-from random_gguf import Architecture, write_random
-from test_config import changed
 
+from support.gguf_bytes import Entry, Raw, gguf_bytes, string
+from support.random_gguf import Architecture, changed, write_random
 from trigraph.models import GGUFFile, TrigraphError, open_model
 
 MAX_SECONDS = 1.0

@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from fake_model import chaotic
-from packages import Packages
 from rich.console import Console
-from test_cli import Run, assert_one_line_error
-from test_cli import trigraph as trigraph  # a fixture
-from test_runtime_generate import VOCAB, engine_of
 
+from support.command import Run, assert_one_line_error
+from support.fake_engine import VOCAB, engine_of
+from support.fake_model import chaotic
+from support.packages import Packages
 from trigraph.custom_ops import host_operator
 from trigraph.custom_ops.cost import Cost, Workload
 from trigraph.custom_ops.registry import operators

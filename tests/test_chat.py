@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, History
-from test_runtime_text import END, METADATA
 
+from support.fake_engine import END, METADATA
+from support.fake_model import FakeModel, History
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling

@@ -1,6 +1,5 @@
 """The command line: outputs, and for each mistake one line and the right exit status."""
 
-import io
 import json
 import os
 import signal
@@ -9,49 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from random_gguf import write_random
-from test_runtime_text import TEMPLATE
 
-from trigraph.runtime.cli.app import main
-
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
-class _Input(io.TextIOWrapper):
-    def __init__(self, content: bytes, terminal: bool) -> None:
-        super().__init__(io.BytesIO(content), encoding="utf-8")
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-
-@pytest.fixture
-def trigraph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """`trigraph("run", ..., stdin=b"...")`, in this process, with a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
-        monkeypatch.setattr(sys, "argv", ["trigraph", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", _Input(stdin, terminal))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
-    return run
+from support.command import Run, assert_one_line_error
+from support.fake_engine import TEMPLATE
+from support.random_gguf import write_random
 
 
 @pytest.fixture
@@ -60,14 +22,6 @@ def package(trigraph: Run, tiny_gguf: Path, tmp_path: Path) -> Path:
     out = tmp_path / "tiny"
     assert trigraph("export", tiny_gguf, "-o", out, "--reference").status == 0
     return out
-
-
-def assert_one_line_error(result: Result, text: str) -> None:
-    assert result.status == 2, result
-    assert result.out == ""
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1, result.err
-    assert text in result.err
 
 
 def test_help_and_version(trigraph: Run) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packages import Packages
 
+from support.packages import Packages
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load

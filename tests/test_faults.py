@@ -20,8 +20,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from random_gguf import write_random
 
+from support.interrupts import Interrupts
+from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions, Manifest, export, is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
@@ -163,24 +164,6 @@ def test_signals_at_random_moments_of_an_export(number: int, source: Path, tmp_p
         if found != old:
             export(source, tmp_path / "package", ExportOptions(max_context=100))
     assert statuses - {0}
-
-
-class Interrupts:
-    """Sends this process a SIGINT after some time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        def interrupt(number: int, frame: object) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-        self._previous = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *details: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._previous)
 
 
 def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path) -> None:

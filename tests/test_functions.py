@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
-from gdn_cases import random_weights as gdn_weights
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from operators import ONNX_TYPE, Operator
-from test_grouped_expert_ffn import SHAPES as FFN_SHAPES
-from test_grouped_expert_ffn import Layer, name_of, relative_error
 
+from support.expert_layer import SHAPES as FFN_SHAPES
+from support.expert_layer import Layer, name_of, relative_error
+from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
+from support.gdn_cases import random_weights as gdn_weights
+from support.operators import ONNX_TYPE, Operator
 from trigraph.custom_ops import DOMAIN
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.function import UNPACK

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_gguf import write_random
 
+from support.random_gguf import write_random
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
 from trigraph.exporter.package.manifest import OperatorLibrary

@@ -16,11 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import random_gguf
 from gguf import GGMLQuantizationType, quants
-from hollow import write_hollow
-from random_gguf import write_random
 
+from support.hollow import write_hollow
+from support.random_gguf import Item, write_random
 from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
@@ -125,15 +124,12 @@ def test_split_parts_and_equal_names(tmp_path: Path) -> None:
 def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
     """Block types become Q8_0 and vectors F32; graphs point to the copies."""
     vectors = {"blk.1.attn_norm.weight": "F16"}
-    original = random_gguf._tensors
 
-    def float16_norm(*arguments: Any) -> Any:
-        for item in original(*arguments):
-            yield random_gguf._Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item
+    def float16_norm(item: Item) -> list[Item]:
+        return [Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item]
 
     types = {"*ffn_up*": "IQ3_S", "*attn_v*": "TQ2_0", **vectors}
-    with patch.object(random_gguf, "_tensors", float16_norm):
-        path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types)
+    path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types, edit=float16_norm)
     seen: list[tuple[str, int, int]] = []
     manifest = export(path, tmp_path / "package", ExportOptions(), lambda *step: seen.append(step))
     assert any("IQ3_S" in notice and "Q8_0" in notice for notice in manifest.notices)

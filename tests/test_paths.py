@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx
 import pytest
-from gguf_bytes import Entry, gguf_bytes
 from onnx import TensorProto, helper
-from random_gguf import write_random
 
+from support.gguf_bytes import Entry, gguf_bytes
+from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions, Manifest, describe, export
 from trigraph.models import GGUFFile, TrigraphError
 from trigraph.models.synth import write_synthetic
@@ -234,7 +234,7 @@ def test_a_synthetic_file_replaces_a_link(tmp_path: Path) -> None:
 
 def test_names_in_a_file_are_not_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> None:
     """Neither the model's name nor anything else in the metadata decides where a cache entry goes."""
-    from test_config import changed
+    from support.random_gguf import changed
 
     def rename(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
         pairs["general.name"] = "../../../escape"

@@ -6,8 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hollow import write_hollow
 
+from support.hollow import write_hollow
 from trigraph.exporter.package.state_tensors import state_tensors
 from trigraph.exporter.picture import draw, fold, picture
 from trigraph.models.config import ModelConfig

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hollow import write_hollow
 from numpy.typing import NDArray
-from random_gguf import write_random
 
+from support.hollow import write_hollow
+from support.random_gguf import write_random
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, Manifest, export
 from trigraph.models.errors import TrigraphError

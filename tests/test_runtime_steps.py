@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, chaotic, mostly_right
 
+from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.pool import Pool

@@ -7,20 +7,13 @@ from unittest.mock import patch
 
 import pytest
 
+from support.fake_engine import END, METADATA, TEMPLATE, THINK
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
-from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
+from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
-END, THINK = 256, 257
-METADATA = {
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "qwen35",
-    "tokenizer.ggml.tokens": [*byte_alphabet(), "<|end|>", "<think>"],
-    "tokenizer.ggml.token_type": [1] * 256 + [3, 4],
-    "tokenizer.ggml.merges": [],
-}
 TEXT = "naïve 日本語 👩‍👩‍👧 ﬁ\u0301 \x00\r\n\ttab"
 
 
@@ -116,12 +109,6 @@ def test_what_a_stop_string_held_back_comes_at_the_end() -> None:
 
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
-TEMPLATE = """\
-{%- for m in messages %}
-    {%- if m.role not in ("system", "user", "assistant") %}{{ raise_exception("Unknown role " + m.role) }}{% endif %}
-    {{- "<|" + m.role + "|>" + m.content + eos_token }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|assistant|>" }}{% endif %}"""
 
 
 def test_a_template_renders_messages() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, chaotic, mostly_right
-from packages import Packages
 from safetensors.numpy import load_file
-from test_faults import Interrupts
 
+from support.fake_model import FakeModel, chaotic, mostly_right
+from support.interrupts import Interrupts
+from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache.identity import ModelIdentity

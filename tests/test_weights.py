@@ -13,8 +13,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from packages import Packages
 
+from support.packages import Packages
 from trigraph.exporter import Manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load

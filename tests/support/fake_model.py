@@ -195,6 +195,19 @@ class FakeGraph:
         self.state.tensors[name][table[position // PAGE], position % PAGE] = value
 
 
+@dataclasses.dataclass
+class FakeStep:
+    """A step of rows, or one whose logits must not be read."""
+
+    tokens: np.ndarray
+    rows: np.ndarray | None = None
+
+    @property
+    def logits(self) -> np.ndarray:
+        assert self.rows is not None, "a greedy request read logits"
+        return self.rows
+
+
 def chaotic(vocab: int, sharpness: float = 4.0) -> Callable[[History], np.ndarray]:
     """Logits that depend on every token of the history, and on nothing else."""
 

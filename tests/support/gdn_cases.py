@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from operators import Operator, same_bits
 
+from support.operators import Operator, same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights, gated_delta_net
 
 K = 8
