@@ -11,7 +11,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.request import Options
-from trigraph.runtime.decoding.speculation import DraftLength, Drafter, FixedLength, MTPDrafter, NoDrafter
+from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps

@@ -25,7 +25,7 @@ from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import DraftLength, Drafter, FixedLength, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter, decode
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load

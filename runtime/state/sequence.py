@@ -25,7 +25,7 @@ class StateLimits:
 
 
 class Sequence:
-    """One sequence of tokens: those committed, those of the last verify that wait for `accept`, and where its state is."""
+    """Tokens of one text: those committed, those of the last verify that wait for `accept`, and where its state is."""
 
     def __init__(self, slot: int, limits: StateLimits) -> None:
         self.tokens: list[int] = []
