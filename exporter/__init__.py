@@ -2,6 +2,7 @@
 
 from trigraph.exporter.describe import Description, describe
 from trigraph.exporter.export import ExportOptions, export
-from trigraph.exporter.package.manifest import Manifest, is_package
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.reader import is_package, read_manifest
 
-__all__ = ["Description", "ExportOptions", "Manifest", "describe", "export", "is_package"]
+__all__ = ["Description", "ExportOptions", "Manifest", "describe", "export", "is_package", "read_manifest"]

@@ -16,6 +16,7 @@ from rich.text import Text
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest
+from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
@@ -107,7 +108,7 @@ def describe(path: Path, context: int | None = None) -> Description:
     if context is not None and context < 1:
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
-        return _describe_package(path, Manifest.read(path), context)
+        return _describe_package(path, read_manifest(path), context)
     model = open_model(path)
     context = context or model.config.context_length
     return _describe(path, model, state_tensors(model.config, "f16"), context)

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 from trigraph.exporter.describe import model_of, readable_size
 from trigraph.exporter.export import DRAFT_VOCAB
-from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
@@ -126,7 +126,7 @@ def write_picture(path: Path, out: Path, context: int | None = None) -> None:
 def picture(path: Path, context: int | None = None) -> str:
     """The same as text."""
     if path.is_dir():
-        manifest = Manifest.read(path)
+        manifest = read_manifest(path)
         model = model_of(path, manifest)
         return draw(model, manifest.state, context or manifest.max_context, manifest.draft_vocab or 0)
     model = open_model(path)

@@ -18,7 +18,7 @@ from support.packages import Packages
 from trigraph.custom_ops import host_operator
 from trigraph.custom_ops.cost import Cost, Workload
 from trigraph.custom_ops.registry import operators
-from trigraph.exporter import Manifest
+from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.runtime.bench import BenchOptions, Report, Result, bench
@@ -132,13 +132,13 @@ def test_costs_add_up() -> None:
 def test_distinct_experts(packages: Packages, operator_library: Path) -> None:
     folder = packages("tiny-moe", "F32")
     geometry = GEOMETRIES["tiny-moe"]
-    counter = ExpertCounter(folder, Manifest.read(folder), threads=1)
+    counter = ExpertCounter(folder, read_manifest(folder), threads=1)
     one = counter.count([[5], [400]])
     assert list(one.values()) == [geometry.experts_used] * geometry.layers
     many = counter.count([list(range(8)), list(range(100, 108))])
     assert all(geometry.experts_used < mean <= geometry.experts for mean in many.values())
     folder = packages("tiny-dense", "F32")
-    assert ExpertCounter(folder, Manifest.read(folder), threads=1).count([[5]]) == {}
+    assert ExpertCounter(folder, read_manifest(folder), threads=1).count([[5]]) == {}
 
 
 @pytest.mark.parametrize("accept", [0.0, 0.6, 1.0])

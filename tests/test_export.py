@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from support.random_gguf import Architecture, Item, write_random
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter import ExportOptions, Manifest, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.config import ModelConfig
 from trigraph.models.model import Model, open_model
 from trigraph.models.reference import Reference
@@ -215,7 +215,7 @@ class Host:
     """A minimal host: one pool of state, every tensor bound as input and as output."""
 
     def __init__(self, package: Path, library: Path, slots: int = 4, pages: int = 16) -> None:
-        self.manifest = Manifest.read(package)
+        self.manifest = read_manifest(package)
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(library))
         options.intra_op_num_threads = 2

@@ -23,7 +23,7 @@ import pytest
 
 from support.interrupts import Interrupts
 from support.random_gguf import write_random
-from trigraph.exporter import ExportOptions, Manifest, export, is_package
+from trigraph.exporter import ExportOptions, export, is_package, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -159,7 +159,7 @@ def test_signals_at_random_moments_of_an_export(number: int, source: Path, tmp_p
         assert process.returncode in (128 + number, 0, -number), errors
         assert "Traceback" not in errors
         assert {path.name for path in tmp_path.iterdir()} == {"package"}
-        found = Manifest.read(tmp_path / "package")
+        found = read_manifest(tmp_path / "package")
         assert found == old or (found.max_context, len(found.graphs)) == (4096, 3)
         if found != old:
             export(source, tmp_path / "package", ExportOptions(max_context=100))
@@ -177,14 +177,14 @@ def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path)
         times.append(time.perf_counter() - started)
     whole = min(times)  # a slow one would put the interrupts behind the end of the others
     for round_number in range(40):
-        before = Manifest.read(tmp_path / "package")
+        before = read_manifest(tmp_path / "package")
         try:
             with Interrupts(max(1e-4, rng.random() * whole)):
                 export(source, tmp_path / "package", ExportOptions(weights="copy", max_context=100 + round_number))
         except KeyboardInterrupt:
             interrupted += 1
         assert {path.name for path in tmp_path.iterdir()} == {"package"}
-        found = Manifest.read(tmp_path / "package")
+        found = read_manifest(tmp_path / "package")
         assert found == before or found.max_context == 100 + round_number
     assert interrupted > 10
 

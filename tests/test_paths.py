@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from support.gguf_bytes import Entry, gguf_bytes
 from support.random_gguf import write_random
-from trigraph.exporter import ExportOptions, Manifest, describe, export
+from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import GGUFFile, TrigraphError
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
@@ -190,7 +190,7 @@ def test_an_export_writes_through_no_link(source: Path, tmp_path: Path) -> None:
     export(source, package, ExportOptions(max_context=100, weights="copy"))
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
     assert not any(path.is_symlink() for path in package.iterdir())
-    assert Manifest.read(package).max_context == 100
+    assert read_manifest(package).max_context == 100
     assert (package / "model.gguf").stat().st_nlink == 1
 
 

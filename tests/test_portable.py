@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from support.hollow import write_hollow
 from support.random_gguf import write_random
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter import ExportOptions, Manifest, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.app import main
@@ -227,4 +227,4 @@ def test_command_line(tmp_path: Path, tiny_gguf: Path, operator_library: Path, m
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code and Manifest.read(tmp_path / "package").portable
+    assert not ended.value.code and read_manifest(tmp_path / "package").portable

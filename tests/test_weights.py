@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from support.packages import Packages
-from trigraph.exporter import Manifest
+from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -150,7 +150,7 @@ def test_nothing_is_read_ahead_into_too_little_memory(free: int | None, file: Pa
 
 def mappings(package: Path) -> list[str]:
     """Lines of this process' memory for the weights of a package."""
-    (path,) = Manifest.read(package).weight_paths(package).values()
+    (path,) = read_manifest(package).weight_paths(package).values()
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path.resolve()))]
 
 

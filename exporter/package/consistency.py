@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.config import ARCHITECTURES, MAX_LAYERS, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
-
-if TYPE_CHECKING:
-    from trigraph.exporter.package.manifest import Manifest
 
 _MAX_SIZE = 1 << 31
 _MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}

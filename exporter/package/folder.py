@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trigraph.exporter.package.manifest import FILE_NAME, GRAPHS, SIDE_FILE, is_package
+from trigraph.exporter.package.manifest import FILE_NAME, GRAPHS, SIDE_FILE
+from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import deferred, unwinding_on_sigterm
 

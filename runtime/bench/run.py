@@ -14,6 +14,7 @@ import numpy as np
 
 from trigraph.custom_ops.cost import Cost, Workload
 from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.reader import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.contender import Contender, Trigraph
@@ -67,7 +68,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
 
     Raises TrigraphError when a number of tokens is out of the package's range, or the peer is not installed.
     """
-    manifest = Manifest.read(folder)
+    manifest = read_manifest(folder)
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
     device = open_device(options.device)
@@ -93,8 +94,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     )
     contenders: list[Contender] = [Trigraph(engine)]
     if options.versus_llama_cpp:
-        weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
-        file = weights / manifest.weight_files[0].location
+        file = next(iter(manifest.weight_paths(folder).values()))
         contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
     timer = _Timer(folder, manifest, machine, bandwidth, options)
     results = [*timer.prefills(contenders), *timer.steps(contenders), *timer.sweeps(engine)]

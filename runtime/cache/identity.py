@@ -15,7 +15,7 @@ class ModelIdentity:
 
     name: str = ""
     weights: str = ""
-    """SHA-256 of the sizes and header hashes of the weight files, an MTP head's own file included."""
+    """SHA-256 of the sizes and hashes of the weight files, an MTP head's own file included."""
     contract_version: int = CONTRACT_VERSION
     kv_type: str = ""
     activations: str = ""
@@ -24,7 +24,7 @@ class ModelIdentity:
     @classmethod
     def of(cls, manifest: Manifest) -> ModelIdentity:
         """The identity of a package's model."""
-        files = "".join(f"{file.bytes} {file.header_sha256}\n" for file in manifest.weight_files)
+        files = "".join(f"{file.bytes} {file.header_sha256} {file.sample_sha256}\n" for file in manifest.weight_files)
         return cls(
             manifest.config.name,
             hashlib.sha256(files.encode()).hexdigest(),

@@ -18,7 +18,7 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import read_text, settle_activations
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.execution.sessions import default_threads
-from trigraph.runtime.loading import cached_package
+from trigraph.runtime.package_cache import cached_package
 
 
 def bench(

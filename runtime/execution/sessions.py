@@ -137,10 +137,10 @@ class SessionGraph:
         return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
 
 
-def session_options(threads: int, weights_folder: Path | None, library: Path | None) -> ort.SessionOptions:
+def session_options(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:
     """The options of every session: our operators, `threads` threads, weights mapped and not packed.
 
-    With `weights_folder` the graph must be given as bytes; its weights are looked for there.
+    The graph must be given as bytes; its weights are looked for in `weights_folder`.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and told once
@@ -152,8 +152,7 @@ def session_options(threads: int, weights_folder: Path | None, library: Path | N
     options.add_session_config_entry("session.force_spinning_stop", "1")
     # Weights stay in the mapped file: packing them would copy them once for each session.
     options.add_session_config_entry("session.disable_prepacking", "1")
-    if weights_folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
     return options
 
 
@@ -161,22 +160,18 @@ def open_session(
     path: Path,
     changed: onnx.ModelProto | None,
     initializers: Mapping[str, ort.OrtValue],
-    weights_folder: Path | None,
+    weights_folder: Path,
     threads: int,
     device: Device,
 ) -> ort.InferenceSession:
     """A session for one graph file, or for `changed` in its place.
 
-    Weights that are not among `initializers` are beside the file, or in `weights_folder`.
+    Weights that are not among `initializers` are in `weights_folder`.
 
     Without the operator library a portable graph runs its function bodies. Raises TrigraphError when ONNX Runtime
     refuses the graph or its weights.
     """
-    if changed is not None:
-        source: str | bytes = changed.SerializeToString()
-        weights_folder = weights_folder or path.parent
-    else:
-        source = str(path) if weights_folder is None else path.read_bytes()
+    source = path.read_bytes() if changed is None else changed.SerializeToString()
     options = session_options(threads, weights_folder, device.library)
     for name, value in initializers.items():
         options.add_initializer(name, value)
