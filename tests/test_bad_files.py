@@ -151,7 +151,7 @@ BAD_KEYS: list[tuple[str, Any, list[str]]] = [
     (f"{PREFIX}.block_count", True, ["block_count", "is a boolean"]),
     (f"{PREFIX}.block_count", 2**32 - 1, ["block_count", str(2**32 - 1), "at most"]),
     (f"{PREFIX}.block_count", 1, ["block_count", "is 1", "at least 2"]),
-    (f"{PREFIX}.block_count", 9, ["'blk.4.ssm_beta.weight'", "missing"]),
+    (f"{PREFIX}.block_count", 9, ["'blk.4.attn_qkv.weight'", "missing"]),
     (f"{PREFIX}.nextn_predict_layers", 2, ["nextn_predict_layers", "is 2"]),
     (f"{PREFIX}.embedding_length", 128, ["'token_embd.weight'", "(320, 64)", "(320, 128)"]),
     (f"{PREFIX}.embedding_length", 0, ["embedding_length", "is 0"]),

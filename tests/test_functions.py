@@ -24,7 +24,7 @@ from trigraph.custom_ops.blocks.reference import unpack
 from trigraph.custom_ops.bodies import bodies, overload
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
-from trigraph.exporter.weights import BLOCK_TYPES, FLOAT_TYPES
+from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]
 ROTARY: dict[str, Any] = {"rope_dims": 16, "rope_theta": 1e7, "eps": 1e-6}
@@ -110,7 +110,7 @@ def width_of(type: str, blocks: int) -> int:
 
 
 def test_every_type_that_a_kernel_reads_has_a_body() -> None:
-    assert set(UNPACK) == BLOCK_TYPES | set(FLOAT_TYPES)
+    assert set(UNPACK) == set(TENSOR_TYPES)
 
 
 @pytest.mark.parametrize("type", UNPACK)

@@ -8,38 +8,40 @@ import onnx_ir as ir
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import INT64, shape
 from trigraph.exporter.graphs.network import Network
+from trigraph.models import names
 
 
-def feed_forward(net: Network, prefix: str, x: ir.Value, name: str) -> ir.Value:
-    """The feed-forward layer of block `prefix` for normed rows x [rows, hidden]."""
+def feed_forward(net: Network, layer: int, x: ir.Value, name: str) -> ir.Value:
+    """The feed-forward layer of a block for normed rows x [rows, hidden]."""
     if not net.config.experts:
-        return gated_mlp(net, prefix, "", x, name)
-    routed = _experts(net, prefix, x, name)
-    shared = gated_mlp(net, prefix, "_shexp", x, f"{name}.shared")
-    gate = net.linear(x, f"{prefix}.ffn_gate_inp_shexp.weight", f"{name}.shared.weight_logit")
+        return _gated_mlp(net, layer, x, (names.FFN_GATE, names.FFN_UP, names.FFN_DOWN), name)
+    routed = _experts(net, layer, x, name)
+    matrices = names.FFN_GATE_SHEXP, names.FFN_UP_SHEXP, names.FFN_DOWN_SHEXP
+    shared = _gated_mlp(net, layer, x, matrices, f"{name}.shared")
+    gate = net.linear(x, names.in_block(layer, names.FFN_GATE_INP_SHEXP), f"{name}.shared.weight_logit")
     gate = net.graph.node("Sigmoid", [gate], f"{name}.shared.weight")
     shared = net.graph.node("Mul", [shared, gate], f"{name}.shared.weighted")
     return net.graph.node("Add", [routed, shared], f"{name}.sum")
 
 
-def gated_mlp(net: Network, prefix: str, suffix: str, x: ir.Value, name: str) -> ir.Value:
-    """down(silu(gate x) * up x)."""
-    gate = net.linear(x, f"{prefix}.ffn_gate{suffix}.weight", f"{name}.gate")
-    up = net.linear(x, f"{prefix}.ffn_up{suffix}.weight", f"{name}.up")
+def _gated_mlp(net: Network, layer: int, x: ir.Value, matrices: tuple[str, str, str], name: str) -> ir.Value:
+    """down(silu(gate x) * up x), with the names of the three matrices in that order: gate, up, down."""
+    gate_weight, up_weight, down_weight = (names.in_block(layer, matrix) for matrix in matrices)
+    gate, up = net.linear(x, gate_weight, f"{name}.gate"), net.linear(x, up_weight, f"{name}.up")
     sigmoid = net.graph.node("Sigmoid", [gate], f"{name}.sigmoid")
     silu = net.graph.node("Mul", [gate, sigmoid], f"{name}.silu")
     inner = net.graph.node("Mul", [silu, up], f"{name}.inner")
-    return net.linear(inner, f"{prefix}.ffn_down{suffix}.weight", f"{name}.down")
+    return net.linear(inner, down_weight, f"{name}.down")
 
 
-def _experts(net: Network, prefix: str, x: ir.Value, name: str) -> ir.Value:
-    weights, ids = _route(net, prefix, x, f"{name}.router")
-    fused = net.weights.has(f"{prefix}.ffn_gate_up_exps.weight")
-    gate, gate_matrix = net.stack(f"{prefix}.{'ffn_gate_up_exps' if fused else 'ffn_gate_exps'}.weight")
-    down, down_matrix = net.stack(f"{prefix}.ffn_down_exps.weight")
+def _experts(net: Network, layer: int, x: ir.Value, name: str) -> ir.Value:
+    weights, ids = _route(net, layer, x, f"{name}.router")
+    fused = net.weights.has(names.in_block(layer, names.FFN_GATE_UP_EXPS))
+    gate, gate_matrix = net.stack(names.in_block(layer, names.FFN_GATE_UP_EXPS if fused else names.FFN_GATE_EXPS))
+    down, down_matrix = net.stack(names.in_block(layer, names.FFN_DOWN_EXPS))
     inputs, up_type = [x, ids, weights, gate, down], None
     if not fused:
-        up, up_matrix = net.stack(f"{prefix}.ffn_up_exps.weight")
+        up, up_matrix = net.stack(names.in_block(layer, names.FFN_UP_EXPS))
         inputs.append(up)
         up_type = up_matrix.type
     return net.graph.node(
@@ -54,7 +56,7 @@ def _experts(net: Network, prefix: str, x: ir.Value, name: str) -> ir.Value:
     )
 
 
-def _route(net: Network, prefix: str, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+def _route(net: Network, layer: int, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
     """Weights float32 [rows, k] and ids int64 [rows, k] of each row's experts, the likeliest first.
 
     With p = softmax(logits), normalised weights are p_i / max(sum of the k largest p, 2^-14). The sum is at least
@@ -63,7 +65,7 @@ def _route(net: Network, prefix: str, x: ir.Value, name: str) -> tuple[ir.Value,
     """
     config = net.config
     dims = [shape(x)[0], config.experts_used]
-    scores = net.linear(x, f"{prefix}.ffn_gate_inp.weight", f"{name}.logits")
+    scores = net.linear(x, names.in_block(layer, names.FFN_GATE_INP), f"{name}.logits")
     if not config.normalize_experts:
         scores = net.graph.node("Softmax", [scores], f"{name}.softmax", axis=-1)
     top = net.graph.value(f"{name}.top", ir.DataType.FLOAT, dims)

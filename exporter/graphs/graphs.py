@@ -10,6 +10,7 @@ from trigraph.exporter.graphs.layers import Recurrence, block
 from trigraph.exporter.graphs.mtp import draft_layer, write_entries
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, shifted
+from trigraph.models import names
 
 
 def build_verify(net: Network) -> None:
@@ -17,8 +18,8 @@ def build_verify(net: Network) -> None:
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(graph)
-    x = _trunk(net, net.embed(ids, "token_embd.weight", "embed"), sequences, _recurrence(graph, commit=False))
-    hidden = net.norm(x, "output_norm.weight", "output_norm")
+    x = _trunk(net, net.embed(ids, names.TOKEN_EMBD, "embed"), sequences, _recurrence(graph, commit=False))
+    hidden = net.norm(x, names.OUTPUT_NORM, "output_norm")
     _head(net, hidden)
 
 
@@ -29,16 +30,16 @@ def build_prefill(net: Network) -> None:
     sequences = _sequences(graph)
     recurrence = _recurrence(graph, commit=True)
     prev_hidden = graph.input("prev_hidden", FLOAT, ["S", net.config.hidden])
-    embedded = net.embed(ids, "token_embd.weight", "embed")
+    embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
     x = _trunk(net, embedded, sequences, recurrence)
     last = last_index(graph, sequences.cu_seqlens)
     if net.config.mtp_layers:
-        hidden = net.norm(x, "output_norm.weight", "output_norm")
+        hidden = net.norm(x, names.OUTPUT_NORM, "output_norm")
         before = shifted(graph, hidden, prev_hidden, sequences.cu_seqlens)
         write_entries(net, ids, embedded, before, sequences)
         hidden = gather(graph, hidden, last, "last_hidden")
     else:
-        hidden = net.norm(gather(graph, x, last, "last_row"), "output_norm.weight", "output_norm")
+        hidden = net.norm(gather(graph, x, last, "last_row"), names.OUTPUT_NORM, "output_norm")
     _head(net, hidden)
 
 

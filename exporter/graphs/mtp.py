@@ -8,6 +8,7 @@ from trigraph.exporter.graphs.builder import shape
 from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_write
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, last_rows
+from trigraph.models import names
 
 STATE = "mtp"
 
@@ -17,12 +18,13 @@ def write_entries(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Va
 
     `embedded` holds the trunk's embeddings of `ids`, `before` the hidden row of the token before each.
     """
-    own = f"{_nextn(net)}.embed_tokens.weight"
+    layer = net.config.trunk_layers
+    own = names.in_block(layer, names.NEXTN_EMBED_TOKENS)
     if net.weights.has(own):
         embedded = net.embed(ids, own, "mtp.embed")
     x = _combine(net, embedded, before)
-    normed = net.norm(x, f"{_prefix(net)}.attn_norm.weight", "mtp.attn_norm")
-    kv_write(net, _prefix(net), STATE, normed, sequences, "mtp.attn")
+    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
 
 
 def draft_layer(
@@ -32,40 +34,33 @@ def draft_layer(
 
     Returns the hidden rows [S, hidden] after the head's norm, and their logits over the first `vocab` tokens.
     """
-    prefix, nextn = _prefix(net), _nextn(net)
-    table = _first(net, f"{nextn}.embed_tokens.weight", "token_embd.weight")
+    layer = net.config.trunk_layers
+    table = _own(net, names.NEXTN_EMBED_TOKENS, names.TOKEN_EMBD)
     x = _combine(net, net.embed(ids, table, "mtp.embed"), before)
-    normed = net.norm(x, f"{prefix}.attn_norm.weight", "mtp.attn_norm")
-    cache = kv_write(net, prefix, STATE, normed, sequences, "mtp.attn")
+    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    cache = kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
 
     last = last_index(net.graph, sequences.cu_seqlens)
     x, normed = gather(net.graph, x, last, "mtp.last"), gather(net.graph, normed, last, "mtp.last_normed")
-    mixed = attention(net, prefix, normed, cache, last_rows(net.graph, sequences, last), "mtp.attn")
-    x = feed_forward_residual(net, prefix, x, mixed, "mtp")
-    hidden = net.norm(x, _first(net, f"{nextn}.shared_head_norm.weight", "output_norm.weight"), "mtp.head_norm")
-    logits = net.linear(hidden, _first(net, f"{nextn}.shared_head_head.weight", net.output_matrix), "mtp.head", vocab)
+    mixed = attention(net, layer, normed, cache, last_rows(net.graph, sequences, last), "mtp.attn")
+    x = feed_forward_residual(net, layer, x, mixed, "mtp")
+    hidden = net.norm(x, _own(net, names.NEXTN_SHARED_HEAD_NORM, names.OUTPUT_NORM), "mtp.head_norm")
+    logits = net.linear(hidden, _own(net, names.NEXTN_SHARED_HEAD_HEAD, net.output_matrix), "mtp.head", vocab)
     return hidden, logits
 
 
 def _combine(net: Network, embedded: ir.Value, before: ir.Value) -> ir.Value:
     """eh_proj [enorm(embedding) | hnorm(hidden)]: the embedding comes first."""
-    nextn = _nextn(net)
-    embedded = net.norm(embedded, f"{nextn}.enorm.weight", "mtp.enorm")
-    before = net.norm(before, f"{nextn}.hnorm.weight", "mtp.hnorm")
+    layer = net.config.trunk_layers
+    embedded = net.norm(embedded, names.in_block(layer, names.NEXTN_ENORM), "mtp.enorm")
+    before = net.norm(before, names.in_block(layer, names.NEXTN_HNORM), "mtp.hnorm")
     both = net.graph.node(
         "Concat", [embedded, before], "mtp.concat", [shape(embedded)[0], 2 * net.config.hidden], axis=1
     )
-    return net.linear(both, f"{nextn}.eh_proj.weight", "mtp.eh_proj")
+    return net.linear(both, names.in_block(layer, names.NEXTN_EH_PROJ), "mtp.eh_proj")
 
 
-def _prefix(net: Network) -> str:
-    return f"blk.{net.config.trunk_layers}"
-
-
-def _nextn(net: Network) -> str:
-    return f"{_prefix(net)}.nextn"
-
-
-def _first(net: Network, own: str, trunk: str) -> str:
+def _own(net: Network, head: str, trunk: str) -> str:
     """The head's own tensor, or the trunk's when it has none."""
+    own = names.in_block(net.config.trunk_layers, head)
     return own if net.weights.has(own) else trunk

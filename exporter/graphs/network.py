@@ -11,6 +11,7 @@ from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, GraphBuilder, shape
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.exporter.weights import Matrix, Weights
+from trigraph.models import names
 from trigraph.models.config import ModelConfig
 
 
@@ -28,7 +29,7 @@ class Network:
     @property
     def output_matrix(self) -> str:
         """The trunk's output matrix, which may be its embedding."""
-        return "token_embd.weight" if self.config.tied else "output.weight"
+        return names.TOKEN_EMBD if self.config.tied else names.OUTPUT
 
     def norm(self, x: ir.Value, weight: str, name: str) -> ir.Value:
         """Root-mean-square norm of each row of x [rows, D]."""

@@ -8,8 +8,8 @@ from typing import Any
 from onnx import FunctionProto, ModelProto, NodeProto, helper
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter.weights import BLOCK_TYPES
 from trigraph.models.model import Model
+from trigraph.models.tensor_types import BLOCK_TYPES
 
 # ONNX Runtime 1.31 computes what depends on constants alone when it opens a graph, and keeps each intermediate result
 # until it has done so for all matrices.

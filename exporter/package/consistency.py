@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
-from trigraph.models.config import ARCHITECTURES, MAX_LAYERS, ModelConfig
+from trigraph.models.architecture import ARCHITECTURES
+from trigraph.models.config import MAX_LAYERS, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
 

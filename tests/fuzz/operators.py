@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fuzz.damage import number
 from support.operators import Operator
 from trigraph.custom_ops import library_path
-from trigraph.exporter.weights import BLOCK_TYPES
+from trigraph.models.tensor_types import BLOCK_TYPES
 
 Array = NDArray[Any]
 TYPES = ("F32", "F16", *sorted(BLOCK_TYPES))
