@@ -214,7 +214,7 @@ def _recurrent_layers(keys: _Keys, blocks: int, mtp_layers: int) -> tuple[bool, 
     if len(listed) not in (trunk, blocks):
         raise keys.error(
             "attention.recurrent_layers",
-            f"has {len(listed)} entries, expected {blocks}, one a layer; convert the model again",
+            f"has {len(listed)} entries, expected {blocks}, one for each layer; convert the model again",
         )
     return tuple(listed[:trunk].tolist())
 

@@ -141,17 +141,17 @@ def mixture_of_experts(x: Array, w: Weights, c: ModelConfig, fused: bool) -> Arr
 
 @dataclass
 class State:
-    """Where a sequence stands: the past of each block that has run. Passed to a call, it is advanced."""
+    """The past of each block of one sequence. A call that gets one advances it."""
 
     past: dict[int, Past] = field(default_factory=dict)
 
     def copy(self) -> State:
-        """An independent state; the arrays are shared, since no call writes into one."""
+        """An independent state; it shares the arrays, which no call writes into."""
         return State(dict(self.past))
 
 
 class Reference:
-    """The forward pass of a model, weights in float64. Without a `state`, a call starts at the beginning of a text."""
+    """The forward pass of a model, weights in float64. Without a `state`, a call starts a new sequence."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.config = model, model.config
@@ -170,7 +170,7 @@ class Reference:
         """The MTP head: its hidden states after the head's norm [T, hidden], and logits [T, vocab].
 
         `previous` [T, hidden] is the hidden state of the token before each: the trunk's (zeros before the first token
-        of a text), or the head's own where drafts are chained.
+        of a sequence), or the head's own where drafts are chained.
         """
         if not self.config.mtp_layers:
             raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
@@ -190,8 +190,8 @@ class Reference:
     ) -> tuple[npt.NDArray[np.int64], Array]:
         """`count` greedy drafts after `tokens` [count], and their logits [count, vocab].
 
-        `tokens` and `previous` are as in `mtp`. A `state` is advanced by `tokens` only: entries made from the head's
-        own hidden states are not kept.
+        `tokens` and `previous` are as in `mtp`. A `state` is advanced by `tokens` only: keys and values made from the
+        head's own hidden states are dropped.
         """
         state = State() if state is None else state
         hidden, logits = self.mtp(tokens, previous, state)

@@ -68,7 +68,7 @@ def unwinding_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def checkpoint() -> None:
+def poll_signals() -> None:
     """Handles a signal that waits, in the midst of a `deferred` block, where that leaves nothing half done."""
     if _waiting is not None and threading.current_thread() is threading.main_thread():
         while _waiting.caught:

@@ -44,7 +44,7 @@ class GraphBuilder:
         return value
 
     def output(self, value: ir.Value, name: str, *, state: bool = False) -> None:
-        """Make `value` a graph output under a public name. State stands after the results, whenever it was named."""
+        """Make `value` a graph output under a public name. State comes after the results in any case."""
         self._claim(name)
         value.name = name
         (self._state if state else self._results).append(value)
@@ -60,7 +60,7 @@ class GraphBuilder:
         return value
 
     def constant(self, name: str, content: npt.ArrayLike, dtype: npt.DTypeLike) -> ir.Value:
-        """A small constant that is stored in the graph itself; shared by everyone who asks for `name`."""
+        """A small constant that is stored in the graph itself; there is one for each `name`."""
         return self.initializer(ir.tensor(np.asarray(content, dtype), name=name))
 
     def node(

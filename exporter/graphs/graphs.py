@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from trigraph.exporter.graphs.builder import FLOAT, INT32, INT64, GraphBuilder, shape
 from trigraph.exporter.graphs.layers import Recurrence, block
-from trigraph.exporter.graphs.mtp import draft_layer, write_entries
+from trigraph.exporter.graphs.mtp import draft_layer, write_kv
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, shifted
 from trigraph.models import names
@@ -24,7 +24,7 @@ def build_verify(net: Network) -> None:
 
 
 def build_prefill(net: Network) -> None:
-    """Logits of each sequence's last token; all tokens are committed, and the MTP head's entries written."""
+    """Logits of each sequence's last token; commits all tokens and writes the MTP head's keys and values."""
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(graph)
@@ -36,7 +36,7 @@ def build_prefill(net: Network) -> None:
     if net.config.mtp_layers:
         hidden = net.norm(x, names.OUTPUT_NORM, "output_norm")
         before = shifted(graph, hidden, prev_hidden, sequences.cu_seqlens)
-        write_entries(net, ids, embedded, before, sequences)
+        write_kv(net, ids, embedded, before, sequences)
         hidden = gather(graph, hidden, last, "last_hidden")
     else:
         hidden = net.norm(gather(graph, x, last, "last_row"), names.OUTPUT_NORM, "output_norm")
@@ -44,7 +44,7 @@ def build_prefill(net: Network) -> None:
 
 
 def build_draft(net: Network, vocab: int | None) -> None:
-    """The MTP head's next token for each sequence; entries are written for every row, one token is drafted a sequence.
+    """The MTP head's next token for each sequence; writes keys and values for every row.
 
     `vocab` limits the output matrix to its first rows.
     """

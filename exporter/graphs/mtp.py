@@ -13,8 +13,8 @@ from trigraph.models import names
 STATE = "mtp"
 
 
-def write_entries(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, sequences: Sequences) -> None:
-    """Write the head's keys and values for every row: all that later drafts need of a prompt.
+def write_kv(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, sequences: Sequences) -> None:
+    """Write the head's keys and values for every row, which is all that later drafts need of a prompt.
 
     `embedded` holds the trunk's embeddings of `ids`, `before` the hidden row of the token before each.
     """
@@ -30,7 +30,7 @@ def write_entries(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Va
 def draft_layer(
     net: Network, ids: ir.Value, before: ir.Value, sequences: Sequences, vocab: int | None
 ) -> tuple[ir.Value, ir.Value]:
-    """Run the head: entries for all rows, everything after them for each sequence's last row only.
+    """Run the head: keys and values for all rows, the rest for each sequence's last row only.
 
     Returns the hidden rows [S, hidden] after the head's norm, and their logits over the first `vocab` tokens.
     """

@@ -20,9 +20,9 @@ _WORTH_A_NOTICE = 1e9
 def add_bodies(model: ModelProto) -> None:
     """Add the function bodies of the operators that a model uses, and point its nodes to them.
 
-    A host that has registered the library runs the kernels all the same.
+    A host that has registered the library still runs the kernels.
     """
-    # Compiles all bodies, in a quarter of a second that other exports can do without.
+    # Compiles all bodies, which takes a quarter of a second: only for portable exports.
     from trigraph.custom_ops.bodies import bodies, overload
 
     functions: dict[tuple[str, str], FunctionProto] = {}

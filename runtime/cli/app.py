@@ -17,8 +17,8 @@ import typer
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
+from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.state_tensors import KV_TYPES
-from trigraph.exporter.picture import write_picture
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.models.signals import checkpoint
+from trigraph.models.signals import poll_signals
 from trigraph.runtime.device.device import Array
 from trigraph.runtime.execution.sessions import Graph
 from trigraph.runtime.state.sequence import Sequence
@@ -89,7 +89,7 @@ class Steps:
             self._catch_up(sequence, 0)
         result: StepResult | None = None
         for members, pieces in self._chunks(tokens):
-            checkpoint()
+            poll_signals()
             rows = self._prefill_chunks([sequences[i] for i in members], pieces)
             if len(sequences) == 1:
                 result = rows

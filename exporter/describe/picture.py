@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from xml.sax.saxutils import escape
 
-from trigraph.exporter.describe import model_of, readable_size
+from trigraph.exporter.describe.description import model_of, readable_size
+from trigraph.exporter.describe.svg import BOX_HEIGHT, COLUMN_WIDTH, LINE_HEIGHT, MARGIN, Canvas, column_x
 from trigraph.exporter.export import DRAFT_VOCAB
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, StateTensor, state_tensors
@@ -16,101 +16,9 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model, open_model
 
-_WIDTH, _GAP, _MARGIN, _LINE = 158, 22, 24, 16  # of a column of boxes, between columns, at the border, of text
-_BOX = 5 * _LINE
-_COLUMNS = 7
-_STYLE = """\
-text { font: 11px system-ui, "DejaVu Sans", sans-serif; fill: #1f2328 }
-.title { font-size: 17px; font-weight: 600 } .name { font-size: 12px; font-weight: 600 } .soft { fill: #59636e }
-rect { stroke: #59636e; stroke-width: 1 } .page { fill: #ffffff; stroke: none }
-.group { fill: none; stroke-dasharray: 4 3 } .host { fill: none }
-.io { fill: #f1f3f5 } .gdn { fill: #dbeafe } .attention { fill: #fde7c8 } .ffn { fill: #e2f3df }
-.mtp { fill: #f0e1fa } .state { fill: #fff7cc }
-path { stroke: #59636e; stroke-width: 1.4; fill: none } marker path { fill: #59636e; stroke: none }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .soft { fill: #9da7b3 } rect { stroke: #9da7b3 } .page { fill: #0d1117 }
-.io { fill: #21262d } .gdn { fill: #12305c } .attention { fill: #5a3a0a } .ffn { fill: #17401f }
-.mtp { fill: #44235c } .state { fill: #4a4206 } path { stroke: #9da7b3 } marker path { fill: #9da7b3 }
-}"""
-
-
-class _Canvas:
-    """Shapes of a drawing that is as high as what was drawn; `x` of a column and `y` are in pixels."""
-
-    width = 2 * _MARGIN + _COLUMNS * _WIDTH + (_COLUMNS - 1) * _GAP
-
-    def __init__(self) -> None:
-        self._shapes: list[str] = []
-        self.height = 0
-
-    def text(self, x: float, y: float, line: str, kind: str = "", most: float = 0, anchor: str = "start") -> None:
-        """A line of text, squeezed to `most` pixels where it would be wider. `anchor`: the end of it that is at `x`."""
-        size = {"title": 17, "name": 12}.get(kind, 11)
-        squeezed = (
-            f' textLength="{most:g}" lengthAdjust="spacingAndGlyphs"' if 0 < most < 0.6 * size * len(line) else ""
-        )
-        self._shapes.append(
-            f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}"{squeezed}>{escape(line)}</text>'
-        )
-        self.height = max(self.height, int(y) + _MARGIN)
-
-    def box(
-        self, column: int, y: float, kind: str, lines: Sequence[str], *, columns: int = 1, height: float = _BOX
-    ) -> None:
-        """A box over so many columns, with a name and lines under it."""
-        x, width = _x(column), columns * _WIDTH + (columns - 1) * _GAP
-        self.rect(x, y, width, height, kind)
-        first = y + (height - _LINE * len(lines)) / 2 + 12
-        for i, line in enumerate(lines):
-            self.text(x + width / 2, first + _LINE * i, line, "soft" if i else "name", width - 12, "middle")
-
-    def rect(self, x: float, y: float, width: float, height: float, kind: str) -> None:
-        """A rectangle with round corners."""
-        self._shapes.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" class="{kind}"/>')
-
-    def path(self, points: str) -> None:
-        """A line with an arrow head at its end."""
-        self._shapes.append(f'<path d="{points}" marker-end="url(#head)"/>')
-
-    def right(self, column: int, y: float, to: int | None = None) -> None:
-        """An arrow between boxes of a row with upper edges at `y`, to the next column unless given."""
-        start, end = _x(column) + _WIDTH, _x(column + 1 if to is None else to)
-        self.path(f"M{start:g} {y + _BOX / 2:g}H{end:g}")
-
-    def down(self, column: int, start: float, end: float) -> None:
-        """An arrow in the middle of a column."""
-        self.path(f"M{_x(column) + _WIDTH / 2:g} {start:g}V{end:g}")
-
-    def both(self, column: int, upper: float, lower: float) -> None:
-        """Two arrows in the middle of a column: a step reads state and writes it."""
-        middle = _x(column) + _WIDTH / 2
-        self.path(f"M{middle - 10:g} {upper:g}V{lower:g}")
-        self.path(f"M{middle + 10:g} {lower:g}V{upper:g}")
-
-    def lane(self, top: float, name: str, *notes: str) -> None:
-        """The heading of a row of boxes, over the first of them."""
-        self.text(_MARGIN, top - 18 - _LINE * len(notes), name, "name")
-        for i, note in enumerate(reversed(notes)):
-            self.text(_MARGIN, top - 18 - _LINE * i, note, "soft")
-
-    def svg(self, title: str) -> str:
-        """The file."""
-        return "\n".join(
-            (
-                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '
-                f'width="{self.width}" height="{self.height}" role="img">',
-                f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>",
-                '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-                'orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>',
-                f'<rect width="{self.width}" height="{self.height}" class="page"/>',
-                *self._shapes,
-                "</svg>\n",
-            )
-        )
-
 
 def write_picture(path: Path, out: Path, context: int | None = None) -> None:
-    """Draws a GGUF file's or a package's graphs to a .svg file, with state for `context` positions, or for all.
+    """Draw the graphs of a GGUF file or a package to a .svg file, with state for `context` positions (default: all).
 
     Raises TrigraphError for a path that is neither, and when the picture cannot be written.
     """
@@ -124,7 +32,7 @@ def write_picture(path: Path, out: Path, context: int | None = None) -> None:
 
 
 def picture(path: Path, context: int | None = None) -> str:
-    """The same as text."""
+    """The SVG of `write_picture`."""
     if path.is_dir():
         manifest = read_manifest(path)
         model = model_of(path, manifest)
@@ -136,15 +44,15 @@ def picture(path: Path, context: int | None = None) -> str:
 
 
 def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: int) -> str:
-    """The graphs of `model` with its state for a text of `context` tokens. A model without an MTP head has no draft."""
-    config, canvas = model.config, _Canvas()
-    # The name is any text, and not all of that is XML.
+    """The graphs of `model` with state for a sequence of `context` tokens. A model without an MTP head has no draft."""
+    config, canvas = model.config, Canvas()
+    # The name may be anything; unprintable characters are not XML.
     name = "".join(character for character in config.name[:80] if character.isprintable())
     title = f"{name} ({config.architecture})"
-    canvas.text(_MARGIN, 34, title, "title", canvas.width - 2 * _MARGIN)
+    canvas.text(MARGIN, 34, title, "title", canvas.width - 2 * MARGIN)
     verify, states, prefill, pages, draft = 116, 246, 396, 526, 646  # upper edges of boxes
     canvas.lane(
-        verify, "verify.onnx", f"up to {MAX_PENDING} tokens of a text; commits", "the accepted ones of the step before"
+        verify, "verify.onnx", f"up to {MAX_PENDING} tokens per sequence; commits", "the accepted ones of the last step"
     )
     _trunk(canvas, model, verify, "of each token")
     canvas.box(
@@ -159,17 +67,17 @@ def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: 
     for column, kind in ((1, "gdn"), (3, "kv")):
         if lines := _state_lines(state, kind, context):
             canvas.box(column, states, "state", lines)
-            canvas.both(column, verify + _BOX, states)
-            canvas.both(column, states + _BOX, prefill)
+            canvas.both(column, verify + BOX_HEIGHT, states)
+            canvas.both(column, states + BOX_HEIGHT, prefill)
     canvas.right(5, verify)
     if not config.mtp_layers:
-        canvas.text(_MARGIN, pages, "No draft.onnx: the model has no MTP head, and runs without speculation.", "soft")
+        canvas.text(MARGIN, pages, "No draft.onnx: the model has no MTP head, and runs without speculation.", "soft")
         return canvas.svg(title)
     canvas.right(5, prefill)
-    canvas.box(6, prefill, "mtp", ["MTP entries", "from each token and the", "hidden row before it"])
-    canvas.box(3, pages, "state", _state_lines(state, "mtp", context), columns=4, height=3 * _LINE)
-    canvas.down(6, prefill + _BOX, pages)
-    canvas.both(3, pages + 3 * _LINE, draft)
+    canvas.box(6, prefill, "mtp", ["MTP keys and values", "from each token and the", "hidden row before it"])
+    canvas.box(3, pages, "state", _state_lines(state, "mtp", context), columns=4, height=3 * LINE_HEIGHT)
+    canvas.down(6, prefill + BOX_HEIGHT, pages)
+    canvas.both(3, pages + 3 * LINE_HEIGHT, draft)
     _draft(canvas, model, draft, draft_vocab)
     return canvas.svg(title)
 
@@ -193,7 +101,7 @@ def _words(recurrent: bool, count: int) -> str:
     return f"{count} {'GDN' if recurrent else 'attention'}"
 
 
-def _trunk(canvas: _Canvas, model: Model, top: float, rows: str) -> None:
+def _trunk(canvas: Canvas, model: Model, top: float, rows: str) -> None:
     """The boxes of verify or prefill: embedding, layers, output."""
     config = model.config
     boxes = {0: ("io", _lines("embedding", f"{config.vocab} tokens", _named(model, "token_embd")))}
@@ -207,9 +115,9 @@ def _trunk(canvas: _Canvas, model: Model, top: float, rows: str) -> None:
         lines = _lines(f"{len(layers)} {name}", heads, _mixer(model, layers))
         boxes |= {column: ("gdn" if recurrent else "attention", lines), column + 1: ("ffn", _ffn(model, layers))}
     layers_at = [column for column in boxes if column]
-    left, right = _x(layers_at[0]) - 9, _x(layers_at[-1]) + _WIDTH + 9
-    canvas.rect(left, top - 9, right - left, _BOX + 18, "group")
-    canvas.text(right, top - 15, fold(config.recurrent), "soft", 2 * _WIDTH, "end")
+    left, right = column_x(layers_at[0]) - 9, column_x(layers_at[-1]) + COLUMN_WIDTH + 9
+    canvas.rect(left, top - 9, right - left, BOX_HEIGHT + 18, "group")
+    canvas.text(right, top - 15, fold(config.recurrent), "soft", 2 * COLUMN_WIDTH, "end")
     head = _named(model, "output.") or _named(model, "token_embd")
     boxes[5] = (
         "io",
@@ -221,10 +129,10 @@ def _trunk(canvas: _Canvas, model: Model, top: float, rows: str) -> None:
         canvas.right(start, top, end)
 
 
-def _draft(canvas: _Canvas, model: Model, top: float, draft_vocab: int) -> None:
+def _draft(canvas: Canvas, model: Model, top: float, draft_vocab: int) -> None:
     """The lane of draft, with its way back to the next draft of a chain."""
     config, block = model.config, model.config.trunk_layers
-    canvas.lane(top, "draft.onnx", "guesses the token that follows", "the last one of a text")
+    canvas.lane(top, "draft.onnx", "predicts the token after", "the last one of a sequence")
     head = sum(tensor.nbytes for tensor in _named(model, "output.") or _named(model, "token_embd"))
     ids = f"first {draft_vocab} ids" if draft_vocab < config.vocab else "all ids"
     canvas.box(0, top, "io", ["token, hidden row", "of the trunk, or", "of the draft before"])
@@ -238,8 +146,8 @@ def _draft(canvas: _Canvas, model: Model, top: float, draft_vocab: int) -> None:
     canvas.box(6, top, "host", ["drafts", "for the next verify, after", "the token before them"])
     for start, end in ((0, 1), (2, 3), (3, 4), (4, 5), (5, 6)):
         canvas.right(start, top, end)
-    first, last, below = _x(0) + _WIDTH / 2, _x(5) + _WIDTH / 2, top + _BOX + 22
-    canvas.path(f"M{last:g} {top + _BOX:g}V{below:g}H{first:g}V{top + _BOX:g}")
+    first, last, below = column_x(0) + COLUMN_WIDTH / 2, column_x(5) + COLUMN_WIDTH / 2, top + BOX_HEIGHT + 22
+    canvas.path(f"M{last:g} {top + BOX_HEIGHT:g}V{below:g}H{first:g}V{top + BOX_HEIGHT:g}")
     chain = "a chain: token and hidden row of a draft make the next one"
     canvas.text((first + last) / 2, below + 16, chain, "soft", 0, "middle")
 
@@ -296,7 +204,3 @@ def _state_lines(state: Iterable[StateTensor], kind: str, context: int) -> list[
     if kind == "mtp":
         return [f"KV pages of the MTP head, {dtype}", f"{each}, {whole} for {context} tokens"]
     return [f"KV pages, {dtype}", each, f"{whole} for", f"{context} tokens"]
-
-
-def _x(column: float) -> float:
-    return _MARGIN + column * (_WIDTH + _GAP)

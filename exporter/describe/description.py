@@ -34,7 +34,7 @@ class TypeShare:
 
 @dataclass(frozen=True)
 class Description:
-    """A model as a reader wants to see it; sizes are in bytes."""
+    """A model in summary; sizes are in bytes."""
 
     path: str
     kind: str
@@ -68,7 +68,7 @@ class Description:
 
     def _summary(self) -> Table:
         config = self.config
-        # The name is any text: not markup, and not what a terminal would obey.
+        # The name may be anything: show no markup, and nothing that a terminal would obey.
         name = "".join(character for character in config.name[:200] if character.isprintable())
         table = Table(title=Text(f"{name} ({config.architecture})", style="table.title"), show_header=False)
         for row in (
@@ -101,7 +101,7 @@ class Description:
 
 
 def describe(path: Path, context: int | None = None) -> Description:
-    """Describe a GGUF file or a package; `context` positions a sequence, by default as many as it may have.
+    """Describe a GGUF file or a package, with memory for `context` positions a sequence (default: the most).
 
     Raises TrigraphError for anything that is neither, and for a context that is not positive.
     """
@@ -133,7 +133,7 @@ def _describe_package(folder: Path, manifest: Manifest, context: int | None) -> 
 
 
 def _describe(path: Path, model: Model, state: tuple[StateTensor, ...], context: int) -> Description:
-    """What a GGUF file tells, with the state that an export makes unless told otherwise."""
+    """A model as a GGUF file holds it, with the state of a default export."""
     config = model.config
     state_bytes, kv_bytes = sequence_bytes(state, context)
     return Description(
@@ -169,7 +169,7 @@ def _types(model: Model) -> dict[str, TypeShare]:
 
 
 def model_of(folder: Path, manifest: Manifest) -> Model:
-    """The model whose files a package points to; the trunk's file comes first, a separate MTP file after its parts."""
+    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file."""
     paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
     others = [path for path in paths if path not in trunk and path.name != SIDE_FILE]
@@ -182,7 +182,7 @@ def _count_operators(path: Path) -> dict[str, int]:
 
 
 def readable_size(count: int) -> str:
-    """Bytes in the unit that leaves a number under 1024."""
+    """Bytes in the largest unit that leaves a number of at least 1."""
     size, units = float(count), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
     unit = next(units)
     while size >= 1024 and unit != "TiB":
