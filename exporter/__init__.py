@@ -1,7 +1,8 @@
 """From a model description to a package: prefill.onnx, draft.onnx, verify.onnx, and what a host needs beside them."""
 
+from trigraph.exporter.describe.description import Description, describe
 from trigraph.exporter.export import ExportOptions, export
-from trigraph.exporter.inspect import Description, describe
-from trigraph.exporter.manifest import Manifest, is_package
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.reader import is_package, read_manifest
 
-__all__ = ["Description", "ExportOptions", "Manifest", "describe", "export", "is_package"]
+__all__ = ["Description", "ExportOptions", "Manifest", "describe", "export", "is_package", "read_manifest"]

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trigraph.custom_ops import DOMAIN, library_version
-from trigraph.exporter.folder import check_target, staged
-from trigraph.exporter.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
+from trigraph.exporter.package.folder import check_target, staged
+from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
+from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, bring, locate
-from trigraph.exporter.progress import Progress, silent
-from trigraph.exporter.state import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
+from trigraph.models.progress import Progress, silent
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
 
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
 if TYPE_CHECKING:
-    from trigraph.exporter.network import Network
+    from trigraph.exporter.graphs.network import Network
     from trigraph.exporter.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
@@ -63,7 +63,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
     cannot be written.
     """
-    from trigraph.exporter.portable import memory_notice
+    from trigraph.exporter.graphs.portable import memory_notice
     from trigraph.exporter.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
@@ -120,10 +120,10 @@ def _write_graphs(
     folder: Path, config: ModelConfig, weights: Weights, options: ExportOptions, draft_vocab: int | None
 ) -> tuple[str, ...]:
     """Write each graph that the model has; returns their names."""
-    from trigraph.exporter.graph import GraphBuilder
-    from trigraph.exporter.graphs import build_draft, build_prefill, build_verify
-    from trigraph.exporter.network import Network
-    from trigraph.exporter.portable import add_bodies
+    from trigraph.exporter.graphs.builder import GraphBuilder
+    from trigraph.exporter.graphs.graphs import build_draft, build_prefill, build_verify
+    from trigraph.exporter.graphs.network import Network
+    from trigraph.exporter.graphs.portable import add_bodies
 
     builders: dict[str, Callable[[Network], None]] = {"prefill": build_prefill, "verify": build_verify}
     if config.mtp_layers:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trigraph.exporter.manifest import SIDE_FILE
-from trigraph.exporter.progress import Progress
+from trigraph.exporter.package.manifest import SIDE_FILE
 from trigraph.models.errors import TrigraphError
+from trigraph.models.progress import Progress
 
 MODES = ("link", "copy", "reference")
 _COPY_CHUNK = 8 << 20

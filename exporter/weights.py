@@ -12,16 +12,14 @@ import numpy as np
 import onnx_ir as ir
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
-from trigraph.exporter.manifest import SIDE_FILE
-from trigraph.exporter.progress import Progress
+from trigraph.exporter.package.manifest import SIDE_FILE
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model
+from trigraph.models.progress import Progress
+from trigraph.models.tensor_types import TENSOR_TYPES
 
-FLOAT_TYPES = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
-BLOCK_TYPES = frozenset(
-    ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS")
-)
+_FLOATS = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
 SIDE_ALIGNMENT = 64
 # Elements dequantised at a time: 16 MiB in float32, a few times that with gguf's temporaries.
 CHUNK_ELEMENTS = 4 << 20
@@ -71,15 +69,13 @@ class Weights:
     def matrix(self, name: str, rows: int | None = None) -> Matrix:
         """A matrix [N, row], a stack of them [X, N, row], or a vector as one row; `rows` keeps the first of N."""
         tensor = self._model.tensor(name)
-        if tensor.type in FLOAT_TYPES or tensor.type in BLOCK_TYPES:
-            placed = self._in_gguf(tensor)
-        else:
-            placed = self._converted(tensor, "Q8_0")  # blocks of the types in question are multiples of its 32
+        # Blocks of the types that no kernel reads are multiples of Q8_0's 32.
+        placed = self._in_gguf(tensor) if tensor.type in TENSOR_TYPES else self._converted(tensor, "Q8_0")
         shape = placed.shape if len(placed.shape) > 1 else (1, *placed.shape)
         if rows is not None and rows < shape[0]:
             name, shape = f"{name}[:{rows}]", (rows, *shape[1:])
-        dtype = FLOAT_TYPES.get(placed.type, ir.DataType.UINT8)
-        dims = shape if placed.type in FLOAT_TYPES else (*shape[:-1], placed.row_bytes)
+        dtype = _FLOATS.get(placed.type, ir.DataType.UINT8)
+        dims = shape if placed.type in _FLOATS else (*shape[:-1], placed.row_bytes)
         return Matrix(_external(name, placed, dims, dtype, math.prod(shape[:-1]) * placed.row_bytes), placed.type)
 
     def float32(self, name: str) -> ir.ExternalTensor:

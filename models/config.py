@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 
-ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
 
@@ -31,7 +31,7 @@ class ModelConfig:
     """Geometry and constants. Head dimensions and widths count elements."""
 
     architecture: str
-    """One of ARCHITECTURES."""
+    """A key of ARCHITECTURES."""
     name: str
     trunk_layers: int
     recurrent: tuple[bool, ...]
@@ -80,6 +80,11 @@ class ModelConfig:
     def gdn_channels(self) -> int:
         """Channels of the causal convolution: q, k and v."""
         return 2 * self.key_dim + self.value_dim
+
+    @property
+    def fused_beta_alpha(self) -> bool:
+        """Whether one matrix projects to beta and alpha of Gated DeltaNet."""
+        return ARCHITECTURES[self.architecture].fused_beta_alpha
 
 
 class _Keys:
@@ -131,13 +136,13 @@ def read_config(file: GGUFFile) -> ModelConfig:
     Raises TrigraphError, naming key and value, for a missing or wrong-typed key, an unknown architecture, and values
     that contradict each other or ask for something that is not implemented.
     """
-    architecture = _Keys(file, "general.").get("architecture", "a string", (str,), None)
-    if architecture not in ARCHITECTURES:
+    name = _Keys(file, "general.").get("architecture", "a string", (str,), None)
+    if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
-            f"{file.paths[0]}: architecture {quote(architecture)} is not supported; "
+            f"{file.paths[0]}: architecture {quote(name)} is not supported; "
             f"use a model of one of {', '.join(ARCHITECTURES)}"
         )
-    keys = _Keys(file, f"{architecture}.")
+    keys = _Keys(file, f"{name}.")
     for key, neutral in _NEUTRAL.items():
         value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
         if value not in neutral:
@@ -154,9 +159,9 @@ def read_config(file: GGUFFile) -> ModelConfig:
             "block_count", f"is {blocks}, expected at most {MAX_LAYERS}; the file is damaged, download it again"
         )
 
-    moe = architecture != "qwen35"
+    moe = architecture.moe
     config = ModelConfig(
-        architecture=architecture,
+        architecture=name,
         name=_Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
         trunk_layers=blocks - mtp_layers,
         recurrent=_recurrent_layers(keys, blocks, mtp_layers),
@@ -174,7 +179,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         gdn_v_heads=keys.integer("ssm.time_step_rank"),
         gdn_head_dim=keys.integer("ssm.state_size"),
         conv_kernel=keys.integer("ssm.conv_kernel"),
-        gdn_tiled=architecture != "qwen3next",
+        gdn_tiled=architecture.gdn_tiled,
         experts=keys.integer("expert_count") if moe else 0,
         experts_used=keys.integer("expert_used_count") if moe else 0,
         expert_ffn=keys.integer("expert_feed_forward_length") if moe else 0,
@@ -209,7 +214,7 @@ def _recurrent_layers(keys: _Keys, blocks: int, mtp_layers: int) -> tuple[bool, 
     if len(listed) not in (trunk, blocks):
         raise keys.error(
             "attention.recurrent_layers",
-            f"has {len(listed)} entries, expected {blocks}, one a layer; convert the model again",
+            f"has {len(listed)} entries, expected {blocks}, one for each layer; convert the model again",
         )
     return tuple(listed[:trunk].tolist())
 

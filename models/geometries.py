@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError
 
 
@@ -19,7 +20,8 @@ class Geometry:
     kv_heads: int
     gdn_k_heads: int
     gdn_v_heads: int
-    ffn: int  # width of the dense FFN (qwen3next files state it beside the experts')
+    ffn: int
+    """Width of the dense feed-forward layer; some mixtures of experts state one as well."""
     tied: bool = False
     experts: int = 0
     experts_used: int = 0
@@ -37,18 +39,24 @@ class Geometry:
     vocab: int = 248320
 
     @property
-    def pre_tokenizer(self) -> str:
-        """The name for `tokenizer.ggml.pre`."""
-        return "qwen2" if self.architecture == "qwen3next" else "qwen35"
+    def value_dim(self) -> int:
+        """Width of the values of a Gated DeltaNet layer."""
+        return self.gdn_v_heads * self.gdn_head_dim
 
     @property
     def gdn_channels(self) -> int:
-        """Rows of the fused q|k|v projection of a GDN layer."""
-        return (2 * self.gdn_k_heads + self.gdn_v_heads) * self.gdn_head_dim
+        """Rows of the fused q|k|v projection of a Gated DeltaNet layer."""
+        return 2 * self.gdn_k_heads * self.gdn_head_dim + self.value_dim
 
-    def is_recurrent(self, layer: int) -> bool:
-        """Whether a trunk layer is a GDN layer; the MTP block (index `layers`) never is."""
-        return layer < self.layers and (layer + 1) % self.attention_interval != 0
+    @property
+    def recurrent(self) -> tuple[bool, ...]:
+        """For each trunk layer: Gated DeltaNet (True) or full attention."""
+        return tuple((layer + 1) % self.attention_interval != 0 for layer in range(self.layers))
+
+    @property
+    def fused_beta_alpha(self) -> bool:
+        """Whether one matrix projects to beta and alpha of Gated DeltaNet."""
+        return ARCHITECTURES[self.architecture].fused_beta_alpha
 
 
 _SMALL = Geometry(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,8 @@ import numpy.typing as npt
 from trigraph.models.config import ModelConfig, read_config
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
-
-Shapes: TypeAlias = dict[str, tuple[int, ...]]
+from trigraph.models.names import ATTN_NORM, in_block
+from trigraph.models.shapes import Shapes, mtp_shapes, trunk_shapes
 
 # What a separate MTP file must have in common with its trunk.
 _SHARED_FIELDS = (
@@ -69,107 +68,20 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
         mtp_file = GGUFFile.open(mtp)
         _check_companion(config, read_config(mtp_file), file, mtp_file)
         config = replace(config, mtp_layers=1)
-    head = f"blk.{config.trunk_layers}."
+    head = in_block(config.trunk_layers, "")
     in_trunk_file = any(name.startswith(head) for name in file.tensors)
-    if in_trunk_file and "blk.0.attn_norm.weight" not in file.tensors:
+    if in_trunk_file and in_block(0, ATTN_NORM) not in file.tensors:
         raise TrigraphError(
             f"{file.paths[0]}: holds only the MTP head; give the model's own file, and this one beside it with --mtp"
         )
     if mtp_file is None and not in_trunk_file:  # a trunk whose metadata still mentions the head
         config = replace(config, mtp_layers=0)
 
-    tensors = _check_tensors(file, "", _trunk_shapes(config, file), others=(head,))
+    tensors = _check_tensors(file, "", trunk_shapes(config, file.tensors), others=(head,))
     if config.mtp_layers:
         source = mtp_file or file
-        tensors |= _check_tensors(source, head, _mtp_shapes(config, source))
+        tensors |= _check_tensors(source, head, mtp_shapes(config, source.tensors))
     return Model(config, file, mtp_file, MappingProxyType(tensors))
-
-
-def _trunk_shapes(config: ModelConfig, file: GGUFFile) -> Shapes:
-    shapes: Shapes = {"token_embd.weight": (config.vocab, config.hidden), "output_norm.weight": (config.hidden,)}
-    if not config.tied:
-        shapes["output.weight"] = (config.vocab, config.hidden)
-    for layer, recurrent in enumerate(config.recurrent):
-        mixer = _gdn_shapes(config) if recurrent else _attention_shapes(config)
-        shapes |= _block(layer, mixer | _ffn_shapes(config, file, layer))
-    return shapes
-
-
-def _mtp_shapes(config: ModelConfig, file: GGUFFile) -> Shapes:
-    layer, hidden = config.trunk_layers, config.hidden
-    head: Shapes = {
-        "nextn.eh_proj.weight": (hidden, 2 * hidden),
-        "nextn.enorm.weight": (hidden,),
-        "nextn.hnorm.weight": (hidden,),
-    }
-    optional: Shapes = {
-        "nextn.shared_head_norm.weight": (hidden,),
-        "nextn.embed_tokens.weight": (config.vocab, hidden),
-        "nextn.shared_head_head.weight": (config.vocab, hidden),
-    }
-    head |= {name: shape for name, shape in optional.items() if f"blk.{layer}.{name}" in file.tensors}
-    return _block(layer, _attention_shapes(config) | _ffn_shapes(config, file, layer) | head)
-
-
-def _block(layer: int, shapes: Shapes) -> Shapes:
-    return {f"blk.{layer}.{name}": shape for name, shape in shapes.items()}
-
-
-def _attention_shapes(config: ModelConfig) -> Shapes:
-    hidden, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
-    return {
-        "attn_norm.weight": (hidden,),
-        "post_attention_norm.weight": (hidden,),
-        "attn_q.weight": (2 * q, hidden),
-        "attn_k.weight": (kv, hidden),
-        "attn_v.weight": (kv, hidden),
-        "attn_output.weight": (hidden, q),
-        "attn_q_norm.weight": (config.head_dim,),
-        "attn_k_norm.weight": (config.head_dim,),
-    }
-
-
-def _gdn_shapes(config: ModelConfig) -> Shapes:
-    hidden, v_heads = config.hidden, config.gdn_v_heads
-    gates: Shapes = (
-        {"ssm_ba.weight": (2 * v_heads, hidden)}
-        if config.architecture == "qwen3next"
-        else {"ssm_beta.weight": (v_heads, hidden), "ssm_alpha.weight": (v_heads, hidden)}
-    )
-    return gates | {
-        "attn_norm.weight": (hidden,),
-        "post_attention_norm.weight": (hidden,),
-        "attn_qkv.weight": (config.gdn_channels, hidden),
-        "attn_gate.weight": (config.value_dim, hidden),
-        "ssm_conv1d.weight": (config.gdn_channels, config.conv_kernel),
-        "ssm_dt.bias": (v_heads,),
-        "ssm_a": (v_heads,),
-        "ssm_norm.weight": (config.gdn_head_dim,),
-        "ssm_out.weight": (hidden, config.value_dim),
-    }
-
-
-def _ffn_shapes(config: ModelConfig, file: GGUFFile, layer: int) -> Shapes:
-    hidden, experts, width, shared = config.hidden, config.experts, config.expert_ffn, config.shared_ffn
-    if not experts:
-        return {
-            "ffn_gate.weight": (config.ffn, hidden),
-            "ffn_up.weight": (config.ffn, hidden),
-            "ffn_down.weight": (hidden, config.ffn),
-        }
-    gate_up: Shapes = (
-        {"ffn_gate_up_exps.weight": (experts, 2 * width, hidden)}
-        if f"blk.{layer}.ffn_gate_up_exps.weight" in file.tensors
-        else {"ffn_gate_exps.weight": (experts, width, hidden), "ffn_up_exps.weight": (experts, width, hidden)}
-    )
-    return gate_up | {
-        "ffn_gate_inp.weight": (experts, hidden),
-        "ffn_down_exps.weight": (experts, hidden, width),
-        "ffn_gate_inp_shexp.weight": (hidden,),
-        "ffn_gate_shexp.weight": (shared, hidden),
-        "ffn_up_shexp.weight": (shared, hidden),
-        "ffn_down_shexp.weight": (hidden, shared),
-    }
 
 
 def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[str, ...] = ()) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trigraph.models import names
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
@@ -70,34 +71,34 @@ def attention(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, 
     """Gated causal attention over the past and the tokens of x [T, hidden]."""
     tokens, start = len(x), len(past[0])
     positions = start + np.arange(tokens)
-    q, gate = np.split((x @ w("attn_q.weight").T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
-    k = (x @ w("attn_k.weight").T).reshape(tokens, c.kv_heads, c.head_dim)
-    v = (x @ w("attn_v.weight").T).reshape(tokens, c.kv_heads, c.head_dim)
-    q = rope(rms_norm(q, w("attn_q_norm.weight"), c.rms_eps), positions, c.rope_dims, c.rope_theta)
-    k = rope(rms_norm(k, w("attn_k_norm.weight"), c.rms_eps), positions, c.rope_dims, c.rope_theta)
+    q, gate = np.split((x @ w(names.ATTN_Q).T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
+    k = (x @ w(names.ATTN_K).T).reshape(tokens, c.kv_heads, c.head_dim)
+    v = (x @ w(names.ATTN_V).T).reshape(tokens, c.kv_heads, c.head_dim)
+    q = rope(rms_norm(q, w(names.ATTN_Q_NORM), c.rms_eps), positions, c.rope_dims, c.rope_theta)
+    k = rope(rms_norm(k, w(names.ATTN_K_NORM), c.rms_eps), positions, c.rope_dims, c.rope_theta)
     k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
 
     group = c.heads // c.kv_heads
     scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
     scores = np.where(np.arange(start + tokens) <= positions[:, None], scores, -np.inf)
     out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
-    return out.reshape(tokens, -1) @ w("attn_output.weight").T, (k, v)
+    return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)
 
 
 def gated_delta_net(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, Past]:
     """Causal convolution and the gated delta rule over x [T, hidden], from the window and state in `past`."""
     tokens, k_heads, v_heads, dim = len(x), c.gdn_k_heads, c.gdn_v_heads, c.gdn_head_dim
-    z = (x @ w("attn_gate.weight").T).reshape(tokens, v_heads, dim)
-    if c.architecture == "qwen3next":  # for each key head: its value heads' b, then their a
-        ba = (x @ w("ssm_ba.weight").T).reshape(tokens, k_heads, 2, v_heads // k_heads)
+    z = (x @ w(names.ATTN_GATE).T).reshape(tokens, v_heads, dim)
+    if c.fused_beta_alpha:  # for each key head: its value heads' b, then their a
+        ba = (x @ w(names.SSM_BA).T).reshape(tokens, k_heads, 2, v_heads // k_heads)
         b, a = ba[:, :, 0].reshape(tokens, v_heads), ba[:, :, 1].reshape(tokens, v_heads)
     else:
-        b, a = x @ w("ssm_beta.weight").T, x @ w("ssm_alpha.weight").T
+        b, a = x @ w(names.SSM_BETA).T, x @ w(names.SSM_ALPHA).T
     beta = sigmoid(b)
-    log_decay = softplus(a + w("ssm_dt.bias")) * w("ssm_a")  # ssm_a is -exp(A_log)
+    log_decay = softplus(a + w(names.SSM_DT)) * w(names.SSM_A)  # ssm_a is -exp(A_log)
 
-    columns = np.concatenate([past[0], x @ w("attn_qkv.weight").T])
-    taps = w("ssm_conv1d.weight")  # the last tap meets the current token
+    columns = np.concatenate([past[0], x @ w(names.ATTN_QKV).T])
+    taps = w(names.SSM_CONV1D)  # the last tap meets the current token
     qkv = silu(sum((columns[j : j + tokens] * taps[:, j] for j in range(c.conv_kernel)), np.zeros(())))
     q, k, v = np.split(qkv, [c.key_dim, 2 * c.key_dim], axis=-1)
     key_head = np.arange(v_heads) % k_heads if c.gdn_tiled else np.arange(v_heads) // (v_heads // k_heads)
@@ -112,8 +113,8 @@ def gated_delta_net(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[A
         delta = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t][:, None]
         state += k[t][:, :, None] * delta[:, None, :]
         out[t] = np.einsum("hkv,hk->hv", state, q[t]) / np.sqrt(dim)
-    out = rms_norm(out, w("ssm_norm.weight"), c.rms_eps) * silu(z)
-    return out.reshape(tokens, -1) @ w("ssm_out.weight").T, (columns[tokens:], state)
+    out = rms_norm(out, w(names.SSM_NORM), c.rms_eps) * silu(z)
+    return out.reshape(tokens, -1) @ w(names.SSM_OUT).T, (columns[tokens:], state)
 
 
 def gated_mlp(x: Array, gate: Array, up: Array, down: Array) -> Array:
@@ -123,34 +124,34 @@ def gated_mlp(x: Array, gate: Array, up: Array, down: Array) -> Array:
 def mixture_of_experts(x: Array, w: Weights, c: ModelConfig, fused: bool) -> Array:
     """The routed experts in the order of their weight, plus the gated shared expert."""
     if fused:
-        gate, up = np.split(w("ffn_gate_up_exps.weight"), 2, axis=1)
+        gate, up = np.split(w(names.FFN_GATE_UP_EXPS), 2, axis=1)
     else:
-        gate, up = w("ffn_gate_exps.weight"), w("ffn_up_exps.weight")
-    down = w("ffn_down_exps.weight")
-    probability = softmax(x @ w("ffn_gate_inp.weight").T)
+        gate, up = w(names.FFN_GATE_EXPS), w(names.FFN_UP_EXPS)
+    down = w(names.FFN_DOWN_EXPS)
+    probability = softmax(x @ w(names.FFN_GATE_INP).T)
     out = np.zeros_like(x)
     for t, p in enumerate(probability):
         chosen = np.argsort(-p, kind="stable")[: c.experts_used]
         scale = p[chosen] / max(p[chosen].sum(), MIN_EXPERT_SUM) if c.normalize_experts else p[chosen]
         for s, e in zip(scale, chosen, strict=True):
             out[t] += s * gated_mlp(x[t], gate[e], up[e], down[e])
-    shared = gated_mlp(x, w("ffn_gate_shexp.weight"), w("ffn_up_shexp.weight"), w("ffn_down_shexp.weight"))
-    return out + sigmoid(x @ w("ffn_gate_inp_shexp.weight"))[:, None] * shared
+    shared = gated_mlp(x, w(names.FFN_GATE_SHEXP), w(names.FFN_UP_SHEXP), w(names.FFN_DOWN_SHEXP))
+    return out + sigmoid(x @ w(names.FFN_GATE_INP_SHEXP))[:, None] * shared
 
 
 @dataclass
 class State:
-    """Where a sequence stands: the past of each block that has run. Passed to a call, it is advanced."""
+    """The past of each block of one sequence. A call that gets one advances it."""
 
     past: dict[int, Past] = field(default_factory=dict)
 
     def copy(self) -> State:
-        """An independent state; the arrays are shared, since no call writes into one."""
+        """An independent state; it shares the arrays, which no call writes into."""
         return State(dict(self.past))
 
 
 class Reference:
-    """The forward pass of a model, weights in float64. Without a `state`, a call starts at the beginning of a text."""
+    """The forward pass of a model, weights in float64. Without a `state`, a call starts a new sequence."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.config = model, model.config
@@ -159,38 +160,38 @@ class Reference:
     def trunk(self, tokens: Tokens, state: State | None = None) -> tuple[Array, Array]:
         """Hidden states after the output norm [T, hidden] and logits [T, vocab]."""
         state = State() if state is None else state
-        x = self._tensor("token_embd.weight")[np.asarray(tokens)]
+        x = self._tensor(names.TOKEN_EMBD)[np.asarray(tokens)]
         for layer, recurrent in enumerate(self.config.recurrent):
             x = self._block(layer, recurrent, x, state)
-        hidden = rms_norm(x, self._tensor("output_norm.weight"), self.config.rms_eps)
+        hidden = rms_norm(x, self._tensor(names.OUTPUT_NORM), self.config.rms_eps)
         return hidden, hidden @ self._output().T
 
     def mtp(self, tokens: Tokens, previous: Array, state: State | None = None) -> tuple[Array, Array]:
         """The MTP head: its hidden states after the head's norm [T, hidden], and logits [T, vocab].
 
         `previous` [T, hidden] is the hidden state of the token before each: the trunk's (zeros before the first token
-        of a text), or the head's own where drafts are chained.
+        of a sequence), or the head's own where drafts are chained.
         """
         if not self.config.mtp_layers:
             raise TrigraphError(f"{self.model.file.paths[0]}: has no MTP head; give the file that holds it")
         state = State() if state is None else state
         layer, eps = self.config.trunk_layers, self.config.rms_eps
         w = self._block_weights(layer)
-        embedding = self._first(f"blk.{layer}.nextn.embed_tokens.weight", "token_embd.weight")[np.asarray(tokens)]
-        pair = [rms_norm(embedding, w("nextn.enorm.weight"), eps), rms_norm(previous, w("nextn.hnorm.weight"), eps)]
-        x = np.concatenate(pair, axis=-1) @ w("nextn.eh_proj.weight").T
+        embedding = self._first(names.in_block(layer, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)[np.asarray(tokens)]
+        pair = [rms_norm(embedding, w(names.NEXTN_ENORM), eps), rms_norm(previous, w(names.NEXTN_HNORM), eps)]
+        x = np.concatenate(pair, axis=-1) @ w(names.NEXTN_EH_PROJ).T
         x = self._block(layer, False, x, state)
-        norm = self._first(f"blk.{layer}.nextn.shared_head_norm.weight", "output_norm.weight")
+        norm = self._first(names.in_block(layer, names.NEXTN_SHARED_HEAD_NORM), names.OUTPUT_NORM)
         hidden = rms_norm(x, norm, eps)
-        return hidden, hidden @ self._output(f"blk.{layer}.nextn.shared_head_head.weight").T
+        return hidden, hidden @ self._output(names.in_block(layer, names.NEXTN_SHARED_HEAD_HEAD)).T
 
     def draft(
         self, tokens: Tokens, previous: Array, count: int, state: State | None = None
     ) -> tuple[npt.NDArray[np.int64], Array]:
         """`count` greedy drafts after `tokens` [count], and their logits [count, vocab].
 
-        `tokens` and `previous` are as in `mtp`. A `state` is advanced by `tokens` only: entries made from the head's
-        own hidden states are not kept.
+        `tokens` and `previous` are as in `mtp`. A `state` is advanced by `tokens` only: keys and values made from the
+        head's own hidden states are dropped.
         """
         state = State() if state is None else state
         hidden, logits = self.mtp(tokens, previous, state)
@@ -206,13 +207,13 @@ class Reference:
         c, w = self.config, self._block_weights(layer)
         mixer = gated_delta_net if recurrent else attention
         past = state.past.get(layer) or self._empty_past(recurrent)
-        mixed, state.past[layer] = mixer(rms_norm(x, w("attn_norm.weight"), c.rms_eps), w, c, past)
+        mixed, state.past[layer] = mixer(rms_norm(x, w(names.ATTN_NORM), c.rms_eps), w, c, past)
         x = x + mixed
-        y = rms_norm(x, w("post_attention_norm.weight"), c.rms_eps)
+        y = rms_norm(x, w(names.POST_ATTENTION_NORM), c.rms_eps)
         if c.experts:
-            fused = self.model.find(f"blk.{layer}.ffn_gate_up_exps.weight") is not None
+            fused = self.model.find(names.in_block(layer, names.FFN_GATE_UP_EXPS)) is not None
             return x + mixture_of_experts(y, w, c, fused)
-        return x + gated_mlp(y, w("ffn_gate.weight"), w("ffn_up.weight"), w("ffn_down.weight"))
+        return x + gated_mlp(y, w(names.FFN_GATE), w(names.FFN_UP), w(names.FFN_DOWN))
 
     def _empty_past(self, recurrent: bool) -> Past:
         c = self.config
@@ -227,11 +228,11 @@ class Reference:
         return self._weights[name]
 
     def _block_weights(self, layer: int) -> Weights:
-        return lambda name: self._tensor(f"blk.{layer}.{name}")
+        return lambda name: self._tensor(names.in_block(layer, name))
 
     def _first(self, *names: str) -> Array:
         """The first of these tensors that the model has."""
         return self._tensor(next(name for name in names if self.model.find(name) is not None))
 
     def _output(self, *preferred: str) -> Array:
-        return self._first(*preferred, "output.weight", "token_embd.weight")
+        return self._first(*preferred, names.OUTPUT, names.TOKEN_EMBD)

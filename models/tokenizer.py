@@ -39,7 +39,7 @@ _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Token ids with a role. `stop` is sorted: each of its ids ends the generated text."""
+    """Token ids with a role. `stop` is sorted: each of its ids ends a completion."""
 
     bos: int | None
     eos: int | None
@@ -109,7 +109,7 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
 
 
 def pipeline(pattern: str) -> dict[str, Any]:
-    """The parts of a tokenizer's JSON around its vocabulary: how text is cut up, and put together again."""
+    """The parts of a tokenizer's JSON around its vocabulary: how text is split and joined."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return {

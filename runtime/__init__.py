@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
-    from trigraph.runtime.constraint import Grammar, JsonSchema, Regex
+    from trigraph.runtime.decoding.constraint import Grammar, JsonSchema, Regex
+    from trigraph.runtime.decoding.request import Options
+    from trigraph.runtime.decoding.sampling import Sampling
+    from trigraph.runtime.decoding.stats import Stats
     from trigraph.runtime.engine import Engine
-    from trigraph.runtime.generate import Generation, Options
+    from trigraph.runtime.generate import Generation
     from trigraph.runtime.loading import load
-    from trigraph.runtime.sampling import Sampling
-    from trigraph.runtime.stats import Stats
 
 __all__ = ["Engine", "Generation", "Grammar", "JsonSchema", "Options", "Regex", "Sampling", "Stats", "load"]
 
 _MODULES = {
     "Engine": "engine",
     "Generation": "generate",
-    "Grammar": "constraint",
-    "JsonSchema": "constraint",
-    "Options": "generate",
-    "Regex": "constraint",
-    "Sampling": "sampling",
-    "Stats": "stats",
+    "Grammar": "decoding.constraint",
+    "JsonSchema": "decoding.constraint",
+    "Options": "decoding.request",
+    "Regex": "decoding.constraint",
+    "Sampling": "decoding.sampling",
+    "Stats": "decoding.stats",
     "load": "loading",
 }
 

@@ -14,7 +14,7 @@ def main() -> NoReturn:
     if ours:
         # An exception would end in a traceback of whatever is being imported, or be taken for a failed import.
         signal.signal(signal.SIGINT, _leave)
-    from trigraph.runtime.cli import main as run
+    from trigraph.runtime.cli.app import main as run
 
     if ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)

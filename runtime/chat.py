@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.generate import Generation, Options
-from trigraph.runtime.saved import SavedText, save_text
-from trigraph.runtime.snapshot import Snapshot
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import StepResult
-from trigraph.runtime.template import ChatTemplate, Message
-
-if TYPE_CHECKING:
-    from trigraph.runtime.engine import Engine
+from trigraph.runtime.cache.prefix import Resumed, common_prefix
+from trigraph.runtime.cache.session_file import SavedText, save_text
+from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.generate import Generation
+from trigraph.runtime.model import Model
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.text.template import Message
 
 _UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 # States that are kept, each of a beginning of the next one's text.
-_SYSTEM, _QUESTION, _ANSWER = "system", "question", "answer"
+_SYSTEM, _QUESTION, _COMPLETION = "system", "question", "completion"
 
 
 class Conversation:
@@ -30,12 +28,12 @@ class Conversation:
     answers, for instance to leave the reasoning out, make the last one useless; the one before saves all the rest.
     """
 
-    def __init__(self, engine: Engine, template: ChatTemplate, system: str | None = None) -> None:
+    def __init__(self, model: Model, system: str | None = None) -> None:
+        """Raises TrigraphError when the model has no chat template."""
         self.messages = first_messages(system)
-        self._engine = engine
-        self._template = template
-        self._states: dict[str, Sequence] = {}
-        self._row: StepResult | None = None  # of the last token of the question's state
+        self._model = model
+        self._template = model.chat_template()
+        self._kept = _Kept(model.steps)
 
     def say(self, text: str, options: Options | None = None) -> Reply:
         """The next turn. Iterate over the reply to get its text in pieces.
@@ -53,71 +51,49 @@ class Conversation:
     def reset(self) -> None:
         """Forgets everything but the system message."""
         self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
-        self._release(_QUESTION, _ANSWER)
+        self._kept.release(_QUESTION, _COMPLETION)
 
     def close(self) -> None:
         """Gives the state back; the messages stay, and the next turn computes all of them again."""
-        self._release(*self._states)
+        self._kept.release()
 
     def save(self, path: Path) -> None:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        engine, state = self._engine, self._engine.steps.state
-        texts = {sequence.length: sequence for sequence in self._states.values() if sequence.length}
-        longest = texts[max(texts)] if texts else None
-        row = None if self._row is None else self._row.logits[0]
-        points = [
-            Snapshot.of(state, text, row if text is self._states.get(_QUESTION) else None)
-            for _, text in sorted(texts.items())
-        ]
-        save_text(path, engine.model, state, longest, points, self.messages)
+        snapshots, longest = self._kept.snapshots()
+        save_text(path, self._model.identity, self._model.steps.state, longest, snapshots, self.messages)
 
     def load(self, path: Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
-        saved = SavedText(path, self._engine.model, self._engine.steps)
+        saved = SavedText(path, self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
         self.close()
-        points = range(len(saved.lengths))[-min(3, self._engine.steps.state.slots.free) :]
-        snapshots = [saved.snapshot(i) for i in points]
-        sequences = saved.resume(snapshots)
-        self._states = dict(zip((_ANSWER, _QUESTION, _SYSTEM), reversed(sequences), strict=False))
-        self._row = snapshots[-2].row if len(points) > 1 else None
+        self._kept.load(saved)
         self.messages = saved.messages
 
     @property
     def length(self) -> int:
         """Tokens that the state holds."""
-        return max((sequence.length for sequence in self._states.values()), default=0)
+        return self._kept.length
 
     def _turn(self, messages: list[Message], options: Options) -> Reply:
         text = self._template.render(messages)
         prompt = self._encode(text)
-        pauses = {self._agreed(text, prompt, [*messages, _message("assistant"), _message("user")]): _QUESTION}
+        checkpoints = {self._agreed(text, prompt, [*messages, _message("assistant"), _message("user")]): _QUESTION}
         system = messages[:1] if messages[0]["role"] == "system" else []
-        # Two states are what a conversation needs; this one may stand in nobody's way.
-        if system and _SYSTEM not in self._states and self._engine.steps.state.slots.free > 2:
-            pauses.setdefault(self._agreed(text, prompt, [*system, _message("user")]), _SYSTEM)
-
-        def pause(sequence: Sequence, row: StepResult) -> None:
-            name = pauses[sequence.length]
-            self._release(name)
-            self._states[name] = self._engine.steps.fork(sequence)
-            if name == _QUESTION:
-                self._row = row.copy()
-
-        sequence = self._start(prompt)
-        generation = Generation(self._engine, prompt, options, sequence, self._row, pauses, pause)
-        return Reply(self, generation, messages)
+        if system and _SYSTEM not in self._kept.sequences:
+            checkpoints.setdefault(self._agreed(text, prompt, [*system, _message("user")]), _SYSTEM)
+        return Reply(self, Generation(self._model, prompt, options, _Turn(self._kept, checkpoints)), messages)
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text`: those of the longest kept state that begins it, whatever else the tokenizer would choose.
 
         The tokens of an answer need not be the ones that its text is cut into.
         """
-        tokenizer = self._engine.tokenizer
-        for state in sorted(self._states.values(), key=lambda state: -state.length):
+        tokenizer = self._model.tokenizer
+        for state in self._kept.longest_first():
             begun = tokenizer.spell(state.tokens)
             if begun and text.startswith(begun):
                 return [*state.tokens, *tokenizer.encode(text[len(begun) :], start=False)]
@@ -129,25 +105,7 @@ class Conversation:
             other = self._template.render(later)
         except TrigraphError:  # refused: say, it wants no two turns, and there will be none
             return 0
-        return _common(prompt, self._encode(text[: _common(text, other)]))
-
-    def _start(self, prompt: list[int]) -> Sequence:
-        """The longest kept state that begins `prompt`, to go on from."""
-        for name, state in [*self._states.items()]:
-            # A text that ends where the prompt does is of use only with the row that comes after it.
-            most = len(prompt) - (name != _QUESTION or self._row is None)
-            if state.damaged or state.length > most or state.tokens != prompt[: state.length]:
-                self._release(name)
-        if _ANSWER not in self._states:
-            longest = max(self._states.values(), key=lambda state: state.length, default=None)
-            steps = self._engine.steps
-            self._states[_ANSWER] = steps.new_sequence() if longest is None else steps.fork(longest)
-        return self._states[_ANSWER]
-
-    def _release(self, *names: str) -> None:
-        for name in names:
-            if name in self._states:
-                self._engine.steps.release(self._states.pop(name))
+        return common_prefix(prompt, self._encode(text[: common_prefix(text, other)]))
 
 
 class Reply:
@@ -176,6 +134,85 @@ def _message(role: str) -> Message:
     return {"role": role, "content": _UNKNOWN}
 
 
-def _common(a: SequenceOf[object], b: SequenceOf[object]) -> int:
-    """Length of the common beginning."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+class _Kept:
+    """The sequences that a conversation keeps, each of a beginning of the next one's tokens."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.sequences: dict[str, Sequence] = {}
+        self._row: StepResult | None = None  # of the last token of the question's sequence
+        self._steps = steps
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest one."""
+        return max((sequence.length for sequence in self.sequences.values()), default=0)
+
+    def longest_first(self) -> list[Sequence]:
+        """The sequences in descending order of length."""
+        return sorted(self.sequences.values(), key=lambda sequence: -sequence.length)
+
+    def start(self, prompt: list[int]) -> tuple[Sequence, StepResult | None]:
+        """The longest one that begins `prompt`, to go on from, and the question's row; those of no use are released."""
+        for name, sequence in [*self.sequences.items()]:
+            # A sequence that ends where the prompt does is of use only with the row that comes after it.
+            most = len(prompt) - (name != _QUESTION or self._row is None)
+            if sequence.damaged or sequence.length > most or sequence.tokens != prompt[: sequence.length]:
+                self.release(name)
+        if _COMPLETION not in self.sequences:
+            longest = self.longest_first()
+            self.sequences[_COMPLETION] = self._steps.fork(longest[0]) if longest else self._steps.new_sequence()
+        return self.sequences[_COMPLETION], self._row
+
+    def keep(self, name: str, sequence: Sequence, row: StepResult) -> None:
+        """Keeps a fork of `sequence`, and `row`, that of its last token, where it is the question's."""
+        self.release(name)
+        self.sequences[name] = self._steps.fork(sequence)
+        if name == _QUESTION:
+            self._row = row.copy()
+
+    def release(self, *names: str) -> None:
+        """Gives some of the sequences back, or all of them."""
+        for name in names or [*self.sequences]:
+            if name in self.sequences:
+                self._steps.release(self.sequences.pop(name))
+
+    def snapshots(self) -> tuple[list[Snapshot], Sequence | None]:
+        """Snapshots in ascending order of length, and the sequence of the last one."""
+        by_length = {sequence.length: sequence for sequence in self.sequences.values() if sequence.length}
+        if not by_length:
+            return [], None
+        ordered = [sequence for _, sequence in sorted(by_length.items())]
+        question, row = self.sequences.get(_QUESTION), None if self._row is None else self._row.logits[0]
+        state = self._steps.state
+        return [Snapshot.of(state, seq, row if seq is question else None) for seq in ordered], ordered[-1]
+
+    def load(self, saved: SavedText) -> None:
+        """Takes over the sequences of a file, the longest ones of them where slots are short."""
+        points = range(len(saved.lengths))[-min(3, self._steps.state.slots.free) :]
+        snapshots = [saved.snapshot(i) for i in points]
+        sequences = saved.resume(snapshots)
+        self.sequences = dict(zip((_COMPLETION, _QUESTION, _SYSTEM), reversed(sequences), strict=False))
+        self._row = snapshots[-2].row if len(points) > 1 else None
+
+    def room_for_system(self) -> bool:
+        """Whether slots are left when a conversation has the two that it needs."""
+        return self._steps.state.slots.free > 2
+
+
+class _Turn:
+    """One turn's use of what a conversation keeps; see Prefix. `checkpoints`: by length, what is kept there."""
+
+    def __init__(self, kept: _Kept, checkpoints: dict[int, str]) -> None:
+        self._kept, self._checkpoints = kept, checkpoints
+
+    def resume(self, prompt: list[int]) -> Resumed:
+        """See Prefix."""
+        wanted = {n for n, name in self._checkpoints.items() if name != _SYSTEM or self._kept.room_for_system()}
+        return Resumed(*self._kept.start(prompt), frozenset(wanted))
+
+    def checkpoint(self, sequence: Sequence, row: StepResult) -> None:
+        """See Prefix."""
+        self._kept.keep(self._checkpoints[sequence.length], sequence, row)
+
+    def finish(self, sequence: Sequence) -> None:
+        """See Prefix: the conversation keeps it."""

@@ -1,101 +1,39 @@
-"""A loaded model: the steps of decoding, and requests made of them."""
+"""A loaded model that takes requests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.prompt_cache import PromptCache
 from trigraph.runtime.chat import Conversation, first_messages
-from trigraph.runtime.constraint import Constraint, Guide, guidance_vocabulary
-from trigraph.runtime.device import HOST, Device
-from trigraph.runtime.generate import Generation, Options
-from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.prompt_cache import CachedGeneration
-from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter
-from trigraph.runtime.steps import Steps
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
-from trigraph.runtime.weights import MappedWeights
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.generate import Generation
+from trigraph.runtime.model import Model
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A model ready to run; `steps` are the calls that `generate` and `chat` are made of."""
-
-    steps: Steps
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    notices: tuple[str, ...] = ()
-    """What the user should know of the model, one sentence each."""
-    no_draft: str | None = None
-    """Why the model cannot draft; None when it can."""
-    device: Device = HOST
-    """Where the graphs run, and with which kernels."""
-    costs: Costs = field(default_factory=Costs)
-    weights: MappedWeights = field(default_factory=MappedWeights)
-    model: ModelIdentity = field(default_factory=ModelIdentity)
-
-    @property
-    def kernels(self) -> str:
-        """The instruction set of the operators' kernels, or CUDA; "no" when function bodies run in their place."""
-        return self.device.kernels
-
-    @property
-    def context(self) -> int:
-        """Most tokens of a text."""
-        return self.steps.state.limits.context
+class Engine(Model):
+    """A model ready to run: `generate` continues a text, `chat` holds a conversation."""
 
     def generate(
         self, prompt: str | list[int], options: Options | None = None, cache: Path | None = None
     ) -> Generation:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`.
 
-        `cache`: a file to take the state of the prompt's beginning from, and to leave that of the text in. Raises
-        TrigraphError when the prompt is empty or longer than the context, or the file is no saved text of this model.
+        `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
+        completion in. Raises TrigraphError when the prompt is empty or longer than the context, or the file is no
+        session file of this model.
         """
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        if cache is not None:
-            return CachedGeneration(self, ids, options or Options(), cache)
-        return Generation(self, ids, options or Options())
+        kept = None if cache is None else PromptCache(cache, self.identity, self.steps)
+        return Generation(self, ids, options or Options(), kept)
 
     def chat(self, system: str | None = None) -> Conversation:
         """An empty conversation. Raises TrigraphError when the model has no chat template."""
-        return Conversation(self, self._chat_template(), system)
+        return Conversation(self, system)
 
     def chat_prompt(self, text: str, system: str | None = None) -> list[int]:
         """The prompt of a conversation's first turn. Raises TrigraphError when the model has no chat template."""
-        messages = first_messages(system)
-        return self.tokenizer.encode(self._chat_template().render([*messages, {"role": "user", "content": text}]))
-
-    def _chat_template(self) -> ChatTemplate:
-        if self.template is None:
-            raise TrigraphError("the model has no chat template; complete plain text instead (--raw)")
-        return self.template
-
-    def guide(self, constraint: Constraint) -> Guide:
-        """What the tokens of a new answer under `constraint` may be."""
-        return Guide(constraint, self._guidance_vocabulary)
-
-    @cached_property
-    def _guidance_vocabulary(self) -> LLTokenizer:
-        return guidance_vocabulary(self.tokenizer, self.steps.vocab)
-
-    def speculation(self, options: Options) -> tuple[Drafter, Depth]:
-        """How a request drafts: with what, and how deep."""
-        reason = self.no_draft if options.speculate else "off as asked"
-        deepest = self.steps.max_pending - 1
-        if reason is not None or options.draft_tokens == 0:
-            return NoDrafter(), FixedDepth(0, reason or "off as asked")
-        drafter = MTPDrafter(self.steps, options.draft_p_min or 0.0)
-        if options.draft_tokens is None:
-            return drafter, Governor(self.costs, deepest)
-        if options.draft_tokens > deepest:
-            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {deepest}")
-        return drafter, FixedDepth(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")
+        messages = [*first_messages(system), {"role": "user", "content": text}]
+        return self.tokenizer.encode(self.chat_template().render(messages))

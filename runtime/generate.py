@@ -3,140 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from trigraph.exporter.signals import undisturbed
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.constraint import Constraint, Guide
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Round, decode
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.stats import Stats, peak_memory
-from trigraph.runtime.steps import StepResult
-from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
-
-if TYPE_CHECKING:
-    from trigraph.runtime.engine import Engine
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a request asks for. `max_tokens` None: as many as the context holds."""
-
-    sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    constraint: Constraint | None = None
-    speculate: bool = True
-    draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
-    draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise TrigraphError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
-        if self.draft_tokens is not None and self.draft_tokens < 0:
-            raise TrigraphError(f"draft_tokens is {self.draft_tokens}; it must be 0 or more")
-        if self.draft_p_min is not None and not 0 <= self.draft_p_min <= 1:
-            raise TrigraphError(f"draft_p_min is {self.draft_p_min}; it must be from 0 to 1")
-
-
-class Transcript:
-    """The answer so far: takes tokens until something ends it.
-
-    That is a stop token, a stop string, the token limit, the end of the context, or `guide` where nothing may follow.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, options: Options, prompt_length: int, context: int, guide: Guide | None = None
-    ) -> None:
-        self.ids: list[int] = []  # without a final stop token
-        self.sampled = 0
-        self.text = ""
-        self.finish_reason: str | None = None
-        self._stop_ids = frozenset[int]() if options.ignore_eos else tokenizer.stop_ids
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopStrings(options.stop)
-        self._guide = guide
-        room = context - prompt_length
-        self._limited = options.max_tokens is not None and options.max_tokens <= room
-        self._limit = room if options.max_tokens is None else min(options.max_tokens, room)
-        if self._limit == 0:
-            self._finish("length" if self._limited else "context")
-
-    @property
-    def left(self) -> int:
-        """Tokens that the token limit and the context leave."""
-        return self._limit - self.sampled
-
-    def push(self, token: int) -> bool:
-        """Takes the next token; true when the text ends with it."""
-        if self.finish_reason is not None:
-            return True
-        self.sampled += 1
-        if token in self._stop_ids:
-            self._finish("stop")
-            return True
-        self.ids.append(token)
-        self.text += self._stops.push(self._detokenizer.push(token))
-        if self._stops.found:
-            self.finish_reason = "stop"
-        elif self._guide is not None and self._guide.finished:
-            self._finish("stop")
-        elif not self.left:
-            self._finish("length" if self._limited else "context")
-        return self.finish_reason is not None
-
-    def cancel(self) -> None:
-        """Ends the text as it is; the round in progress still finishes."""
-        if self.finish_reason is None:
-            self._finish("cancelled")
-
-    def _finish(self, reason: str) -> None:
-        self.finish_reason = reason
-        self.text += self._stops.push(self._detokenizer.flush())
-        if not self._stops.found:
-            self.text += self._stops.flush()
+from trigraph.models.signals import undisturbed
+from trigraph.runtime.cache.prefix import NoPrefix, Prefix, Resumed
+from trigraph.runtime.decoding.request import Options, Transcript
+from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.decoding.speculation import Round, decode
+from trigraph.runtime.decoding.stats import Stats, peak_memory
+from trigraph.runtime.model import Model
 
 
 class Generation:
-    """An answer in the making: iterate to get its text in pieces. `stats` counts what was done so far."""
+    """A completion in the making: iterate to get its text in pieces. `stats` counts what was done so far."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompt: list[int],
-        options: Options,
-        sequence: Sequence | None = None,
-        first: StepResult | None = None,
-        pauses: Iterable[int] = (),
-        pause: Callable[[Sequence, StepResult], None] | None = None,
-    ) -> None:
-        """`sequence`, if given, holds a beginning of `prompt` and goes on; else a new one is made, and released.
-
-        `first` is the row of its last token, needed where that is the last one of the prompt.
-        `pause`, if given, sees the sequence, and the row of its last token, after the first so many tokens of the
-        prompt, for each number in `pauses` that is more than the sequence holds already.
-        """
-        engine.weights.check()
-        if not 1 <= len(prompt) <= engine.context:
+    def __init__(self, model: Model, prompt: list[int], options: Options, prefix: Prefix | None = None) -> None:
+        """`prefix`, unless given, is a new sequence."""
+        model.weights.check()
+        if not 1 <= len(prompt) <= model.context:
             raise TrigraphError(
-                f"the prompt has {len(prompt)} tokens; it must have 1 to {engine.context}, the loaded context"
+                f"the prompt has {len(prompt)} tokens; it must have 1 to {model.context}, the loaded context"
             )
-        options.sampling.check_vocabulary(engine.steps.vocab)
-        self._engine = engine
+        options.sampling.check_vocabulary(model.steps.vocab)
+        self._model = model
         self._prompt = prompt
-        self._sequence = sequence
-        self._first = first
+        self._prefix = prefix or NoPrefix(model.steps)
         self._options = options
-        self._pauses, self._pause = frozenset(pauses), pause
-        self._guide = None if options.constraint is None else engine.guide(options.constraint)
-        self._transcript = Transcript(engine.tokenizer, options, len(prompt), engine.context, self._guide)
-        self._drafter, self._depth = engine.speculation(options)
-        self._reused = sequence.length if sequence else 0
+        self._guide = None if options.constraint is None else model.guide(options.constraint)
+        self._transcript = Transcript(model.tokenizer, options, len(prompt), model.context, self._guide)
+        self._drafter, self._depth = model.speculation(options)
+        self._reused = 0
         self._prompt_seconds = 0.0
         self._rounds: list[Round] = []
 
@@ -187,28 +85,28 @@ class Generation:
                     shown = len(self.text)
 
     def _run(self) -> Generator[None, None, None]:
-        sequence = self._sequence or self._engine.steps.new_sequence()
+        start = self._prefix.resume(self._prompt)
+        self._reused = start.sequence.length
         try:
-            yield from self._decode(sequence)
+            yield from self._decode(start)
         finally:
-            if self._sequence is None:
-                self._engine.steps.release(sequence)
+            self._prefix.finish(start.sequence)
 
-    def _decode(self, sequence: Sequence) -> Iterator[None]:
-        steps, transcript = self._engine.steps, self._transcript
+    def _decode(self, start: Resumed) -> Iterator[None]:
+        steps, transcript, sequence = self._model.steps, self._transcript, start.sequence
         sampler = Sampler(self._options.sampling, self._prompt, self._guide)
         started = time.perf_counter()
-        first = self._first
-        for stop in sorted({*self._pauses, len(self._prompt)}):
+        row = start.row
+        for stop in sorted({*start.checkpoints, len(self._prompt)}):
             if sequence.length < stop:
-                first = steps.prefill([sequence], [self._prompt[sequence.length : stop]])
-                if self._pause is not None and stop in self._pauses:
-                    self._pause(sequence, first)
+                row = steps.prefill([sequence], [self._prompt[sequence.length : stop]])
+                if stop in start.checkpoints:
+                    self._prefix.checkpoint(sequence, row)
         self._prompt_seconds = time.perf_counter() - started
         if transcript.finish_reason is not None:
             return
-        assert first is not None
-        token = sampler.pick(first, 0, sequence.length)
+        assert row is not None
+        token = sampler.pick(row, 0, sequence.length)
         done = transcript.push(token)
         yield
         if done:

@@ -1,34 +1,31 @@
-"""Opens packages, and exports GGUF files to a cache of packages first."""
+"""Opens packages."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import os
-import sys
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-import trigraph.exporter as exporter
-from trigraph.custom_ops import instruction_set, library_path, library_version
-from trigraph.exporter import ExportOptions, Manifest
-from trigraph.exporter.external import load_checked
-from trigraph.exporter.inside import file_inside
-from trigraph.exporter.manifest import CONTRACT_VERSION
-from trigraph.exporter.progress import Progress, silent
+from trigraph.custom_ops import library_version
+from trigraph.exporter import ExportOptions, Manifest, read_manifest
+from trigraph.exporter.package.external import load_checked
+from trigraph.exporter.package.paths import file_inside
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.contract import check_contract
-from trigraph.runtime.device import HOST, Device, choose_device
+from trigraph.models.progress import Progress, silent
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.memory import explained_shortage
-from trigraph.runtime.sessions import SessionGraph, default_threads, open_session
-from trigraph.runtime.state import State, StateLimits
-from trigraph.runtime.steps import Steps
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
-from trigraph.runtime.weights import MappedWeights
+from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.sessions import SessionGraph, default_threads, open_session
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.state import State
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
@@ -60,103 +57,55 @@ def load(
     if threads is not None and threads < 1:
         raise TrigraphError(f"threads is {threads}; it must be 1 or more")
     folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
-    manifest = Manifest.read(folder)
+    manifest = read_manifest(folder)
     limits = _limits(manifest, context)
-    place = open_device(device, manifest.portable, experts)
-    if place.library is not None:
-        manifest.check_library(library_version(place.name))
-    state = State(manifest.state, limits, sequences, place, twice=place.library is None)
-    weights_folder = None if manifest.weights_folder is None else Path(manifest.weights_folder)
-    threads = threads or default_threads()
-
-    def graph(name: str) -> SessionGraph:
-        path = folder / f"{name}.onnx"
-        model = load_checked(path, weight_paths)
-        changed = model if place.adapt(model) else None
-        initializers = place.initializers(weights, path, model.graph)
-        session = open_session(path, changed, initializers, weights_folder, threads, place)
-        check_contract(session, path, manifest)
-        return SessionGraph(name, session, place, state.buffers, limits.pages, weights)
-
+    chosen = open_device(device, manifest.portable, experts)
+    if chosen.library is not None:
+        manifest.check_library(library_version(chosen.name))
+    state = State(manifest.state, limits, sequences, chosen, double_buffered=chosen.library is None)
     no_draft = None
     if "draft" not in manifest.graphs:
         no_draft = "off: the model has no MTP head"
     elif not speculation:
         no_draft = "off as asked"
-    weight_paths = manifest.weight_paths(folder)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
-        weights = MappedWeights(weight_paths)
-        draft = graph("draft") if no_draft is None else None
-        steps = Steps(graph("prefill"), graph("verify"), draft, state, manifest.config.vocab, chunk)
-    if "cpu" in (place.name, experts):  # a GPU has copies of its own
+        weights = MappedWeights(manifest.weight_paths(folder))
+        graphs = _Graphs(folder, manifest, chosen, state, weights, threads or default_threads())
+        draft = graphs.open("draft") if no_draft is None else None
+        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
+    if "cpu" in (chosen.name, experts):  # a GPU has copies of its own
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
     notices = manifest.notices
-    if place.library is None:
+    if chosen.library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     template = _template(folder, manifest, tokenizer)
-    model = ModelIdentity.of(manifest)
-    return Engine(steps, tokenizer, template, notices, no_draft, place, weights=weights, model=model)
+    identity = ModelIdentity.of(manifest)
+    return Engine(steps, tokenizer, template, notices, no_draft, chosen, weights=weights, identity=identity)
 
 
-def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
-    """The folder of the package of a GGUF file in the user's cache, exported now unless that has been done.
+@dataclass(frozen=True)
+class _Graphs:
+    """The graphs of a package, to be opened on one state and one mapping of the weights."""
 
-    Weights are referenced, not linked: a link would keep the disk space of a model that the user deletes.
-    """
-    options = dataclasses.replace(options, weights="reference")
-    files = [source, *([options.mtp] if options.mtp else [])]
-    try:
-        stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
-    except OSError as error:
-        raise TrigraphError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    choices = {name: str(value) for name, value in dataclasses.asdict(options).items()}
-    identity = json.dumps([stamp[0][0], choices], sort_keys=True)
-    entry = _cache_home() / f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    package, stamp_file = entry / "package", entry / "source.json"
-    current = json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
-    if not _is_current(package, stamp_file, current):
-        exporter.export(source, package, options, progress)
-        with suppress(OSError):  # a package without a stamp is made anew the next time
-            stamp_file.write_text(current, encoding="utf-8")
-    return package
+    folder: Path
+    manifest: Manifest
+    device: Device
+    state: State
+    weights: MappedWeights
+    threads: int
 
-
-def _is_current(package: Path, stamp_file: Path, stamp: str) -> bool:
-    """Whether the cached package was made of this very file; its manifest also knows the hash of the file's header."""
-    try:
-        if stamp_file.read_text(encoding="utf-8") != stamp:
-            return False
-        Manifest.read(package).check_library(library_version())
-    except (OSError, TrigraphError):
-        return False
-    return True
-
-
-def _cache_home() -> Path:
-    if home := os.environ.get("XDG_CACHE_HOME"):
-        return Path(home) / "trigraph"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "trigraph"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "trigraph"
-    return Path.home() / ".cache" / "trigraph"
-
-
-def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
-    """The device of that name: cpu, cuda or auto; `portable` graphs do without an operator library that is missing.
-
-    Raises TrigraphError for a device that cannot be used here.
-    """
-    processor = HOST
-    if name != "cuda":
-        try:
-            processor = Device(library_path("cpu"), instruction_set())
-        except TrigraphError:
-            if not portable:
-                raise
-    return choose_device(name, processor, experts)
+    def open(self, name: str) -> SessionGraph:
+        """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
+        path = self.folder / f"{name}.onnx"
+        model = load_checked(path, self.manifest.weight_paths(self.folder))
+        changed = model if self.device.adapt(model) else None
+        initializers = self.device.initializers(self.weights, path, model.graph)
+        base = self.manifest.weights_base(self.folder)
+        session = open_session(path, changed, initializers, base, self.threads, self.device)
+        check_contract(session, path, self.manifest)
+        return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ctypes
 import platform
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from operators import LIBRARY
-from packages import Packages
 
+from support.command import CommandInput, Result, Run
+from support.operators import LIBRARY
+from support.packages import Packages
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime.cli.app import main
 
 # A shell starts a run in the background with SIGINT ignored, and children inherit that; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,6 +52,22 @@ def operator_library() -> Path:
         return Path(custom_ops.library_path(LIBRARY))
     except (TrigraphError, OSError) as error:
         pytest.skip(f"the operator library is not built: {error}")
+
+
+@pytest.fixture
+def trigraph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """`trigraph("run", ..., stdin=b"...")`, in this process, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
+        monkeypatch.setattr(sys, "argv", ["trigraph", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", CommandInput(stdin, terminal))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output = capsys.readouterr()
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

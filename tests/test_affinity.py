@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packages import Packages
+
+from support.packages import Packages
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.arguments import parse_logit_bias
+from trigraph.runtime.cli.arguments import parse_logit_bias
 
 
 @pytest.mark.parametrize(

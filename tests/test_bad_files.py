@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_bytes import Entry, Raw, gguf_bytes, string
-from random_gguf import Architecture, write_random
-from test_config import changed
 
+from support.gguf_bytes import Entry, Raw, gguf_bytes, string
+from support.random_gguf import Architecture, changed, write_random
 from trigraph.models import GGUFFile, TrigraphError, open_model
 
 MAX_SECONDS = 1.0
@@ -152,7 +151,7 @@ BAD_KEYS: list[tuple[str, Any, list[str]]] = [
     (f"{PREFIX}.block_count", True, ["block_count", "is a boolean"]),
     (f"{PREFIX}.block_count", 2**32 - 1, ["block_count", str(2**32 - 1), "at most"]),
     (f"{PREFIX}.block_count", 1, ["block_count", "is 1", "at least 2"]),
-    (f"{PREFIX}.block_count", 9, ["'blk.4.ssm_beta.weight'", "missing"]),
+    (f"{PREFIX}.block_count", 9, ["'blk.4.attn_qkv.weight'", "missing"]),
     (f"{PREFIX}.nextn_predict_layers", 2, ["nextn_predict_layers", "is 2"]),
     (f"{PREFIX}.embedding_length", 128, ["'token_embd.weight'", "(320, 64)", "(320, 128)"]),
     (f"{PREFIX}.embedding_length", 0, ["embedding_length", "is 0"]),

@@ -7,26 +7,30 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from fake_model import chaotic
-from packages import Packages
 from rich.console import Console
-from test_cli import Run, assert_one_line_error
-from test_cli import trigraph as trigraph  # a fixture
-from test_runtime_generate import VOCAB, engine_of
 
-from trigraph.exporter import Manifest
+from support.command import Run, assert_one_line_error
+from support.fake_engine import VOCAB, engine_of
+from support.fake_model import chaotic
+from support.packages import Packages
+from trigraph.custom_ops import host_operator
+from trigraph.custom_ops.cost import Cost, Workload
+from trigraph.custom_ops.registry import operators
+from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.runtime.bench import BenchOptions, Report, Result, bench
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
-from trigraph.runtime.bench.cost import Cost, GraphCost, Step
+from trigraph.runtime.bench.cost import GraphCost
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import Machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import FixedDepth, decode
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import FixedLength, decode
 
+ROOT = Path(__file__).parents[1]
 MACHINE = Machine("a processor", 2, 1, "portable", 0.5, float32_gmac_s=40.0, int8_gmac_s=80.0)
 RESULT = Result("trigraph", "verify", 4, 1, 512, 2, 10.0, 9.0, 12.0, 400.0, 2e7, 5.0, 0.5)
 TOKENS, SEQUENCES, CONTEXT = 6, 2, 100
@@ -53,15 +57,19 @@ KEYS_AND_VALUES = 2 * 2 * 64  # of a position
 EMBEDDING = 256 * 4  # bytes of a token's row
 
 
-def step(experts: dict[str, float]) -> Step:
-    return Step(TOKENS, SEQUENCES, CONTEXT, experts)
+STATE_BYTES = SEQUENCES * 2 * 4 * 3 * GDN_STATE  # read and written
+CACHE_BYTES = 2 * KEYS_AND_VALUES * (POSITIONS + TOKENS)  # float16: all positions are read, those of the tokens written
+
+
+def work(experts: dict[str, float] | None = None) -> Workload:
+    return Workload(TOKENS, SEQUENCES, CONTEXT, experts or {})
 
 
 def test_bytes_and_products_of_a_dense_verify(packages: Packages) -> None:
     weights = 3 * GDN + ATTENTION + 4 * DENSE + OUTPUT
     state = 3 * GDN_STATE
-    cost = GraphCost(packages("tiny-dense", "F32") / "verify.onnx").of(step({}))
-    assert cost.bytes == 4 * weights + TOKENS * EMBEDDING + SEQUENCES * 2 * 4 * state + POSITIONS * KEYS_AND_VALUES * 2
+    cost = GraphCost(packages("tiny-dense", "F32") / "verify.onnx").of(work())
+    assert cost.bytes == 4 * weights + TOKENS * EMBEDDING + STATE_BYTES + CACHE_BYTES
     # Each query head multiplies with a key and a value of 64 at each position; a state is decayed, read and updated.
     assert cost.float32_products == TOKENS * (weights + 3 * state + 2 * 256 * CONTEXT)
     assert cost.int8_products == 0
@@ -73,22 +81,18 @@ def test_bytes_and_products_of_a_verify_with_experts(packages: Packages) -> None
     distinct = dict(zip(graph.expert_nodes(), (2.0, 3.0, 5.5, 8.0), strict=True))
     weights = 3 * GDN + ATTENTION + 4 * SHARED + OUTPUT
     state = 3 * GDN_STATE
-    cost = graph.of(step(distinct))
+    cost = graph.of(work(distinct))
     assert cost.bytes == pytest.approx(
-        4 * (weights + sum(distinct.values()) * EXPERT)
-        + TOKENS * EMBEDDING
-        + SEQUENCES * 2 * 4 * state
-        + POSITIONS * KEYS_AND_VALUES * 2
+        4 * (weights + sum(distinct.values()) * EXPERT) + TOKENS * EMBEDDING + STATE_BYTES + CACHE_BYTES
     )
     chosen = 4 * 2 * EXPERT  # 4 layers, 2 experts a token
     assert cost.float32_products == pytest.approx(TOKENS * (weights + chosen + 3 * state + 2 * 256 * CONTEXT))
 
 
 def test_bytes_and_products_of_a_draft(packages: Packages) -> None:
-    cost = GraphCost(packages("tiny-dense", "F32") / "draft.onnx").of(step({}))
+    cost = GraphCost(packages("tiny-dense", "F32") / "draft.onnx").of(work())
     keys_and_values, others = 2 * 128 * 256 + 2 * 256 * 256, 2 * 256 * 256 + 256 * 256 + DENSE + OUTPUT
-    expected = 4 * (keys_and_values + others) + TOKENS * EMBEDDING + POSITIONS * KEYS_AND_VALUES * 2
-    assert cost.bytes == expected
+    assert cost.bytes == 4 * (keys_and_values + others) + TOKENS * EMBEDDING + CACHE_BYTES
     # Only entries of the cache are made for tokens before the last one of a sequence.
     assert cost.float32_products == TOKENS * keys_and_values + SEQUENCES * (others + 2 * 256 * CONTEXT)
 
@@ -97,12 +101,28 @@ def test_bytes_and_products_of_a_draft(packages: Packages) -> None:
 def test_blocks_count_as_they_are_stored(packages: Packages, activations: str) -> None:
     weights = 3 * GDN + ATTENTION + 4 * DENSE + OUTPUT
     state = 3 * GDN_STATE
-    cost = GraphCost(packages("tiny-dense", "Q8_0", activations=activations) / "verify.onnx").of(step({}))
+    cost = GraphCost(packages("tiny-dense", "Q8_0", activations=activations) / "verify.onnx").of(work())
     stored = (weights + TOKENS * 256) * 34 / 32
-    assert cost.bytes == stored + SEQUENCES * 2 * 4 * state + POSITIONS * KEYS_AND_VALUES * 2
+    assert cost.bytes == stored + STATE_BYTES + CACHE_BYTES
     others = TOKENS * (3 * state + 2 * 256 * CONTEXT)
     in_float32, in_int8 = (TOKENS * weights, 0) if activations == "float32" else (0, TOKENS * weights)
     assert (cost.float32_products, cost.int8_products) == (others + in_float32, in_int8)
+
+
+def test_an_unknown_operator_is_an_error(packages: Packages, tmp_path: Path) -> None:
+    model = onnx.load(packages("tiny-dense", "F32") / "verify.onnx", load_external_data=False)
+    (writing,) = (node for node in model.graph.node if node.op_type == "PagedKVWrite")
+    writing.op_type = "PagedKVErase"
+    onnx.save(model, tmp_path / "verify.onnx")
+    with pytest.raises(TrigraphError, match="unknown operator PagedKVErase"):
+        GraphCost(tmp_path / "verify.onnx")
+
+
+def test_every_operator_of_the_library_is_known(operator_library: Path) -> None:
+    for name in operators():
+        assert host_operator(name), name
+    families = {path.parent.name for path in (ROOT / "custom_ops").glob("*/cpu.cc")}
+    assert families == {path.parent.name for path in (ROOT / "custom_ops").glob("*/operators.py")}
 
 
 def test_costs_add_up() -> None:
@@ -112,13 +132,13 @@ def test_costs_add_up() -> None:
 def test_distinct_experts(packages: Packages, operator_library: Path) -> None:
     folder = packages("tiny-moe", "F32")
     geometry = GEOMETRIES["tiny-moe"]
-    counter = ExpertCounter(folder, Manifest.read(folder), threads=1)
+    counter = ExpertCounter(folder, read_manifest(folder), threads=1)
     one = counter.count([[5], [400]])
     assert list(one.values()) == [geometry.experts_used] * geometry.layers
     many = counter.count([list(range(8)), list(range(100, 108))])
     assert all(geometry.experts_used < mean <= geometry.experts for mean in many.values())
     folder = packages("tiny-dense", "F32")
-    assert ExpertCounter(folder, Manifest.read(folder), threads=1).count([[5]]) == {}
+    assert ExpertCounter(folder, read_manifest(folder), threads=1).count([[5]]) == {}
 
 
 @pytest.mark.parametrize("accept", [0.0, 0.6, 1.0])
@@ -145,7 +165,7 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
             return not self.left
 
     sampler = Sampler(Sampling(temperature=0), [])
-    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedDepth(drafts, "on"), Limit()))
+    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedLength(drafts, "on"), Limit()))
     # The first draft of a round is always put to the test.
     tried = [r for r in rounds if r.drafted]
     rate = np.mean([r.accepted > 0 for r in tried])

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from operators import LIBRARY, Operator, same_bits
-from test_blocks import random_blocks
 
+from support.block_weights import random_blocks
+from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_gather.reference import block_gather
 
 

@@ -6,31 +6,11 @@ import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from operators import LIBRARY, Operator, same_bits
-from test_blocks import HALVES
 
+from support.block_weights import BLOCK, HALVES, STORED, TYPES, activations, weights, widths
+from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
-from trigraph.models.synth.blocks import random_weights
-
-STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-TYPES = [*STORED, *HALVES]
-BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
-
-
-def weights(type: str, rows: int, width: int, seed: int = 0) -> NDArray[Any]:
-    """[rows, width] random weights as stored (BF16 as its bits)."""
-    pieces = random_weights(type, rows * width, width**-0.5, np.random.PCG64DXSM(seed))
-    stored = np.concatenate([piece.reshape(-1) for piece in pieces])
-    return stored.view(STORED.get(type, np.uint8)).reshape(rows, -1)
-
-
-def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
-    """Rows of different magnitudes, with a few outliers."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, width)) * np.exp(rng.normal(size=(rows, 1)))
-    x[:, rng.integers(0, width)] *= 20
-    return x.astype(np.float32)
 
 
 class MatMul:
@@ -50,10 +30,6 @@ class MatMul:
     def __call__(self, x: NDArray[np.float32], weight: NDArray[Any]) -> NDArray[np.float32]:
         shape = (len(x), len(weight))
         return np.asarray(self.operator(x, self.tensor(weight), output_shapes=[shape])[0])
-
-
-def widths(type: str) -> tuple[int, ...]:
-    return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])

@@ -6,37 +6,10 @@ import gguf
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from operators import Operator, same_bits
 
+from support.block_weights import HALVES, random_blocks
+from support.operators import Operator, same_bits
 from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
-
-# Byte offsets of the half-precision fields of a block.
-HALVES = {
-    "Q8_0": (0,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-}
-SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
-
-
-def random_blocks(type: str, rows: int, blocks: int, seed: int) -> NDArray[np.uint8]:
-    """Rows of random bits whose halves are finite: zeros, subnormals, extremes and ordinary numbers."""
-    rng = np.random.default_rng(seed)
-    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
-    raw = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
-    for offset in HALVES[type]:
-        halves = SPECIAL[rng.integers(0, len(SPECIAL), (rows, blocks, 1))]
-        raw[..., offset : offset + 2] = halves.view(np.uint8)
-    return raw.reshape(rows, -1)
 
 
 def gather_all(type: str, table: Any) -> NDArray[np.float32]:

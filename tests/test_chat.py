@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, History
-from test_runtime_text import END, METADATA
 
+from support.fake_engine import END, METADATA
+from support.fake_model import FakeModel, History
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.chat import Conversation, Reply
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.terminal import Terminal
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.cli.chat import Terminal
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 # In the manner of Qwen's: reasoning is left out of all answers but those after the last question.
 QWEN = """\
@@ -85,7 +85,7 @@ def engine_of(template: str, context: int = 1200, sequences: int = 2) -> tuple[E
         len(VOCABULARY["tokenizer.ggml.tokens"]), next_logits, lambda history: (int(next_logits(history).argmax()), 0.9)
     )
     steps = model.steps(context, sequences, chunk=64)
-    return Engine(steps, tokenizer(), ChatTemplate(template, {}), model=ModelIdentity("fake")), model
+    return Engine(steps, tokenizer(), ChatTemplate(template, {}), identity=ModelIdentity("fake")), model
 
 
 OPTIONS = Options(Sampling(temperature=0), draft_tokens=3, max_tokens=100)
@@ -113,7 +113,7 @@ def finish(reply: Reply) -> str:
 
 def held(chat: Conversation) -> list[int]:
     """The text that the conversation has computed."""
-    return list(chat._states["answer"].tokens)
+    return list(chat._kept.sequences["completion"].tokens)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -187,7 +187,7 @@ def test_a_conversation_with_one_state_only() -> None:
     chat = engine.chat(SYSTEM)
     for question in QUESTIONS:
         finish(chat.say(question, OPTIONS))
-    assert len(chat._states) == 2
+    assert len(chat._kept.sequences) == 2
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -224,7 +224,7 @@ def test_a_conversation_of_another_model(tmp_path: Path) -> None:
     chat = engine.chat()
     finish(chat.say(QUESTIONS[0], OPTIONS))
     chat.save(tmp_path / "chat")
-    stranger = Engine(engine.steps, engine.tokenizer, engine.template, model=ModelIdentity("stranger"))
+    stranger = Engine(engine.steps, engine.tokenizer, engine.template, identity=ModelIdentity("stranger"))
     with pytest.raises(TrigraphError, match=r"saved with the model 'fake' .* and this is 'stranger'"):
         stranger.chat().load(tmp_path / "chat")
     with pytest.raises(TrigraphError, match="holds a conversation"):

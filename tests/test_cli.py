@@ -1,6 +1,5 @@
 """The command line: outputs, and for each mistake one line and the right exit status."""
 
-import io
 import json
 import os
 import signal
@@ -9,49 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from random_gguf import write_random
-from test_runtime_text import TEMPLATE
 
-from trigraph.runtime.cli import main
-
-
-class Result(NamedTuple):
-    """What a command left."""
-
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
-class _Input(io.TextIOWrapper):
-    def __init__(self, content: bytes, terminal: bool) -> None:
-        super().__init__(io.BytesIO(content), encoding="utf-8")
-        self._terminal = terminal
-
-    def isatty(self) -> bool:
-        return self._terminal
-
-
-@pytest.fixture
-def trigraph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """`trigraph("run", ..., stdin=b"...")`, in this process, with a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
-        monkeypatch.setattr(sys, "argv", ["trigraph", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", _Input(stdin, terminal))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return Result(int(ended.value.code or 0), output.out, output.err)
-
-    return run
+from support.command import Run, assert_one_line_error
+from support.fake_engine import TEMPLATE
+from support.random_gguf import write_random
 
 
 @pytest.fixture
@@ -60,14 +22,6 @@ def package(trigraph: Run, tiny_gguf: Path, tmp_path: Path) -> Path:
     out = tmp_path / "tiny"
     assert trigraph("export", tiny_gguf, "-o", out, "--reference").status == 0
     return out
-
-
-def assert_one_line_error(result: Result, text: str) -> None:
-    assert result.status == 2, result
-    assert result.out == ""
-    assert result.err.startswith("error: ")
-    assert result.err.count("\n") == 1, result.err
-    assert text in result.err
 
 
 def test_help_and_version(trigraph: Run) -> None:
@@ -108,7 +62,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
 
 
 def test_starting_imports_nothing_that_takes_long() -> None:
-    code = "import sys, trigraph.runtime.cli; print(*sys.modules)"
+    code = "import sys, trigraph.runtime.cli.app; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"onnx_ir", "onnxscript", "sympy", "torch", "llguidance", "matplotlib"} & set(modules)
 
@@ -344,7 +298,7 @@ def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
 def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
     # A shell that starts the tests in the background makes its children ignore SIGINT.
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli import main; main()"
+    command = handler + "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And", "--ignore-eos", "--temp", "1.5", "-t", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -361,7 +315,7 @@ def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
 def test_ctrl_c_keeps_the_prompt(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli import main; main()"
+    command = handler + "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And it came", "--ignore-eos", "--prompt-cache", str(tmp_path / "text")]
     process = subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -395,13 +349,13 @@ def test_ctrl_c_while_libraries_are_imported(delay: float) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_peak_memory_is_that_of_the_process() -> None:
     large = b"x" * (300 << 20)  # a child of this process begins with its peak in getrusage
-    command = "from trigraph.runtime.stats import peak_memory; print(peak_memory())"
+    command = "from trigraph.runtime.decoding.stats import peak_memory; print(peak_memory())"
     output = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
     assert 1 << 20 < int(output) < len(large)
 
 
 def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:
-    command = "from trigraph.runtime.cli import main; main()"
+    command = "from trigraph.runtime.cli.app import main; main()"
     arguments = ["run", str(package), "-p", "And", "--ignore-eos", "-t", "1"]
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE

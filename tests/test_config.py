@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-from gguf_bytes import Entry, contents, gguf_bytes
-from random_gguf import PRESETS, Architecture, write_random
 
+from support.gguf_bytes import Entry
+from support.random_gguf import PRESETS, Architecture, changed, write_random
 from trigraph.models import GGUFFile, TrigraphError, open_model
 from trigraph.models.config import read_config
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
-Change = Callable[[dict[str, Any], dict[str, Entry]], None]
-
-
-def changed(folder: Path, change: Change, architecture: Architecture = "qwen35", **options: Any) -> Path:
-    """A random nano model whose metadata and tensors went through `change`."""
-    pairs, tensors = contents(write_random(folder / "original.gguf", architecture, preset="nano", **options))
-    change(pairs, tensors)
-    path = folder / "changed.gguf"
-    path.write_bytes(gguf_bytes(pairs, tensors))
-    return path
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_model import chaotic
-from test_runtime_generate import GREEDY, VOCAB, engine_of, scripted
-from test_runtime_text import END, TEMPLATE
-from test_sampling import Step
 
+from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
+from support.fake_model import FakeStep, chaotic
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, Regex, Sampling, load
-from trigraph.runtime.constraint import Constraint, Guide
-from trigraph.runtime.sampling import Sampler
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.decoding.constraint import Constraint, Guide
+from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
 
@@ -140,13 +138,13 @@ def answer(engine: Engine, options: Options) -> tuple[str, list[int], str]:
 def test_speculation_does_not_change_an_answer(
     engine: Engine, constraint: Constraint, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foresee = Sampler.foresee
+    forced = Sampler.forced
 
     def options(**others: Any) -> Options:
         return Options(SAMPLINGS[sampling], max_tokens=400, constraint=constraint, **others)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Sampler, "foresee", lambda self, limit: foresee(self, limit) if limit == 1 else [])
+        patched.setattr(Sampler, "forced", lambda self, limit: forced(self, limit) if limit == 1 else [])
         plain = answer(engine, options(speculate=False))
     assert answer(engine, options(speculate=False)) == plain
     for drafts in (None, *range(1, 8)):
@@ -239,13 +237,13 @@ def guided(engine: Engine, constraint: Constraint, sampling: Sampling = GREEDY) 
 
 def test_logits_are_read_where_there_is_a_choice_only(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = engine_of(scripted(b"a", 1))
-    unread = Step(np.array([ord("z")]))
+    unread = FakeStep(np.array([ord("z")]))
     sampler, guide = guided(engine, Regex("(hallelujah|hosanna)!"), Sampling(temperature=1.0))
     assert guide.forced == [ord("h")]
     assert sampler.pick(unread, 0, 0) == ord("h")
     assert guide.forced == []
     row = np.where(np.arange(VOCAB) == ord("o"), 9, 0).astype(np.float32)
-    assert sampler.pick(Step(np.array([0]), row[None]), 0, 1) == ord("o")
+    assert sampler.pick(FakeStep(np.array([0]), row[None]), 0, 1) == ord("o")
     assert bytes(sampler.pick(unread, 0, i) for i in range(6)) == b"sanna!"
     assert guide.finished
     monkeypatch.setattr(Guide, "allowed", lambda self: pytest.fail("the whole vocabulary was looked at"))
@@ -262,8 +260,8 @@ def test_choices_are_those_of_masked_logits(pattern: str, sampling: Sampling) ->
         sampler, guide = guided(engine, Regex(pattern), sampling)
         masked = np.full(VOCAB, -np.inf, np.float32)
         masked[guide.allowed()] = logits[guide.allowed()]
-        expected = Sampler(sampling, []).pick(Step(np.array([masked.argmax()]), masked[None]), 0, seed)
-        assert sampler.pick(Step(np.array([logits.argmax()]), logits[None]), 0, seed) == expected
+        expected = Sampler(sampling, []).pick(FakeStep(np.array([masked.argmax()]), masked[None]), 0, seed)
+        assert sampler.pick(FakeStep(np.array([logits.argmax()]), logits[None]), 0, seed) == expected
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(seed=1)], ids=["greedy", "sampled"])

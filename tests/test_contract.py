@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from trigraph.custom_ops import library_path
-from trigraph.exporter import ExportOptions, Manifest, export
-from trigraph.exporter.graph import IR_VERSION, OPSET
-from trigraph.exporter.manifest import CONTRACT_VERSION, GRAPHS
+from trigraph.exporter import ExportOptions, Manifest, export, read_manifest
+from trigraph.exporter.graphs.builder import IR_VERSION, OPSET
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, GRAPHS
 from trigraph.models.errors import TrigraphError
 
 PAGE = (Path(__file__).parents[1] / "exporter/CONTRACT.md").read_text(encoding="utf-8")
@@ -67,7 +67,7 @@ def ports(values: Any) -> Ports:
 
 def test_inputs(package: Path, name: str) -> None:
     graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    sizes = {"hidden": Manifest.read(package).config.hidden}
+    sizes = {"hidden": read_manifest(package).config.hidden}
     stated: Ports = {}
     for names, kind, graphs, _ in table("| input |"):
         if graphs == "all" or name in graphs.split(", "):
@@ -77,7 +77,7 @@ def test_inputs(package: Path, name: str) -> None:
 
 def test_outputs(package: Path, name: str) -> None:
     graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    config = Manifest.read(package).config
+    config = read_manifest(package).config
     sizes = {"hidden": config.hidden, "vocab": config.vocab}
     column = ("verify", "prefill", "draft").index(name)
     stated: Ports = {}
@@ -90,7 +90,7 @@ def test_outputs(package: Path, name: str) -> None:
 
 def test_state(package: Path, name: str) -> None:
     graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    manifest = Manifest.read(package)
+    manifest = read_manifest(package)
     stated = set()
     for names, kind, graphs in table("| X |"):
         if name not in graphs.split(", "):

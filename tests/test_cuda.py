@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packages import Packages
 
+from support.packages import Packages
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling, load
-from trigraph.runtime.cuda import open_cuda
-from trigraph.runtime.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda import open_cuda
+from trigraph.runtime.device.cuda_library import CudaLibrary
 
 ROOT = Path(__file__).parents[1]
 OPERATOR_TESTS = (

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-import random_gguf
 from onnx import TensorProto
-from random_gguf import Architecture, write_random
 
+from support.random_gguf import Architecture, Item, write_random
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter import ExportOptions, Manifest, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.config import ModelConfig
 from trigraph.models.model import Model, open_model
 from trigraph.models.reference import Reference
@@ -217,7 +215,7 @@ class Host:
     """A minimal host: one pool of state, every tensor bound as input and as output."""
 
     def __init__(self, package: Path, library: Path, slots: int = 4, pages: int = 16) -> None:
-        self.manifest = Manifest.read(package)
+        self.manifest = read_manifest(package)
         options = ort.SessionOptions()
         options.register_custom_ops_library(str(library))
         options.intra_op_num_threads = 2
@@ -259,25 +257,19 @@ def close(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
-def own_head(tensors: Callable[..., Iterator[random_gguf._Item]]) -> Callable[..., Iterator[random_gguf._Item]]:
+def own_head(item: Item) -> list[Item]:
     """Give the MTP head an embedding and an output matrix of its own, and leave it to the trunk's norm."""
-
-    def changed(architecture: Architecture, g: random_gguf.Geometry, *rest: Any) -> Iterator[random_gguf._Item]:
-        yield from (item for item in tensors(architecture, g, *rest) if "shared_head_norm" not in item.name)
-        for name in ("embed_tokens", "shared_head_head"):
-            yield random_gguf._Item(
-                f"blk.{g.layers}.nextn.{name}.weight", (g.vocab, g.hidden), "matrix", g.hidden**-0.5
-            )
-
-    return changed
+    if item.name == "blk.4.nextn.enorm.weight":
+        names = ("embed_tokens", "shared_head_head")
+        return [item, *(Item(f"blk.4.nextn.{name}.weight", (320, 64), "matrix", 1 / 8) for name in names)]
+    return [] if "shared_head_norm" in item.name else [item]
 
 
 def write_case(case: str, folder: Path) -> Model:
     """Write the files of a case and export them to folder / "package"."""
     path, mtp = folder / "model.gguf", None
     if case == "own head":
-        with patch.object(random_gguf, "_tensors", own_head(random_gguf._tensors)):
-            write_random(path, "qwen35", preset="nano")
+        write_random(path, "qwen35", preset="nano", edit=own_head)
     elif case == "fused, tied, Q8_0":
         write_random(path, "qwen35moe", preset="nano", fused=True, tied=True, dtype="Q8_0")
     elif case == "k-quants":

@@ -20,16 +20,17 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from random_gguf import write_random
 
-from trigraph.exporter import ExportOptions, Manifest, export, is_package
+from support.interrupts import Interrupts
+from support.random_gguf import write_random
+from trigraph.exporter import ExportOptions, export, is_package, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
 
-COMMAND = [sys.executable, "-c", "from trigraph.runtime.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from trigraph.runtime.cli.app import main; main()"]
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -136,7 +137,7 @@ def test_output_that_cannot_be_written(package: Path) -> None:
 
 # Interrupts
 
-_READY = "from trigraph.runtime.cli import main; print('ready', flush=True); main()"
+_READY = "from trigraph.runtime.cli.app import main; print('ready', flush=True); main()"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -158,29 +159,11 @@ def test_signals_at_random_moments_of_an_export(number: int, source: Path, tmp_p
         assert process.returncode in (128 + number, 0, -number), errors
         assert "Traceback" not in errors
         assert {path.name for path in tmp_path.iterdir()} == {"package"}
-        found = Manifest.read(tmp_path / "package")
+        found = read_manifest(tmp_path / "package")
         assert found == old or (found.max_context, len(found.graphs)) == (4096, 3)
         if found != old:
             export(source, tmp_path / "package", ExportOptions(max_context=100))
     assert statuses - {0}
-
-
-class Interrupts:
-    """Sends this process a SIGINT after some time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        def interrupt(number: int, frame: object) -> None:
-            signal.raise_signal(signal.SIGINT)
-
-        self._previous = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
-
-    def __exit__(self, *details: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._previous)
 
 
 def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path) -> None:
@@ -194,14 +177,14 @@ def test_interrupts_at_random_moments_of_an_export(source: Path, tmp_path: Path)
         times.append(time.perf_counter() - started)
     whole = min(times)  # a slow one would put the interrupts behind the end of the others
     for round_number in range(40):
-        before = Manifest.read(tmp_path / "package")
+        before = read_manifest(tmp_path / "package")
         try:
             with Interrupts(max(1e-4, rng.random() * whole)):
                 export(source, tmp_path / "package", ExportOptions(weights="copy", max_context=100 + round_number))
         except KeyboardInterrupt:
             interrupted += 1
         assert {path.name for path in tmp_path.iterdir()} == {"package"}
-        found = Manifest.read(tmp_path / "package")
+        found = read_manifest(tmp_path / "package")
         assert found == before or found.max_context == 100 + round_number
     assert interrupted > 10
 

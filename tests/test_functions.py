@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
-from gdn_cases import random_weights as gdn_weights
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from operators import ONNX_TYPE, Operator
-from test_grouped_expert_ffn import SHAPES as FFN_SHAPES
-from test_grouped_expert_ffn import Layer, name_of, relative_error
 
+from support.expert_layer import SHAPES as FFN_SHAPES
+from support.expert_layer import Layer, name_of, relative_error
+from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
+from support.gdn_cases import random_weights as gdn_weights
+from support.operators import ONNX_TYPE, Operator
 from trigraph.custom_ops import DOMAIN
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.function import UNPACK
@@ -24,7 +24,7 @@ from trigraph.custom_ops.blocks.reference import unpack
 from trigraph.custom_ops.bodies import bodies, overload
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
-from trigraph.exporter.weights import BLOCK_TYPES, FLOAT_TYPES
+from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]
 ROTARY: dict[str, Any] = {"rope_dims": 16, "rope_theta": 1e7, "eps": 1e-6}
@@ -110,7 +110,7 @@ def width_of(type: str, blocks: int) -> int:
 
 
 def test_every_type_that_a_kernel_reads_has_a_body() -> None:
-    assert set(UNPACK) == BLOCK_TYPES | set(FLOAT_TYPES)
+    assert set(UNPACK) == set(TENSOR_TYPES)
 
 
 @pytest.mark.parametrize("type", UNPACK)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fuzz.campaign import run_campaign
 from fuzz.damage import damage_bytes, damage_json
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gdn_cases import (
+
+from support.gdn_cases import (
     EPS,
     SHAPES,
     SMALL,
@@ -23,8 +24,7 @@ from gdn_cases import (
     random_state,
     random_weights,
 )
-from operators import same_bits
-
+from support.operators import same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gdn_cases import (
+
+from support.gdn_cases import (
     SMALL,
     Kernel,
     Rows,
@@ -17,7 +18,6 @@ from gdn_cases import (
     random_state,
     random_weights,
 )
-
 from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights
 from trigraph.models.errors import TrigraphError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_bytes import Entry, Raw, gguf_bytes
-from random_gguf import write_random
 
+from support.gguf_bytes import Entry, Raw, gguf_bytes
+from support.random_gguf import write_random
 from trigraph.models import GGUFFile, TrigraphError
 
 

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from random_gguf import Architecture, write_random
-from transformers_oracle import load_transformers, new_head, run_trunk
 
+from support.random_gguf import Architecture, write_random
+from support.transformers_oracle import load_transformers, new_head, run_trunk
 from trigraph.exporter import ExportOptions, export
 from trigraph.models import open_model
 from trigraph.runtime import load
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.execution.steps import Steps
 
 ORACLE = Path(__file__).parent / "oracle" / "qwen35moe"
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)

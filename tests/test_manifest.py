@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_gguf import write_random
 
+from support.random_gguf import write_random
 from trigraph.custom_ops import library_version
-from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
-from trigraph.exporter.manifest import OperatorLibrary
+from trigraph.exporter import ExportOptions, describe, export, is_package, read_manifest
+from trigraph.exporter.package.manifest import OperatorLibrary
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 from trigraph.runtime import load
@@ -75,7 +75,7 @@ def test_bad_manifest(edit: Callable[[dict[str, Any]], None], text: str, source:
     edit(content)
     path.write_text(json.dumps(content))
     with pytest.raises(TrigraphError, match=text) as error:
-        Manifest.read(tmp_path / "package")
+        read_manifest(tmp_path / "package")
     assert "\n" not in str(error.value)
 
 
@@ -106,18 +106,18 @@ def test_load_refuses_another_operator_library(source: Path, tmp_path: Path) -> 
 def test_malformed_manifest(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(TrigraphError, match=r"is not (valid JSON|the manifest)"):
-        Manifest.read(tmp_path)
+        read_manifest(tmp_path)
     assert not is_package(tmp_path)
 
 
 def test_damaged_packages(source: Path, tmp_path: Path) -> None:
     package = tmp_path / "package"
     with pytest.raises(TrigraphError, match="it has no manifest"):
-        Manifest.read(tmp_path)
+        read_manifest(tmp_path)
     export(source, package, ExportOptions(weights="copy"))
     (package / "draft.onnx").rename(tmp_path / "draft.onnx")
     with pytest.raises(TrigraphError, match=r"has no draft\.onnx"):
-        Manifest.read(package)
+        read_manifest(package)
     (package / "draft.onnx").write_text("nonsense")
     with pytest.raises(TrigraphError, match=r"draft\.onnx: is not an ONNX model"):
         describe(package)
@@ -125,13 +125,13 @@ def test_damaged_packages(source: Path, tmp_path: Path) -> None:
     weights[60] ^= 1
     (package / "model.gguf").write_bytes(weights)
     with pytest.raises(TrigraphError, match="another header"):
-        Manifest.read(package)
+        read_manifest(package)
     (package / "model.gguf").write_bytes(weights[:-1])
     with pytest.raises(TrigraphError, match=f"{len(weights) - 1} bytes, not {len(weights)}"):
-        Manifest.read(package)
+        read_manifest(package)
     (package / "model.gguf").unlink()
     with pytest.raises(TrigraphError, match="weights are gone"):
-        Manifest.read(package)
+        read_manifest(package)
 
 
 def test_describe(source: Path, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 import pytest
-from hollow import write_hollow
 from onnx import TensorProto, helper, numpy_helper
-from operators import provider
 
+from support.hollow import write_hollow
+from support.operators import provider
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, export
 

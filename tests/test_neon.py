@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_block_matmul import TYPES, activations, weights, widths
 
+from support.block_weights import TYPES, activations, weights, widths
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from fuzz.operators import CALLS, Array, Call
-from operators import Operator
+from support.operators import Operator
 
 NAMES = {
     "BlockMatMul": ("x", "weight"),

@@ -16,12 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-import random_gguf
 from gguf import GGMLQuantizationType, quants
-from hollow import write_hollow
-from random_gguf import write_random
 
-from trigraph.exporter import ExportOptions, Manifest, describe, export, is_package
+from support.hollow import write_hollow
+from support.random_gguf import Item, write_random
+from trigraph.exporter import ExportOptions, describe, export, is_package, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 
@@ -45,7 +44,7 @@ def test_link(source: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == {"package"}
     assert names(tmp_path / "package") == FILES | {"model.gguf"}
     assert (tmp_path / "package/model.gguf").samefile(source)
-    assert Manifest.read(tmp_path / "package") == manifest
+    assert read_manifest(tmp_path / "package") == manifest
     assert manifest.weight_paths(tmp_path / "package") == {"model.gguf": tmp_path / "package/model.gguf"}
 
 
@@ -73,7 +72,7 @@ def test_reference_with_converted_weights(tmp_path: Path, operator_library: Path
     assert manifest.weights_folder == str(tmp_path)
     assert [file.location for file in manifest.weight_files] == ["models/model.gguf", "out/package/side.bin"]
     assert names(tmp_path / "out/package") == FILES | {"side.bin"}
-    assert Manifest.read(tmp_path / "out/package") == manifest
+    assert read_manifest(tmp_path / "out/package") == manifest
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(operator_library))
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", manifest.weights_folder)
@@ -93,7 +92,7 @@ def test_reference_from_the_root(source: Path, tmp_path: Path, operator_library:
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             entry.value = location if entry.key == "location" else entry.value
-    assert Manifest.read(tmp_path / "package").weight_files[0].bytes == manifest.weight_files[0].bytes
+    assert read_manifest(tmp_path / "package").weight_files[0].bytes == manifest.weight_files[0].bytes
     options = ort.SessionOptions()
     options.register_custom_ops_library(str(operator_library))
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
@@ -117,7 +116,7 @@ def test_split_parts_and_equal_names(tmp_path: Path) -> None:
     parts = {path.name for path in tmp_path.glob("model-*.gguf")}
     assert len(parts) > 1
     assert names(tmp_path / "package") == FILES | parts | {f"mtp-{trunk.name}"}
-    assert "draft" in Manifest.read(tmp_path / "package").graphs
+    assert "draft" in read_manifest(tmp_path / "package").graphs
     assert manifest.config.mtp_layers == 1
     assert describe(tmp_path / "package").mtp
 
@@ -125,15 +124,12 @@ def test_split_parts_and_equal_names(tmp_path: Path) -> None:
 def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
     """Block types become Q8_0 and vectors F32; graphs point to the copies."""
     vectors = {"blk.1.attn_norm.weight": "F16"}
-    original = random_gguf._tensors
 
-    def float16_norm(*arguments: Any) -> Any:
-        for item in original(*arguments):
-            yield random_gguf._Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item
+    def float16_norm(item: Item) -> list[Item]:
+        return [Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item]
 
     types = {"*ffn_up*": "IQ3_S", "*attn_v*": "TQ2_0", **vectors}
-    with patch.object(random_gguf, "_tensors", float16_norm):
-        path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types)
+    path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types, edit=float16_norm)
     seen: list[tuple[str, int, int]] = []
     manifest = export(path, tmp_path / "package", ExportOptions(), lambda *step: seen.append(step))
     assert any("IQ3_S" in notice and "Q8_0" in notice for notice in manifest.notices)
@@ -194,7 +190,7 @@ def test_interrupted_replacement(function: str, call: int, source: Path, tmp_pat
     with interrupt_at(os, function, call), pytest.raises(KeyboardInterrupt):
         export(source, tmp_path / "package", ExportOptions(max_context=200))
     assert names(tmp_path) == {"package"}
-    assert Manifest.read(tmp_path / "package") == old
+    assert read_manifest(tmp_path / "package") == old
 
 
 def test_replacement(source: Path, tmp_path: Path) -> None:
@@ -202,7 +198,7 @@ def test_replacement(source: Path, tmp_path: Path) -> None:
     export(source, tmp_path / "package")
     export(tmp_path / "package/model.gguf", tmp_path / "package", ExportOptions(max_context=200))
     assert names(tmp_path) == {"package"}
-    assert Manifest.read(tmp_path / "package").max_context == 200
+    assert read_manifest(tmp_path / "package").max_context == 200
     assert (tmp_path / "package/model.gguf").samefile(source)
 
 
@@ -232,7 +228,7 @@ def test_interrupted_after_the_replacement(source: Path, tmp_path: Path) -> None
     with interrupt_at(os, "fsync", synced + 1), pytest.raises(KeyboardInterrupt):
         export(source, tmp_path / "package", ExportOptions(max_context=200))
     assert names(tmp_path) == {"package"}
-    assert Manifest.read(tmp_path / "package").max_context == 200
+    assert read_manifest(tmp_path / "package").max_context == 200
 
 
 def test_replacement_loses_nothing(source: Path, tmp_path: Path) -> None:

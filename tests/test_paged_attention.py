@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from operators import Operator, same_bits
 
+from support.operators import Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
 
 ROPE = {"rope_theta": 1e7, "eps": 1e-6}

@@ -12,11 +12,11 @@ from typing import Any
 
 import onnx
 import pytest
-from gguf_bytes import Entry, gguf_bytes
 from onnx import TensorProto, helper
-from random_gguf import write_random
 
-from trigraph.exporter import ExportOptions, Manifest, describe, export
+from support.gguf_bytes import Entry, gguf_bytes
+from support.random_gguf import write_random
+from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import GGUFFile, TrigraphError
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
@@ -190,7 +190,7 @@ def test_an_export_writes_through_no_link(source: Path, tmp_path: Path) -> None:
     export(source, package, ExportOptions(max_context=100, weights="copy"))
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
     assert not any(path.is_symlink() for path in package.iterdir())
-    assert Manifest.read(package).max_context == 100
+    assert read_manifest(package).max_context == 100
     assert (package / "model.gguf").stat().st_nlink == 1
 
 
@@ -234,7 +234,7 @@ def test_a_synthetic_file_replaces_a_link(tmp_path: Path) -> None:
 
 def test_names_in_a_file_are_not_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> None:
     """Neither the model's name nor anything else in the metadata decides where a cache entry goes."""
-    from test_config import changed
+    from support.random_gguf import changed
 
     def rename(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
         pairs["general.name"] = "../../../escape"

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import chaotic
-from packages import Packages
-from test_cli import Run, assert_one_line_error
-from test_cli import trigraph as trigraph  # a fixture
-from test_runtime_generate import VOCAB, engine_of
-from test_runtime_text import METADATA
-from test_speculation import PROMPTS
-from transformers_oracle import load_transformers, run_trunk
 
+from support.command import Run, assert_one_line_error
+from support.fake_engine import METADATA, VOCAB, engine_of
+from support.fake_model import chaotic
+from support.packages import Packages
+from support.prompts import PROMPTS
+from support.transformers_oracle import load_transformers, run_trunk
 from trigraph.models import open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
-from trigraph.runtime import Engine, load, perplexity
-from trigraph.runtime.perplexity import PARALLEL, Score, score
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime import Engine, load
+from trigraph.runtime.bench import perplexity
+from trigraph.runtime.bench.perplexity import PARALLEL, Score, score
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 TEXT = "\n".join(PROMPTS)
 CONTEXT = 64

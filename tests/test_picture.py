@@ -6,10 +6,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hollow import write_hollow
 
-from trigraph.exporter.picture import draw, fold, picture
-from trigraph.exporter.state import state_tensors
+from support.hollow import write_hollow
+from trigraph.exporter.describe.picture import draw, fold, picture
+from trigraph.exporter.package.state_tensors import state_tensors
 from trigraph.models.config import ModelConfig
 from trigraph.models.model import Model, open_model
 

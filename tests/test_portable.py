@@ -12,19 +12,19 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hollow import write_hollow
 from numpy.typing import NDArray
-from random_gguf import write_random
 
+from support.hollow import write_hollow
+from support.random_gguf import write_random
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter import ExportOptions, Manifest, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.cli import main
-from trigraph.runtime.generate import Options
-from trigraph.runtime.sampling import Sampling
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.cli.app import main
+from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.sequence import Sequence
 
 Array = NDArray[Any]
 TOLERANCE = 1e-4
@@ -105,7 +105,7 @@ class Script:
                 state = tensor[text.slot]
                 if not name.startswith("gdn."):
                     pages = tensor[text.pages[: text.page_count]]
-                    end = min(text.entries, text.length) if name.startswith("mtp.") else text.length
+                    end = min(text.mtp_len, text.length) if name.startswith("mtp.") else text.length
                     state = pages.reshape(-1, *pages.shape[2:])[:end]
                 found[f"{name} of text {index}"] = state.astype(np.float32)
         return found
@@ -227,4 +227,4 @@ def test_command_line(tmp_path: Path, tiny_gguf: Path, operator_library: Path, m
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert not ended.value.code and Manifest.read(tmp_path / "package").portable
+    assert not ended.value.code and read_manifest(tmp_path / "package").portable

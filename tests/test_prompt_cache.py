@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, chaotic, mostly_right
-from test_runtime_text import END, METADATA
 
+from support.fake_engine import END, METADATA
+from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.text import Tokenizer
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = len(METADATA["tokenizer.ggml.tokens"])
 OPTIONS = Options(Sampling(temperature=0.9, seed=1), max_tokens=12, ignore_eos=True, draft_tokens=3)

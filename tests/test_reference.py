@@ -9,9 +9,9 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from random_gguf import Architecture, write_random
-from transformers_oracle import load_transformers, new_head, run_trunk
 
+from support.random_gguf import Architecture, write_random
+from support.transformers_oracle import load_transformers, new_head, run_trunk
 from trigraph.models import Model, TrigraphError, open_model
 from trigraph.models.reference import Reference, State
 

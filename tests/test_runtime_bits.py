@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from operators import LIBRARY
-from packages import Packages
 
+from support.operators import LIBRARY
+from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.state import Sequence
+from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations
 FLOAT_MODELS = [

@@ -4,43 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, History, chaotic, mostly_right
-from test_runtime_text import END, METADATA, TEMPLATE
 
+from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
+from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
-from trigraph.models.tokenizer import tokenizer_json
-from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.speculation import Round
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Tokenizer
-
-VOCAB = len(METADATA["tokenizer.ggml.tokens"])
-GREEDY = Sampling(temperature=0)
-
-
-def scripted(text: bytes | list[int], prompt: int) -> Callable[[History], np.ndarray]:
-    """Logits that make `text` follow a prompt of `prompt` tokens."""
-
-    def logits(history: History) -> np.ndarray:
-        row = np.zeros(VOCAB, np.float32)
-        row[text[(len(history) - prompt) % len(text)]] = 1
-        return row
-
-    return logits
-
-
-def engine_of(
-    next_logits: Callable[[History], np.ndarray], *, draft: bool = True, context: int = 64, template: str | None = None
-) -> tuple[Engine, FakeModel]:
-    """An engine whose MTP head is always right."""
-    model = FakeModel(
-        VOCAB, next_logits, (lambda history: (int(next_logits(history).argmax()), 0.9)) if draft else None
-    )
-    tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
-    chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
-    no_draft = None if draft else "off: the model has no MTP head"
-    return Engine(model.steps(context, chunk=16), tokenizer, chat, no_draft=no_draft), model
+from trigraph.runtime import Options, Sampling
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.speculation import Round
 
 
 def options(drafts: int, **others: object) -> Options:

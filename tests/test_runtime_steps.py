@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, chaotic, mostly_right
 
+from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.pool import Pool
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.pool import Pool
+from trigraph.runtime.state.sequence import Sequence
 
 VOCAB = 11
 

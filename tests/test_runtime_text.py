@@ -7,20 +7,13 @@ from unittest.mock import patch
 
 import pytest
 
+from support.fake_engine import END, METADATA, TEMPLATE, THINK
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
-from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
-from trigraph.runtime.template import ChatTemplate
-from trigraph.runtime.text import Detokenizer, StopStrings, Tokenizer
+from trigraph.models.tokenizer import tokenizer_json
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
-END, THINK = 256, 257
-METADATA = {
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.pre": "qwen35",
-    "tokenizer.ggml.tokens": [*byte_alphabet(), "<|end|>", "<think>"],
-    "tokenizer.ggml.token_type": [1] * 256 + [3, 4],
-    "tokenizer.ggml.merges": [],
-}
 TEXT = "naïve 日本語 👩‍👩‍👧 ﬁ\u0301 \x00\r\n\ttab"
 
 
@@ -116,12 +109,6 @@ def test_what_a_stop_string_held_back_comes_at_the_end() -> None:
 
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
-TEMPLATE = """\
-{%- for m in messages %}
-    {%- if m.role not in ("system", "user", "assistant") %}{{ raise_exception("Unknown role " + m.role) }}{% endif %}
-    {{- "<|" + m.role + "|>" + m.content + eos_token }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ "<|assistant|>" }}{% endif %}"""
 
 
 def test_a_template_renders_messages() -> None:
@@ -169,8 +156,8 @@ def test_helpers_of_templates() -> None:
     ],
 )
 def test_a_template_cannot_break_out_or_run_away(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.template._MAX_SECONDS", 0.5)
-    monkeypatch.setattr("trigraph.runtime.template._MAX_MEMORY", 64 << 20)
+    monkeypatch.setattr("trigraph.runtime.text.template._MAX_SECONDS", 0.5)
+    monkeypatch.setattr("trigraph.runtime.text.template._MAX_MEMORY", 64 << 20)
     with pytest.raises(TrigraphError, match=message):
         ChatTemplate(source, {}).render(MESSAGES)
 
@@ -189,7 +176,10 @@ def test_a_template_goes_on_after_a_failure() -> None:
         {},
     )
     assert template.render(MESSAGES[:1]) == "1"
-    with patch("trigraph.runtime.template._MAX_SECONDS", 0.2), pytest.raises(TrigraphError, match="runs for more than"):
+    with (
+        patch("trigraph.runtime.text.template._MAX_SECONDS", 0.2),
+        pytest.raises(TrigraphError, match="runs for more than"),
+    ):
         template.render(MESSAGES)
     assert template.render(MESSAGES[:1]) == "1"
     process = template._process

@@ -1,34 +1,20 @@
 """Sampling against formulas written out in NumPy, and its independence of everything but logits, seed and position."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from support.fake_model import FakeStep
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import top_logits as top_logits_module
-from trigraph.runtime.sampling import Sampler, Sampling, choose, distribution, uniform
-from trigraph.runtime.top_logits import top_logits
+from trigraph.runtime.decoding import top_logits as top_logits_module
+from trigraph.runtime.decoding.sampling import Sampler, Sampling, choose, distribution, uniform
+from trigraph.runtime.decoding.top_logits import top_logits
 
 VOCAB = 5000
 
 
 def row(seed: int = 0, vocab: int = VOCAB) -> NDArray[np.float32]:
     return (3 * np.random.default_rng(seed).standard_normal(vocab)).astype(np.float32)
-
-
-@dataclass
-class Step:
-    """A step of rows, or one whose logits must not be read."""
-
-    tokens: NDArray[np.int64]
-    rows: NDArray[np.float32] | None = None
-
-    @property
-    def logits(self) -> NDArray[np.float32]:
-        assert self.rows is not None, "a greedy request read logits"
-        return self.rows
 
 
 def direct(logits: NDArray[np.float32], options: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -143,15 +129,15 @@ def test_a_text_does_not_depend_on_how_it_is_cut_into_steps() -> None:
     options = Sampling(temperature=0.9, repeat_penalty=1.2, frequency_penalty=0.1, penalty_window=5, seed=3)
     rows = np.stack([row(i, 200) for i in range(30)])
     alone = Sampler(options, [1, 2, 3])
-    one = [alone.pick(Step(np.zeros(1, np.int64), rows[i : i + 1]), 0, 100 + i) for i in range(30)]
+    one = [alone.pick(FakeStep(np.zeros(1, np.int64), rows[i : i + 1]), 0, 100 + i) for i in range(30)]
     together = Sampler(options, [1, 2, 3])
-    many = [together.pick(Step(np.zeros(30, np.int64), rows), i, 100 + i) for i in range(30)]
+    many = [together.pick(FakeStep(np.zeros(30, np.int64), rows), i, 100 + i) for i in range(30)]
     assert one == many
 
 
 def test_greedy_reads_tokens_only() -> None:
     sampler = Sampler(Sampling(temperature=0), [])
-    assert [sampler.pick(Step(np.array([4, 9])), i, i) for i in range(2)] == [4, 9]
+    assert [sampler.pick(FakeStep(np.array([4, 9])), i, i) for i in range(2)] == [4, 9]
 
 
 def test_penalties_are_those_of_the_formulas() -> None:
@@ -166,7 +152,7 @@ def test_penalties_are_those_of_the_formulas() -> None:
     sampler = Sampler(options, history)
     assert sampler._penalties is not None
     np.testing.assert_allclose(sampler._penalties.apply(logits), expected, rtol=1e-6)
-    assert sampler.pick(Step(np.zeros(1, np.int64), logits[None]), 0, 0) == int(expected.argmax())
+    assert sampler.pick(FakeStep(np.zeros(1, np.int64), logits[None]), 0, 0) == int(expected.argmax())
     assert logits[5] == 2.0, "the step's own logits were changed"
 
 
@@ -174,7 +160,7 @@ def test_a_window_of_none_and_of_all() -> None:
     assert not Sampling(repeat_penalty=2.0, penalty_window=0).penalizes
     sampler = Sampler(Sampling(temperature=0, presence_penalty=100.0, penalty_window=-1), range(100))
     logits = row(1, 101)
-    assert sampler.pick(Step(np.zeros(1, np.int64), logits[None]), 0, 0) == 100
+    assert sampler.pick(FakeStep(np.zeros(1, np.int64), logits[None]), 0, 0) == 100
 
 
 def test_extreme_values() -> None:
@@ -228,7 +214,7 @@ def test_a_banned_token_is_never_chosen(temperature: float) -> None:
     logits = np.array([9, 0, 0.1, 8, -2], np.float32)
     options = Sampling(temperature, top_k=0, top_p=1.0, seed=1, logit_bias=((0, -np.inf), (3, -np.inf)))
     sampler = Sampler(options, [])
-    step = Step(np.zeros(1, np.int64), logits[None])
+    step = FakeStep(np.zeros(1, np.int64), logits[None])
     drawn = {sampler.pick(step, 0, position) for position in range(500)}
     assert drawn == ({1, 2, 4} if temperature else {2})
     banned = Sampler(Sampling(temperature, logit_bias=tuple((i, -np.inf) for i in range(5))), [])
@@ -237,7 +223,7 @@ def test_a_banned_token_is_never_chosen(temperature: float) -> None:
 
 
 def test_the_last_token_that_can_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.sampling.uniform", lambda seed, position: 1.0)
+    monkeypatch.setattr("trigraph.runtime.decoding.sampling.uniform", lambda seed, position: 1.0)
     logits = np.array([1, -np.inf, 2, -np.inf], np.float32)
     for options in (Sampling(top_k=4), Sampling(top_k=0, top_p=1.0), Sampling(top_k=0, top_p=1.0, min_p=1e-9)):
         assert np.isfinite(logits[choose(logits, options, 0)])

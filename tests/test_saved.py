@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_model import FakeModel, chaotic, mostly_right
-from packages import Packages
 from safetensors.numpy import load_file
-from test_faults import Interrupts
 
+from support.fake_model import FakeModel, chaotic, mostly_right
+from support.interrupts import Interrupts
+from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
-from trigraph.runtime.identity import ModelIdentity
-from trigraph.runtime.saved import SavedText, save_text
-from trigraph.runtime.snapshot import Snapshot
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.session_file import SavedText, save_text
+from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.sequence import Sequence
 
 MODEL = ModelIdentity("a model", "12345678" * 8, 1, "f16", "int8", True)
 VOCAB = 11
@@ -76,8 +76,8 @@ def test_a_text_goes_on_with_the_same_bits(
         steps.verify([sequence], [[5, 6, 7, 8]])
     if moment == "accepted":
         steps.accept(sequence, 3)
-        assert sequence.accepted == 3
-    save(tmp_path / "text", steps, sequence, model=engine.model)
+        assert sequence.to_commit == 3
+    save(tmp_path / "text", steps, sequence, model=engine.identity)
 
     def onward(engine: Engine, sequence: Sequence) -> list[bytes]:
         if moment == "pending":
@@ -85,7 +85,7 @@ def test_a_text_goes_on_with_the_same_bits(
         return rounds(engine, sequence, 6, drafts)
 
     other = load(packages(*model), threads=2, context=600, sequences=1)
-    (copy,) = resume(tmp_path / "text", other.steps, other.model)
+    (copy,) = resume(tmp_path / "text", other.steps, other.identity)
     assert copy.tokens == sequence.tokens
     assert onward(other, copy) == onward(engine, sequence)
     assert copy.tokens == sequence.tokens
@@ -100,8 +100,8 @@ def test_programs_with_and_without_speculation_share_a_text(packages: Packages, 
     sequence = first.steps.new_sequence()
     first.steps.prefill([sequence], [first.tokenizer.encode("And it came to pass")])
     rounds(first, sequence, 70, 0)
-    save(tmp_path / "text", first.steps, sequence, model=first.model)
-    (copy,) = resume(tmp_path / "text", second.steps, second.model)
+    save(tmp_path / "text", first.steps, sequence, model=first.identity)
+    (copy,) = resume(tmp_path / "text", second.steps, second.identity)
     rounds(first, sequence, 20, 2 if saver else 0)
     rounds(second, copy, 20, 0 if saver else 2)
     shorter = min(sequence.length, copy.length)

@@ -17,13 +17,13 @@ from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
 from trigraph.models.synth import QUANTS, blocks, write_synthetic
 from trigraph.models.synth.layout import tensors
-from trigraph.models.synth.types import NATIVE_TYPES
+from trigraph.models.tensor_types import TENSOR_TYPES
 
 SMALL = ("tiny-dense", "tiny-moe", "tiny-next")
 Synthetic = Callable[[str, str], Path]
 
 
-@pytest.mark.parametrize("type_name", NATIVE_TYPES)
+@pytest.mark.parametrize("type_name", TENSOR_TYPES)
 def test_weights_are_centred_and_scaled(type_name: str) -> None:
     raw = np.concatenate(list(blocks.random_weights(type_name, 1 << 20, 0.02, blocks.random_bits(1, "x"), 1 << 16)))
     qtype = gguf.GGMLQuantizationType[type_name]
@@ -57,7 +57,7 @@ def test_small_files_are_models(synthetic: Synthetic, geometry: str, quant: str)
 @pytest.mark.parametrize("geometry", SMALL)
 def test_mixed_file_has_every_native_type(synthetic: Synthetic, geometry: str) -> None:
     types = {tensor.type for tensor in GGUFFile.open(synthetic(geometry, "mixed")).tensors.values()}
-    assert types == set(NATIVE_TYPES)
+    assert types == set(TENSOR_TYPES)
 
 
 def test_layers_differ(synthetic: Synthetic) -> None:

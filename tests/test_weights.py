@@ -13,13 +13,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from packages import Packages
 
-from trigraph.exporter import Manifest
+from support.packages import Packages
+from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
-from trigraph.runtime.steps import Steps
-from trigraph.runtime.weights import MappedWeights
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.execution.steps import Steps
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="mappings are looked up in /proc")
 
@@ -129,7 +129,7 @@ def test_read_ahead_maps_all_pages(tmp_path: Path) -> None:
         pytest.skip("needs Linux 5.14")
     size, path = (9 << 20) + 123, tmp_path / "weights.bin"
     path.write_bytes(bytes(size))
-    with patch("trigraph.runtime.weights._STRETCH", 4 << 20):
+    with patch("trigraph.runtime.device.mapped_weights._STRETCH", 4 << 20):
         weights = MappedWeights({"w": path})
         assert resident(path) < size
         thread = weights.read_ahead()
@@ -141,7 +141,7 @@ def test_read_ahead_maps_all_pages(tmp_path: Path) -> None:
 @pytest.mark.parametrize("free", [SIZE - 1, None])
 def test_nothing_is_read_ahead_into_too_little_memory(free: int | None, file: Path) -> None:
     weights = MappedWeights({"w": file})
-    with patch("trigraph.runtime.weights.free_memory", return_value=free):
+    with patch("trigraph.runtime.device.mapped_weights.free_memory", return_value=free):
         assert weights.read_ahead() is None
 
 
@@ -150,7 +150,7 @@ def test_nothing_is_read_ahead_into_too_little_memory(free: int | None, file: Pa
 
 def mappings(package: Path) -> list[str]:
     """Lines of this process' memory for the weights of a package."""
-    (path,) = Manifest.read(package).weight_paths(package).values()
+    (path,) = read_manifest(package).weight_paths(package).values()
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path.resolve()))]
 
 

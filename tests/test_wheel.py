@@ -71,7 +71,7 @@ def test_export_and_generate(wheel: Path, tiny_gguf: Path, tmp_path: Path, opera
         return run(sys.executable, "-S", "-c", program, *arguments, folder=tmp_path, path=path)
 
     def trigraph(*arguments: str) -> str:
-        return python("from trigraph.runtime.cli import main; main()", *arguments)
+        return python("from trigraph.runtime.cli.app import main; main()", *arguments)
 
     places = "import trigraph.runtime, trigraph.custom_ops as c; print(trigraph.runtime.__file__, c.library_path())"
     assert all(Path(place).is_relative_to(target) for place in python(places).split())

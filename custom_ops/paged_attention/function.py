@@ -7,7 +7,7 @@ from trigraph.custom_ops.scripting import DOUBLE, FLOAT, INT64, Tensor, body, op
 def norm_rotate(x: Tensor, weight: Tensor, position: Tensor, rope_dims: int, rope_theta: float, eps: float) -> Tensor:
     """RMS norm over the last axis of x [T, heads, D], then rotary embedding at the positions [T]."""
     half = op.Reshape(rope_dims / 2, [1])
-    # Float32 angles would be off by hundredths at the end of a long text.
+    # Float32 angles would be off by hundredths at the end of a long sequence.
     exponent = op.Cast(op.Range(0, rope_dims, 2), to=DOUBLE) / op.Cast(-rope_dims, to=DOUBLE)
     frequency = op.Pow(op.Cast(rope_theta, to=DOUBLE), exponent)
     angle = op.Cast(op.Unsqueeze(position, [1, 2]), to=DOUBLE) * frequency

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import gguf
 
+from trigraph.models import names
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import Geometry
-
-# Every block type with a kernel of its own, in the order in which a `mixed` file uses them.
-NATIVE_TYPES = (
-    "Q4_K", "Q6_K", "Q8_0", "Q5_K", "F32", "Q3_K", "BF16", "Q2_K", "IQ4_XS", "F16", "Q4_0", "Q5_1", "IQ4_NL", "Q5_0",
-    "Q4_1",
-)  # fmt: skip
+from trigraph.models.tensor_types import TENSOR_TYPES
 
 _DEFAULT_TYPE = {
     "F32": "F32",
@@ -31,6 +27,10 @@ _DEFAULT_TYPE = {
 }
 QUANTS = (*_DEFAULT_TYPE, "mixed")
 
+_ALWAYS_Q8_0 = (
+    names.SSM_ALPHA, names.SSM_BETA, names.SSM_BA, names.FFN_GATE_SHEXP, names.FFN_UP_SHEXP, names.FFN_DOWN_SHEXP
+)  # fmt: skip
+
 # For rows that are no whole number of 256-wide blocks.
 _NARROW = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
 
@@ -43,7 +43,7 @@ def check_quant(quant: str) -> None:
 def matrix_type(quant: str, geometry: Geometry, name: str, row_length: int, index: int) -> str:
     """The type of a weight matrix. `index` numbers the matrices of the file: `mixed` takes the types in turn."""
     if quant == "mixed":
-        wanted = NATIVE_TYPES[index % len(NATIVE_TYPES)]
+        wanted = TENSOR_TYPES[index % len(TENSOR_TYPES)]
     elif quant in ("F32", "F16", "BF16"):
         wanted = quant
     else:
@@ -56,25 +56,25 @@ def matrix_type(quant: str, geometry: Geometry, name: str, row_length: int, inde
 
 def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
     default = _DEFAULT_TYPE[quant]
-    if name == "output.weight" or (name == "token_embd.weight" and geometry.tied):
+    if name == names.OUTPUT or (name == names.TOKEN_EMBD and geometry.tied):
         return "Q8_0" if default == "Q8_0" else "Q6_K"
-    if name == "token_embd.weight":
+    if name == names.TOKEN_EMBD:
         return default
-    layer, role = int(name.split(".")[1]), name.split(".")[2]
-    if role in ("ssm_alpha", "ssm_beta", "ssm_ba") or role.endswith("_shexp"):
+    layer, role = int(name.split(".")[1]), names.role(name)
+    if role in _ALWAYS_Q8_0:
         return "Q8_0"
     blocks = geometry.layers + 1
-    if role in ("attn_v", "attn_qkv"):
+    if role in (names.ATTN_V, names.ATTN_QKV):
         if quant == "IQ4_XS" and geometry.heads >= 4 * geometry.kv_heads:
             return "Q5_K"
         if quant in ("Q4_K_M", "Q5_K_M") and _gets_more_bits(layer, blocks):
             return "Q6_K"
-    if role.startswith("ffn_down"):
+    if role in (names.FFN_DOWN, names.FFN_DOWN_EXPS):
         if quant == "IQ4_XS" and layer < blocks // 8:
             return "Q5_K"
         if quant in ("Q4_K_M", "Q5_K_M") and _gets_more_bits(layer, blocks):
             return "Q6_K"
-        if quant == "Q4_K_M" and role == "ffn_down_exps":
+        if quant == "Q4_K_M" and role == names.FFN_DOWN_EXPS:
             return "Q5_K"
     return default
 

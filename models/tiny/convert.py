@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from trigraph.models import names
+
 Weights = NDArray[np.float32]
 Tensors = Mapping[str, Weights]
 
 # Two-dimensional, but kept in F32: small, and sensitive
-_KEEP_F32 = ("ssm_conv1d", "ffn_gate_inp", "ssm_alpha", "ssm_beta")
+_KEEP_F32 = (names.SSM_CONV1D, names.FFN_GATE_INP, names.SSM_ALPHA, names.SSM_BETA)
 
 
 class ValueHeads:
@@ -57,7 +59,7 @@ def convert(folder: Path, out: Path, type_name: str) -> None:
     quantised = gguf.GGMLQuantizationType[type_name]
     for name, weights in _tensors(load_file(folder / "model.safetensors"), config):
         data = np.ascontiguousarray(weights, np.float32)
-        if type_name == "F32" or data.ndim < 2 or any(part in name for part in _KEEP_F32):
+        if type_name == "F32" or data.ndim < 2 or names.role(name) in _KEEP_F32:
             writer.add_tensor(name, data)
         else:
             writer.add_tensor(name, gguf.quants.quantize(data, quantised), raw_dtype=quantised)
@@ -109,21 +111,20 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Mapping[str, Any]) -> Non
 
 def _tensors(source: Tensors, config: Mapping[str, Any]) -> Iterator[tuple[str, Weights]]:
     layers, heads = config["num_hidden_layers"], ValueHeads(config)
-    yield "token_embd.weight", source["model.embed_tokens.weight"]
-    yield "output_norm.weight", source["model.norm.weight"] + 1
+    yield names.TOKEN_EMBD, source["model.embed_tokens.weight"]
+    yield names.OUTPUT_NORM, source["model.norm.weight"] + 1
     for layer in range(layers):
-        yield from _block(source, f"model.layers.{layer}", f"blk.{layer}", heads)
-    yield from _block(source, "mtp.layers.0", f"blk.{layers}", heads)
-    nextn = f"blk.{layers}.nextn"
-    yield f"{nextn}.eh_proj.weight", source["mtp.fc.weight"]
-    yield f"{nextn}.enorm.weight", source["mtp.pre_fc_norm_embedding.weight"] + 1
-    yield f"{nextn}.hnorm.weight", source["mtp.pre_fc_norm_hidden.weight"] + 1
-    yield f"{nextn}.shared_head_norm.weight", source["mtp.norm.weight"] + 1
+        yield from _block(source, f"model.layers.{layer}", layer, heads)
+    yield from _block(source, "mtp.layers.0", layers, heads)
+    yield names.in_block(layers, names.NEXTN_EH_PROJ), source["mtp.fc.weight"]
+    yield names.in_block(layers, names.NEXTN_ENORM), source["mtp.pre_fc_norm_embedding.weight"] + 1
+    yield names.in_block(layers, names.NEXTN_HNORM), source["mtp.pre_fc_norm_hidden.weight"] + 1
+    yield names.in_block(layers, names.NEXTN_SHARED_HEAD_NORM), source["mtp.norm.weight"] + 1
 
 
-def _block(source: Tensors, prefix: str, block: str, heads: ValueHeads) -> Iterator[tuple[str, Weights]]:
-    yield f"{block}.attn_norm.weight", source[f"{prefix}.input_layernorm.weight"] + 1
-    yield f"{block}.post_attention_norm.weight", source[f"{prefix}.post_attention_layernorm.weight"] + 1
+def _block(source: Tensors, prefix: str, block: int, heads: ValueHeads) -> Iterator[tuple[str, Weights]]:
+    yield names.in_block(block, names.ATTN_NORM), source[f"{prefix}.input_layernorm.weight"] + 1
+    yield names.in_block(block, names.POST_ATTENTION_NORM), source[f"{prefix}.post_attention_layernorm.weight"] + 1
     if f"{prefix}.self_attn.q_proj.weight" in source:
         yield from _attention(source, f"{prefix}.self_attn", block)
     else:
@@ -131,35 +132,38 @@ def _block(source: Tensors, prefix: str, block: str, heads: ValueHeads) -> Itera
     yield from _experts(source, f"{prefix}.mlp", block)
 
 
-def _attention(source: Tensors, prefix: str, block: str) -> Iterator[tuple[str, Weights]]:
-    for theirs, ours in (("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output")):
-        yield f"{block}.{ours}.weight", source[f"{prefix}.{theirs}.weight"]
-    yield f"{block}.attn_q_norm.weight", source[f"{prefix}.q_norm.weight"] + 1
-    yield f"{block}.attn_k_norm.weight", source[f"{prefix}.k_norm.weight"] + 1
+def _attention(source: Tensors, prefix: str, block: int) -> Iterator[tuple[str, Weights]]:
+    yield names.in_block(block, names.ATTN_Q), source[f"{prefix}.q_proj.weight"]
+    yield names.in_block(block, names.ATTN_K), source[f"{prefix}.k_proj.weight"]
+    yield names.in_block(block, names.ATTN_V), source[f"{prefix}.v_proj.weight"]
+    yield names.in_block(block, names.ATTN_OUTPUT), source[f"{prefix}.o_proj.weight"]
+    yield names.in_block(block, names.ATTN_Q_NORM), source[f"{prefix}.q_norm.weight"] + 1
+    yield names.in_block(block, names.ATTN_K_NORM), source[f"{prefix}.k_norm.weight"] + 1
 
 
-def _gated_delta_net(source: Tensors, prefix: str, block: str, heads: ValueHeads) -> Iterator[tuple[str, Weights]]:
-    yield f"{block}.attn_qkv.weight", heads.value_rows(source[f"{prefix}.in_proj_qkv.weight"])
-    yield f"{block}.attn_gate.weight", heads.rows(source[f"{prefix}.in_proj_z.weight"])
-    yield f"{block}.ssm_alpha.weight", heads.rows(source[f"{prefix}.in_proj_a.weight"])
-    yield f"{block}.ssm_beta.weight", heads.rows(source[f"{prefix}.in_proj_b.weight"])
-    yield f"{block}.ssm_conv1d.weight", heads.value_rows(source[f"{prefix}.conv1d.weight"][:, 0])
-    yield f"{block}.ssm_a", heads.rows(-np.exp(source[f"{prefix}.A_log"]))
-    yield f"{block}.ssm_dt.bias", heads.rows(source[f"{prefix}.dt_bias"])
-    yield f"{block}.ssm_norm.weight", source[f"{prefix}.norm.weight"]
-    yield f"{block}.ssm_out.weight", heads.rows(source[f"{prefix}.out_proj.weight"].T).T
+def _gated_delta_net(source: Tensors, prefix: str, block: int, heads: ValueHeads) -> Iterator[tuple[str, Weights]]:
+    yield names.in_block(block, names.ATTN_QKV), heads.value_rows(source[f"{prefix}.in_proj_qkv.weight"])
+    yield names.in_block(block, names.ATTN_GATE), heads.rows(source[f"{prefix}.in_proj_z.weight"])
+    yield names.in_block(block, names.SSM_ALPHA), heads.rows(source[f"{prefix}.in_proj_a.weight"])
+    yield names.in_block(block, names.SSM_BETA), heads.rows(source[f"{prefix}.in_proj_b.weight"])
+    yield names.in_block(block, names.SSM_CONV1D), heads.value_rows(source[f"{prefix}.conv1d.weight"][:, 0])
+    yield names.in_block(block, names.SSM_A), heads.rows(-np.exp(source[f"{prefix}.A_log"]))
+    yield names.in_block(block, names.SSM_DT), heads.rows(source[f"{prefix}.dt_bias"])
+    yield names.in_block(block, names.SSM_NORM), source[f"{prefix}.norm.weight"]
+    yield names.in_block(block, names.SSM_OUT), heads.rows(source[f"{prefix}.out_proj.weight"].T).T
 
 
-def _experts(source: Tensors, prefix: str, block: str) -> Iterator[tuple[str, Weights]]:
+def _experts(source: Tensors, prefix: str, block: int) -> Iterator[tuple[str, Weights]]:
     gate_up = source[f"{prefix}.experts.gate_up_proj"]
     width = gate_up.shape[1] // 2
-    yield f"{block}.ffn_gate_inp.weight", source[f"{prefix}.gate.weight"]
-    yield f"{block}.ffn_gate_exps.weight", gate_up[:, :width]
-    yield f"{block}.ffn_up_exps.weight", gate_up[:, width:]
-    yield f"{block}.ffn_down_exps.weight", source[f"{prefix}.experts.down_proj"]
-    yield f"{block}.ffn_gate_inp_shexp.weight", source[f"{prefix}.shared_expert_gate.weight"][0]
-    for part in ("gate", "up", "down"):
-        yield f"{block}.ffn_{part}_shexp.weight", source[f"{prefix}.shared_expert.{part}_proj.weight"]
+    yield names.in_block(block, names.FFN_GATE_INP), source[f"{prefix}.gate.weight"]
+    yield names.in_block(block, names.FFN_GATE_EXPS), gate_up[:, :width]
+    yield names.in_block(block, names.FFN_UP_EXPS), gate_up[:, width:]
+    yield names.in_block(block, names.FFN_DOWN_EXPS), source[f"{prefix}.experts.down_proj"]
+    yield names.in_block(block, names.FFN_GATE_INP_SHEXP), source[f"{prefix}.shared_expert_gate.weight"][0]
+    yield names.in_block(block, names.FFN_GATE_SHEXP), source[f"{prefix}.shared_expert.gate_proj.weight"]
+    yield names.in_block(block, names.FFN_UP_SHEXP), source[f"{prefix}.shared_expert.up_proj.weight"]
+    yield names.in_block(block, names.FFN_DOWN_SHEXP), source[f"{prefix}.shared_expert.down_proj.weight"]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import (
 )
 
 Entry = tuple[Tensor, Tensor]
-"""Keys and values of one pass of the head over a text, [batch, kv heads, tokens, head dim] each."""
+"""Keys and values of one pass of the head over a sequence, [batch, kv heads, tokens, head dim] each."""
 
 
 class MtpHead(nn.Module):
@@ -37,7 +37,7 @@ class MtpHead(nn.Module):
     def forward(
         self, embedded: Tensor, hidden: Tensor, rotary: tuple[Tensor, Tensor], chain: list[Entry]
     ) -> tuple[Tensor, Entry]:
-        """All positions of a text at once, as one link of a chain of drafts.
+        """All positions of a sequence at once, as one link of a chain of drafts.
 
         embedded, hidden: [batch, tokens, hidden]. chain: the entries of the earlier links, none for the first one. A
         position sees the first link's entries up to itself, and of each later link only its own.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.steps import DraftResult
+from trigraph.runtime.execution.steps import DraftResult
 
 
 class Contender(Protocol):

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.custom_ops import library_path
-from trigraph.exporter.manifest import Manifest
+from trigraph.exporter.package.manifest import Manifest
 from trigraph.runtime.bench.cost import GraphCost
-from trigraph.runtime.sessions import session_options
+from trigraph.runtime.execution.sessions import session_options
 
 
 class ExpertCounter:
@@ -26,8 +26,7 @@ class ExpertCounter:
         del model.graph.output[:]
         for ids in self._nodes.values():
             model.graph.output.add(name=ids).type.tensor_type.elem_type = onnx.TensorProto.INT64
-        weights_folder = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
-        options = session_options(threads, weights_folder, library_path("cpu"))
+        options = session_options(threads, manifest.weights_base(folder), library_path("cpu"))
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._state = {
             f"past.{tensor.name}": np.zeros([1 if isinstance(d, str) else d for d in tensor.dims], tensor.dtype)

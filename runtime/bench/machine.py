@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from trigraph.custom_ops import instruction_set, library_path
-from trigraph.runtime.bench.cost import Cost
+from trigraph.custom_ops.cost import Cost
 
 PROBE_ROUNDS = 4_000_000
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 
-from trigraph.runtime.speculation import MTPDrafter
-from trigraph.runtime.state import Sequence
-from trigraph.runtime.steps import Steps
+from trigraph.runtime.decoding.speculation import MTPDrafter
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.state.sequence import Sequence
 
 
 class ReplayDrafter:

@@ -12,23 +12,25 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.exporter.manifest import Manifest
+from trigraph.custom_ops.cost import Cost, Workload
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.reader import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.contender import Contender, Trigraph
-from trigraph.runtime.bench.cost import Cost, GraphCost, Step
+from trigraph.runtime.bench.cost import GraphCost
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.llama_cpp import LlamaCpp
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
-from trigraph.runtime.cuda import CudaDevice
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.governor import Costs, Governor
-from trigraph.runtime.loading import load, open_device
-from trigraph.runtime.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Depth, Drafter, FixedDepth, MTPDrafter, NoDrafter, decode
-from trigraph.runtime.state import Sequence as Text
+from trigraph.runtime.loading import load
+from trigraph.runtime.state.sequence import Sequence as Text
 
 _DRAWS = 8  # random token draws over which distinct experts are averaged
 _REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
@@ -66,13 +68,13 @@ def bench(folder: Path, options: BenchOptions) -> Report:
 
     Raises TrigraphError when a number of tokens is out of the package's range, or the peer is not installed.
     """
-    manifest = Manifest.read(folder)
+    manifest = read_manifest(folder)
     if not all(1 <= k <= manifest.max_pending for k in options.depths):
         raise TrigraphError(f"k is {options.depths}; a verify takes 1 to {manifest.max_pending} tokens")
     device = open_device(options.device)
-    if isinstance(device, CudaDevice):
-        rate = device.functions.copy_rate() / 1e9  # once: nothing else runs there
-        machine, bandwidth = gpu_machine(), Bandwidth(lambda: rate)
+    rate = device.copy_rate()  # once: nothing else runs there
+    if rate is not None:
+        machine, bandwidth = gpu_machine(), Bandwidth(lambda: rate / 1e9)
     else:
         machine, bandwidth = measure_machine(options.threads), memory_bandwidth(options.threads)
     steps = sum(k + 1 for k in options.depths) + manifest.max_pending
@@ -92,8 +94,7 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     )
     contenders: list[Contender] = [Trigraph(engine)]
     if options.versus_llama_cpp:
-        weights = folder if manifest.weights_folder is None else Path(manifest.weights_folder)
-        file = weights / manifest.weight_files[0].location
+        file = next(iter(manifest.weight_paths(folder).values()))
         contenders.append(LlamaCpp(file, options.threads, context, options.prompt))
     timer = _Timer(folder, manifest, machine, bandwidth, options)
     results = [*timer.prefills(contenders), *timer.steps(contenders), *timer.sweeps(engine)]
@@ -183,7 +184,7 @@ class _Timer:
         speculative: list[float] = []
         note = ""
         for _ in range(max(1, self._options.repetitions // 4)):
-            seconds, text, _ = self._generate(engine, NoDrafter(), FixedDepth(0, "plain"))
+            seconds, text, _ = self._generate(engine, NoDrafter(), FixedLength(0, "plain"))
             plain.append(seconds)
             if not engine.steps.can_draft:
                 continue
@@ -201,7 +202,7 @@ class _Timer:
         if speculative:
             yield self._result("trigraph", "generate", tokens, context, speculative, note=note)
 
-    def _generate(self, engine: Engine, drafter: Drafter, depth: Depth) -> tuple[float, list[int], str]:
+    def _generate(self, engine: Engine, drafter: Drafter, depth: DraftLength) -> tuple[float, list[int], str]:
         """Seconds without the prompt, the tokens, and what was accepted."""
         steps = engine.steps
         sequence = steps.new_sequence()
@@ -227,7 +228,7 @@ class _Timer:
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
         else:
             experts = self._experts.count([self._draw(k * sequences) for _ in range(_DRAWS)])
-        return graph.of(Step(k * sequences, sequences, context, experts))
+        return graph.of(Workload(k * sequences, sequences, context, experts))
 
     def _result(
         self,

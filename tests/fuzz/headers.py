@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType
-from gguf_bytes import Entry, Raw, gguf_bytes, string, value
-from random_gguf import Architecture, write_random
 from rich.console import Console
 
 from fuzz.damage import INTEGERS, TEXTS, damage_bytes, number
+from support.gguf_bytes import Entry, Raw, gguf_bytes, string, value
+from support.random_gguf import Architecture, write_random
 from trigraph.exporter import describe, export
 from trigraph.models import GGUFFile, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json

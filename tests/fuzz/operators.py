@@ -16,11 +16,11 @@ import numpy as np
 import onnxruntime as ort
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
-from operators import Operator
 
 from fuzz.damage import number
+from support.operators import Operator
 from trigraph.custom_ops import library_path
-from trigraph.exporter.weights import BLOCK_TYPES
+from trigraph.models.tensor_types import BLOCK_TYPES
 
 Array = NDArray[Any]
 TYPES = ("F32", "F16", *sorted(BLOCK_TYPES))

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto
-from random_gguf import Architecture, write_random
 
 from fuzz.damage import INTEGERS, TEXTS, damage_bytes, damage_json, number
+from support.random_gguf import Architecture, write_random
 from trigraph.exporter import ExportOptions, describe, export
 from trigraph.runtime import Options, Sampling, load
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from random_gguf import write_random
 
 from fuzz.damage import damage_bytes, damage_json, number
+from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 

@@ -1,0 +1,48 @@
+"""The operators of this family: their costs, and their function bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trigraph.custom_ops.cost import Cost, Node, Tensor, Workload
+from trigraph.custom_ops.operator_type import Operator
+
+if TYPE_CHECKING:
+    from trigraph.custom_ops.scripting import Function
+
+
+def _position_bytes(cache: Tensor) -> int:
+    """A key or value of one position, in a cache [pages, page size, kv heads, head dimension]."""
+    return int(cache.dims[2]) * int(cache.dims[3]) * cache.element_bytes
+
+
+def _write_cost(node: Node, work: Workload) -> Cost:
+    """A key and a value are written for each row."""
+    written = _position_bytes(node.given(3)) + _position_bytes(node.given(4))
+    return Cost(bytes=written * node.given(0).rows(work))
+
+
+def _attention_cost(node: Node, work: Workload) -> Cost:
+    """The keys and values of each sequence are read once; each row multiplies with both at every position."""
+    read = (_position_bytes(node.given(2)) + _position_bytes(node.given(3))) * work.context * work.sequences
+    out = node.outputs[0]
+    return Cost(bytes=read, float32_products=2 * out.item_elements * work.context * out.rows(work))
+
+
+def _write_body(attributes: Mapping[str, Any]) -> Function:
+    from trigraph.custom_ops.paged_attention.function import paged_kv_write
+
+    return paged_kv_write
+
+
+def _attention_body(attributes: Mapping[str, Any]) -> Function:
+    from trigraph.custom_ops.paged_attention.function import paged_attention
+
+    return paged_attention
+
+
+OPERATORS = (
+    Operator("PagedKVWrite", _write_cost, _write_body),
+    Operator("PagedAttention", _attention_cost, _attention_body),
+)

@@ -1,0 +1,190 @@
+"""What a GGUF file or a package holds, and the memory that a sequence of it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.package.external import load_graph
+from trigraph.exporter.package.manifest import SIDE_FILE, Manifest
+from trigraph.exporter.package.reader import read_manifest
+from trigraph.exporter.package.state_tensors import PAGE_SIZE, StateTensor, state_tensors
+from trigraph.models.config import ModelConfig
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.model import Model, open_model
+
+
+@dataclass(frozen=True)
+class TypeShare:
+    """The tensors of one ggml type."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """A model in summary; sizes are in bytes."""
+
+    path: str
+    kind: str
+    """"gguf" or "package"."""
+    config: ModelConfig
+    layers: Mapping[str, int]
+    """Trunk layers by kind of mixer."""
+    feed_forward: str
+    mtp: bool
+    types: Mapping[str, TypeShare]
+    """By ggml type, the largest share first; converted tensors count as what the GGUF holds."""
+    context: int
+    state_bytes: int
+    """Recurrent state of one sequence, whatever its length."""
+    kv_bytes: int
+    """KV pages of one sequence of `context` positions, the MTP head's included."""
+    kv_type: str
+    operators: Mapping[str, Mapping[str, int]]
+    """For each graph of a package, its nodes by operator."""
+    notices: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The description in JSON's types."""
+        return dataclasses.asdict(self)
+
+    def __rich__(self) -> RenderableType:
+        tables = [self._summary(), self._weights()]
+        if self.operators:
+            tables.append(self._operators())
+        return Group(*tables, *self.notices)
+
+    def _summary(self) -> Table:
+        config = self.config
+        # The name may be anything: show no markup, and nothing that a terminal would obey.
+        name = "".join(character for character in config.name[:200] if character.isprintable())
+        table = Table(title=Text(f"{name} ({config.architecture})", style="table.title"), show_header=False)
+        for row in (
+            ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
+            ("feed-forward", self.feed_forward),
+            ("MTP head", "yes" if self.mtp else "no: runs without speculation"),
+            ("hidden size, vocabulary", f"{config.hidden}, {config.vocab}{' (tied)' if config.tied else ''}"),
+            ("state of a sequence", readable_size(self.state_bytes)),
+            (f"KV of {self.context} positions ({self.kv_type})", readable_size(self.kv_bytes)),
+        ):
+            table.add_row(*row)
+        return table
+
+    def _weights(self) -> Table:
+        table = Table("type", "tensors", "bytes", "share", title="Weights")
+        total = sum(share.bytes for share in self.types.values())
+        for name, share in self.types.items():
+            table.add_row(name, str(share.tensors), readable_size(share.bytes), f"{share.bytes / total:.1%}")
+        table.add_row("all", str(sum(share.tensors for share in self.types.values())), readable_size(total), "")
+        return table
+
+    def _operators(self) -> Table:
+        table = Table("operator", *self.operators, title="Nodes of the graphs")
+        counts = Counter[str]()
+        for nodes in self.operators.values():
+            counts.update(nodes)
+        for operator in sorted(counts, key=lambda name: (not name.startswith(DOMAIN), name)):
+            table.add_row(operator, *(str(nodes.get(operator, "")) for nodes in self.operators.values()))
+        return table
+
+
+def describe(path: Path, context: int | None = None) -> Description:
+    """Describe a GGUF file or a package, with memory for `context` positions a sequence (default: the most).
+
+    Raises TrigraphError for anything that is neither, and for a context that is not positive.
+    """
+    if context is not None and context < 1:
+        raise TrigraphError(f"context is {context}, expected at least 1")
+    if path.is_dir():
+        return _describe_package(path, read_manifest(path), context)
+    model = open_model(path)
+    context = context or model.config.context_length
+    return _describe(path, model, state_tensors(model.config, "f16"), context)
+
+
+def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, int]:
+    """Bytes of recurrent state, and of KV pages for `context` positions, of one sequence."""
+    pages = -(-context // PAGE_SIZE)
+    slots = sum(tensor.item_bytes for tensor in state if tensor.dims[0] == "slots")
+    return slots, pages * sum(tensor.item_bytes for tensor in state if tensor.dims[0] == "pages")
+
+
+def _describe_package(folder: Path, manifest: Manifest, context: int | None) -> Description:
+    model = model_of(folder, manifest)
+    return dataclasses.replace(
+        _describe(folder, model, manifest.state, context or manifest.max_context),
+        kind="package",
+        kv_type=manifest.kv_type,
+        operators={name: _count_operators(folder / f"{name}.onnx") for name in manifest.graphs},
+        notices=manifest.notices,
+    )
+
+
+def _describe(path: Path, model: Model, state: tuple[StateTensor, ...], context: int) -> Description:
+    """A model as a GGUF file holds it, with the state of a default export."""
+    config = model.config
+    state_bytes, kv_bytes = sequence_bytes(state, context)
+    return Description(
+        path=str(path),
+        kind="gguf",
+        config=config,
+        layers={"Gated DeltaNet": sum(config.recurrent), "full attention": config.trunk_layers - sum(config.recurrent)},
+        feed_forward=_feed_forward(config),
+        mtp=config.mtp_layers > 0,
+        types=_types(model),
+        context=context,
+        state_bytes=state_bytes,
+        kv_bytes=kv_bytes,
+        kv_type="f16",
+        operators={},
+        notices=(),
+    )
+
+
+def _feed_forward(config: ModelConfig) -> str:
+    if not config.experts:
+        return f"dense, width {config.ffn}"
+    experts = f"{config.experts_used} of {config.experts} experts of width {config.expert_ffn}"
+    return f"{experts}, a shared one of width {config.shared_ffn}"
+
+
+def _types(model: Model) -> dict[str, TypeShare]:
+    counts, sizes = Counter[str](), Counter[str]()
+    for tensor in model.tensors.values():
+        counts[tensor.type] += 1
+        sizes[tensor.type] += tensor.nbytes
+    return {name: TypeShare(counts[name], size) for name, size in sizes.most_common()}
+
+
+def model_of(folder: Path, manifest: Manifest) -> Model:
+    """The model whose files a package points to; the trunk's parts come first, then a separate MTP file."""
+    paths = list(manifest.weight_paths(folder).values())
+    trunk = GGUFFile.open(paths[0]).paths
+    others = [path for path in paths if path not in trunk and path.name != SIDE_FILE]
+    return open_model(paths[0], others[0] if others else None)
+
+
+def _count_operators(path: Path) -> dict[str, int]:
+    graph = load_graph(path).graph
+    return dict(Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node))
+
+
+def readable_size(count: int) -> str:
+    """Bytes in the largest unit that leaves a number of at least 1."""
+    size, units = float(count), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while size >= 1024 and unit != "TiB":
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f} {unit}" if unit != "bytes" else f"{count} bytes"

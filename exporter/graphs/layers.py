@@ -1,0 +1,138 @@
+"""The layers of the trunk: full attention, Gated DeltaNet, and the block around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.graphs.builder import shape
+from trigraph.exporter.graphs.ffn import feed_forward
+from trigraph.exporter.graphs.network import Network
+from trigraph.exporter.graphs.sequences import Sequences
+from trigraph.models import names
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The inputs of Gated DeltaNet beside the sequences, and whether a step's own tokens are committed at once."""
+
+    accepted: ir.Value
+    slots_in: ir.Value
+    slots_out: ir.Value
+    commit: bool
+
+
+def block(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
+    """One trunk layer: x [T, hidden] plus mixer, plus feed-forward."""
+    name = f"blk.{layer}"
+    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm")
+    if net.config.recurrent[layer]:
+        mixed = gated_delta_net(net, layer, normed, sequences, recurrence)
+    else:
+        cache = kv_write(net, layer, f"kv.{layer}", normed, sequences, f"{name}.attn")
+        mixed = attention(net, layer, normed, cache, sequences, f"{name}.attn")
+    return feed_forward_residual(net, layer, x, mixed, name)
+
+
+def feed_forward_residual(net: Network, layer: int, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
+    """The second half of a block: the mixer's residual, then the feed-forward layer's."""
+    x = net.graph.node("Add", [x, mixed], f"{name}.attn_residual")
+    normed = net.norm(x, names.in_block(layer, names.POST_ATTENTION_NORM), f"{name}.ffn_norm")
+    return net.graph.node("Add", [x, feed_forward(net, layer, normed, f"{name}.ffn")], f"{name}.ffn_residual")
+
+
+def kv_write(
+    net: Network, layer: int, state: str, x: ir.Value, sequences: Sequences, name: str
+) -> tuple[ir.Value, ir.Value]:
+    """Project keys and values of normed rows x and write them into the pages of `state`; returns the pages."""
+    config = net.config
+    key = net.linear(x, names.in_block(layer, names.ATTN_K), f"{name}.k")
+    value = net.linear(x, names.in_block(layer, names.ATTN_V), f"{name}.v")
+    norm = net.vector(names.in_block(layer, names.ATTN_K_NORM))
+    past = [net.past(f"{state}.key"), net.past(f"{state}.value")]
+    present = (net.present(f"{state}.key"), net.present(f"{state}.value"))
+    net.graph.multi_node(
+        "PagedKVWrite",
+        [key, value, norm, *past, sequences.cu_seqlens, sequences.past_lens, sequences.page_table],
+        f"{name}.kv_write",
+        present,
+        DOMAIN,
+        rope_dims=config.rope_dims,
+        rope_theta=config.rope_theta,
+        eps=config.rms_eps,
+    )
+    return present
+
+
+def attention(
+    net: Network, layer: int, x: ir.Value, cache: tuple[ir.Value, ir.Value], sequences: Sequences, name: str
+) -> ir.Value:
+    """Gated attention of normed rows x over written pages, projected back: [rows, hidden]."""
+    config = net.config
+    query = net.linear(x, names.in_block(layer, names.ATTN_Q), f"{name}.q")
+    norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
+    mixed = net.graph.node(
+        "PagedAttention",
+        [query, norm, *cache, sequences.cu_seqlens, sequences.past_lens, sequences.page_table],
+        f"{name}.mix",
+        [shape(query)[0], config.heads * config.head_dim],
+        domain=DOMAIN,
+        rope_dims=config.rope_dims,
+        rope_theta=config.rope_theta,
+        eps=config.rms_eps,
+    )
+    return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
+
+
+def gated_delta_net(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
+    """Gated DeltaNet of normed rows x [T, hidden], projected back."""
+    config, name = net.config, f"blk.{layer}.gdn"
+    qkv = net.linear(x, names.in_block(layer, names.ATTN_QKV), f"{name}.qkv")
+    z = net.linear(x, names.in_block(layer, names.ATTN_GATE), f"{name}.z")
+    alpha, beta = _alpha_and_beta(net, layer, x, name)
+    weights = (names.SSM_CONV1D, names.SSM_DT, names.SSM_A, names.SSM_NORM)
+    state = [f"gdn.{layer}.{part}" for part in ("state", "window", "gates")]
+    y = net.graph.value(f"{name}.mix", ir.DataType.FLOAT, [shape(x)[0], config.value_dim])
+    net.graph.multi_node(
+        "GatedDeltaNet",
+        [
+            *(qkv, z, alpha, beta),
+            *(net.vector(names.in_block(layer, weight)) for weight in weights),
+            *(net.past(part) for part in state),
+            *(sequences.cu_seqlens, sequences.past_lens),
+            *(recurrence.accepted, recurrence.slots_in, recurrence.slots_out),
+        ],
+        f"{name}.mix",
+        [y, *(net.present(part) for part in state)],
+        DOMAIN,
+        k_heads=config.gdn_k_heads,
+        eps=config.rms_eps,
+        tiled=int(config.gdn_tiled),
+        commit=int(recurrence.commit),
+    )
+    return net.linear(y, names.in_block(layer, names.SSM_OUT), f"{name}.out")
+
+
+def _alpha_and_beta(net: Network, layer: int, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+    """The raw projections alpha and beta, [T, v heads] each."""
+    config = net.config
+    if not net.weights.has(names.in_block(layer, names.SSM_BA)):
+        alpha = net.linear(x, names.in_block(layer, names.SSM_ALPHA), f"{name}.alpha")
+        return alpha, net.linear(x, names.in_block(layer, names.SSM_BETA), f"{name}.beta")
+    # One matrix whose rows are, for each key head, its value heads' beta and then their alpha.
+    both = net.linear(x, names.in_block(layer, names.SSM_BA), f"{name}.beta_alpha")
+    columns = np.arange(2 * config.gdn_v_heads).reshape(config.gdn_k_heads, 2, -1)
+    beta, alpha = (
+        net.graph.node(
+            "Gather",
+            [both, net.graph.constant(f"{part}_columns", columns[:, index].reshape(-1), np.int64)],
+            f"{name}.{part}",
+            [shape(x)[0], config.gdn_v_heads],
+            axis=1,
+        )
+        for index, part in enumerate(("beta", "alpha"))
+    )
+    return alpha, beta

@@ -1,0 +1,66 @@
+"""The multi-token-prediction head: one attention block on (token p, hidden p-1) that predicts token p+1."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from trigraph.exporter.graphs.builder import shape
+from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_write
+from trigraph.exporter.graphs.network import Network
+from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, last_rows
+from trigraph.models import names
+
+STATE = "mtp"
+
+
+def write_kv(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, sequences: Sequences) -> None:
+    """Write the head's keys and values for every row, which is all that later drafts need of a prompt.
+
+    `embedded` holds the trunk's embeddings of `ids`, `before` the hidden row of the token before each.
+    """
+    layer = net.config.trunk_layers
+    own = names.in_block(layer, names.NEXTN_EMBED_TOKENS)
+    if net.weights.has(own):
+        embedded = net.embed(ids, own, "mtp.embed")
+    x = _combine(net, embedded, before)
+    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
+
+
+def draft_layer(
+    net: Network, ids: ir.Value, before: ir.Value, sequences: Sequences, vocab: int | None
+) -> tuple[ir.Value, ir.Value]:
+    """Run the head: keys and values for all rows, the rest for each sequence's last row only.
+
+    Returns the hidden rows [S, hidden] after the head's norm, and their logits over the first `vocab` tokens.
+    """
+    layer = net.config.trunk_layers
+    table = _own(net, names.NEXTN_EMBED_TOKENS, names.TOKEN_EMBD)
+    x = _combine(net, net.embed(ids, table, "mtp.embed"), before)
+    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    cache = kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
+
+    last = last_index(net.graph, sequences.cu_seqlens)
+    x, normed = gather(net.graph, x, last, "mtp.last"), gather(net.graph, normed, last, "mtp.last_normed")
+    mixed = attention(net, layer, normed, cache, last_rows(net.graph, sequences, last), "mtp.attn")
+    x = feed_forward_residual(net, layer, x, mixed, "mtp")
+    hidden = net.norm(x, _own(net, names.NEXTN_SHARED_HEAD_NORM, names.OUTPUT_NORM), "mtp.head_norm")
+    logits = net.linear(hidden, _own(net, names.NEXTN_SHARED_HEAD_HEAD, net.output_matrix), "mtp.head", vocab)
+    return hidden, logits
+
+
+def _combine(net: Network, embedded: ir.Value, before: ir.Value) -> ir.Value:
+    """eh_proj [enorm(embedding) | hnorm(hidden)]: the embedding comes first."""
+    layer = net.config.trunk_layers
+    embedded = net.norm(embedded, names.in_block(layer, names.NEXTN_ENORM), "mtp.enorm")
+    before = net.norm(before, names.in_block(layer, names.NEXTN_HNORM), "mtp.hnorm")
+    both = net.graph.node(
+        "Concat", [embedded, before], "mtp.concat", [shape(embedded)[0], 2 * net.config.hidden], axis=1
+    )
+    return net.linear(both, names.in_block(layer, names.NEXTN_EH_PROJ), "mtp.eh_proj")
+
+
+def _own(net: Network, head: str, trunk: str) -> str:
+    """The head's own tensor, or the trunk's when it has none."""
+    own = names.in_block(net.config.trunk_layers, head)
+    return own if net.weights.has(own) else trunk

@@ -1,0 +1,88 @@
+"""What every layer is made of: norms, projections and embeddings of one model, as nodes of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trigraph.custom_ops import DOMAIN
+from trigraph.exporter.graphs.builder import FLOAT, GraphBuilder, shape
+from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.exporter.weights import Matrix, Weights
+from trigraph.models import names
+from trigraph.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Network:
+    """A graph in the making and the model that it computes. `name` of a method is the new node's name."""
+
+    graph: GraphBuilder
+    config: ModelConfig
+    weights: Weights
+    state: Mapping[str, StateTensor]
+    activations: str
+    """How block matrix products hold activations: "float32" or "int8"."""
+
+    @property
+    def output_matrix(self) -> str:
+        """The trunk's output matrix, which may be its embedding."""
+        return names.TOKEN_EMBD if self.config.tied else names.OUTPUT
+
+    def norm(self, x: ir.Value, weight: str, name: str) -> ir.Value:
+        """Root-mean-square norm of each row of x [rows, D]."""
+        scale = self.vector(weight)
+        return self.graph.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=self.config.rms_eps)
+
+    def linear(self, x: ir.Value, weight: str, name: str, rows: int | None = None) -> ir.Value:
+        """x [rows, D] times the transpose of a weight matrix [N, D], or of its first `rows` rows."""
+        matrix = self.weights.matrix(weight, rows)
+        return self.graph.node(
+            "BlockMatMul",
+            [x, self.graph.initializer(matrix.tensor)],
+            name,
+            [shape(x)[0], matrix.rows],
+            domain=DOMAIN,
+            type=matrix.type,
+            activations=self.activations,
+        )
+
+    def embed(self, ids: ir.Value, table: str, name: str) -> ir.Value:
+        """Rows of an embedding table: float32 [rows, hidden]."""
+        matrix = self.weights.matrix(table)
+        return self.graph.node(
+            "BlockGather",
+            [ids, self.graph.initializer(matrix.tensor)],
+            name,
+            [shape(ids)[0], self.config.hidden],
+            FLOAT,
+            domain=DOMAIN,
+            type=matrix.type,
+        )
+
+    def vector(self, name: str) -> ir.Value:
+        """A float32 weight that is no matrix."""
+        return self.graph.initializer(self.weights.float32(name))
+
+    def stack(self, name: str) -> tuple[ir.Value, Matrix]:
+        """A weight matrix, or a stack of one for each expert, with its type."""
+        matrix = self.weights.matrix(name)
+        return self.graph.initializer(matrix.tensor), matrix
+
+    def past(self, name: str) -> ir.Value:
+        """A state tensor as the step finds it."""
+        tensor = self.state[name]
+        return self.graph.input(f"past.{name}", _dtype(tensor), tensor.dims)
+
+    def present(self, name: str) -> ir.Value:
+        """A state tensor as the step leaves it; some node must make it."""
+        tensor = self.state[name]
+        value = self.graph.value(f"{name}.written", _dtype(tensor), tensor.dims)
+        self.graph.output(value, f"present.{name}", state=True)
+        return value
+
+
+def _dtype(tensor: StateTensor) -> ir.DataType:
+    return {"float16": ir.DataType.FLOAT16, "float32": ir.DataType.FLOAT}[tensor.dtype]

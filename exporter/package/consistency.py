@@ -1,0 +1,63 @@
+"""Whether the values of a manifest can be true: a host sizes its memory by them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
+from trigraph.models.architecture import ARCHITECTURES
+from trigraph.models.config import MAX_LAYERS, ModelConfig
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.gguf_header import MAX_HEADER_BYTES
+
+_MAX_SIZE = 1 << 31
+_MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}
+
+
+def check_values(manifest: Manifest, path: Path) -> None:
+    """Raise TrigraphError, naming the key, when a value is out of range or contradicts another one."""
+
+    def require(condition: bool, key: str, value: object, expected: str) -> None:
+        if not condition:
+            raise TrigraphError(f"{path}: key '{key}' is {quote(value)}, expected {expected}; export the package again")
+
+    def require_range(key: str, value: int, least: int, most: int) -> None:
+        require(least <= value <= most, key, value, f"{least} to {most}")
+
+    config = manifest.config
+    require(config.architecture in ARCHITECTURES, "config.architecture", config.architecture, "a known architecture")
+    for name in _sizes(config):
+        require_range(f"config.{name}", getattr(config, name), 0 if name in _MAY_BE_ZERO else 1, _MAX_SIZE)
+    require_range("config.trunk_layers", config.trunk_layers, 1, MAX_LAYERS)
+    require_range("config.mtp_layers", config.mtp_layers, 0, 1)
+    layers = len(config.recurrent)
+    require(layers == config.trunk_layers, "config.recurrent", layers, f"{config.trunk_layers} entries")
+
+    graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else [])}
+    require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")
+    require_range("max_context", manifest.max_context, 1, config.context_length)
+    require_range("max_pending", manifest.max_pending, MAX_PENDING, MAX_PENDING)
+    require_range("page_size", manifest.page_size, PAGE_SIZE, PAGE_SIZE)
+    if manifest.draft_vocab is not None:
+        require_range("draft_vocab", manifest.draft_vocab, 1, config.vocab)
+    for file in manifest.weight_files:
+        require_range("weight_files.header_bytes", file.header_bytes, 0, MAX_HEADER_BYTES)
+    special = manifest.special_tokens
+    for token in (special.bos, special.eos, special.pad, *special.stop):
+        if token is not None:
+            require_range("special_tokens", token, 0, config.vocab - 1)
+    require(not special.add_bos or special.bos is not None, "special_tokens.bos", special.bos, "a token, to be added")
+
+    require(manifest.kv_type in KV_TYPES, "kv_type", manifest.kv_type, f"one of {', '.join(KV_TYPES)}")
+    expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type)}
+    for tensor in manifest.state:
+        wanted = expected.pop(tensor.name, None)
+        require(tensor == wanted, "state", tensor.name, f"{wanted} where it is {tensor}")
+    require(not expected, "state", None, f"{next(iter(expected), None)} too")
+
+
+def _sizes(config: ModelConfig) -> list[str]:
+    """Names of the fields that count something."""
+    return [field.name for field in fields(config) if type(getattr(config, field.name)) is int]

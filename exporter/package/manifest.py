@@ -1,0 +1,103 @@
+"""manifest.json: what a host needs to know of a package before it opens a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
+from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.models.config import ModelConfig
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import SpecialTokens
+
+CONTRACT_VERSION = 1
+"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's; a host refuses any other."""
+FORMAT = "trigraph package"
+FILE_NAME = "manifest.json"
+GRAPHS = ("prefill", "draft", "verify")
+SIDE_FILE = "side.bin"
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A file that graphs point into, and how to tell that it is still the same one."""
+
+    location: str
+    """Path relative to the folder of the weights, with forward slashes; graphs state the same."""
+    bytes: int
+    header_bytes: int
+    """How many bytes from the start `header_sha256` covers: in a GGUF, all before the tensor data."""
+    header_sha256: str
+    sample_sha256: str
+    """Of blocks spread over the file; see `sha256_of_sample`."""
+
+    @classmethod
+    def of(cls, path: Path, location: str, header_bytes: int) -> WeightFile:
+        """Describe an existing file."""
+        size, header = path.stat().st_size, sha256_of_start(path, header_bytes)
+        return cls(location, size, header_bytes, header, sha256_of_sample(path))
+
+
+@dataclass(frozen=True)
+class OperatorLibrary:
+    """The library of custom operators that graphs were made for."""
+
+    name: str
+    """Domain of the operators; the file for a provider is lib{name}_{provider}.so, .dylib, or {name}_{provider}.dll."""
+    version: str
+    """A library that differs in the first two numbers is refused."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A package's description, everything that its graphs do not say themselves."""
+
+    config: ModelConfig
+    special_tokens: SpecialTokens
+    graphs: tuple[str, ...]
+    """Those of GRAPHS that exist, each in `{name}.onnx`; a model without an MTP head has no draft."""
+    operator_library: OperatorLibrary
+    state: tuple[StateTensor, ...]
+    weight_files: tuple[WeightFile, ...]
+    weights_folder: str | None
+    """Absolute folder of the weight files when they are referenced in place, None when the package holds them."""
+    max_context: int
+    """Most positions of a sequence."""
+    max_pending: int
+    """K: most tokens of a sequence in one verify."""
+    page_size: int
+    draft_vocab: int | None
+    """How many token ids the draft can choose from; None in a package without a draft."""
+    kv_type: str
+    activations: str
+    portable: bool
+    """Whether graphs carry function bodies. A host without the operator library then runs them, on two buffers for each
+    state tensor that it swaps after each step: native operators may write an output before another reads the input."""
+    notices: tuple[str, ...]
+    """What the export changed, one sentence each."""
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json."""
+        content = {"format": FORMAT, "contract_version": CONTRACT_VERSION, **dataclasses.asdict(self)}
+        (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def check_library(self, version: str) -> None:
+        """Raise TrigraphError unless an operator library of `version` runs the graphs."""
+        wanted = self.operator_library
+        if version.split(".")[:2] != wanted.version.split(".")[:2]:
+            raise TrigraphError(
+                f"the package was exported for version {wanted.version} of the operator library {wanted.name!r}, "
+                f"and the one here is {version}; export the package again, or install the other version of trigraph"
+            )
+
+    def weights_base(self, folder: Path) -> Path:
+        """The folder that locations of weight files are relative to, for the package in `folder`."""
+        return folder if self.weights_folder is None else Path(self.weights_folder)
+
+    def weight_paths(self, folder: Path) -> dict[str, Path]:
+        """The weight files of the package in `folder`, by location."""
+        base = self.weights_base(folder)
+        return {file.location: base / file.location for file in self.weight_files}

@@ -1,0 +1,77 @@
+"""What a text needs to go on from a point, copied out of its state slot. Tokens and KV pages are the text's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.state import State
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A point of a text: everything that recurrent layers cannot get back from a later one."""
+
+    length: int
+    """Committed tokens, at least 1."""
+    pending: tuple[int, ...]
+    """Tokens of a verify that nobody has accepted yet."""
+    accepted: int
+    """How many of the last committed tokens the recurrent state still holds apart."""
+    entries: int
+    """Leading entries of the MTP cache that are of true hidden states."""
+    hiddens: NDArray[np.float32]
+    """[rows, hidden], of consecutive positions, up to the last of the committed and pending tokens."""
+    recurrent: Mapping[str, NDArray[Any]]
+    """By name of the state tensor, one slot of it."""
+    logits: NDArray[np.float32] | None = None
+    """[vocabulary], of the token after a prompt that ends here."""
+
+    @classmethod
+    def of(cls, state: State, sequence: Sequence, logits: NDArray[np.float32] | None = None) -> Snapshot:
+        """A copy of what `sequence` holds now. Raises TrigraphError when it is empty, or a step of it failed."""
+        if sequence.damaged or not sequence.length:
+            raise TrigraphError("there is no state to save: the text is empty, was released, or a step of it failed")
+        return cls(
+            sequence.length,
+            tuple(sequence.pending),
+            sequence.to_commit,
+            min(sequence.mtp_len, sequence.length),
+            sequence.hiddens.span(sequence.hiddens.start, sequence.hiddens.end).copy(),
+            {name: buffer.current[sequence.slot].copy() for name, buffer in state.recurrent.items()},
+            None if logits is None else logits.copy(),
+        )
+
+    @property
+    def end(self) -> int:
+        """Positions with KV: committed and pending tokens."""
+        return self.length + len(self.pending)
+
+    @property
+    def row(self) -> StepResult | None:
+        """What the step that ended here gave, where `logits` are known."""
+        if self.logits is None:
+            return None
+        return StepResult(self.logits[np.newaxis], np.array([self.logits.argmax()], np.int64), self.hiddens[-1:])
+
+    def restore(self, state: State, sequence: Sequence, tokens: list[int]) -> None:
+        """Puts `sequence`, new or a fork of a shorter one, at this point of the text `tokens`, but for its KV pages."""
+        state.reserve(sequence, self.end)
+        slots = state.slots_out([sequence])
+        state.move([sequence], slots)
+        for name, buffer in state.recurrent.items():
+            buffer.current[sequence.slot] = self.recurrent[name]
+        sequence.tokens, sequence.pending = tokens[: self.length], list(self.pending)
+        sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.accepted, 0, -1
+        first = self.end - len(self.hiddens)
+        sequence.hiddens.restart(first, self.hiddens[0])
+        sequence.hiddens.append(self.hiddens[1:])
+        # A program that cannot draft keeps no hidden rows: the entries of its text stay empty, which costs acceptance.
+        sequence.mtp_len = self.entries if first < self.entries else self.length

@@ -1,0 +1,132 @@
+"""Files of named tensors in the safetensors format: written in pieces, whole or not at all, and read with checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from safetensors import SafetensorError, safe_open
+
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.signals import unwinding_on_sigterm
+
+_DTYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
+_CHECKSUMS = "crc32"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor to write, as arrays that make it up one after the other."""
+
+    name: str
+    dtype: DTypeLike
+    shape: tuple[int, ...]
+    arrays: Iterable[NDArray[Any]]
+
+
+def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:
+    """Writes a file beside `path` and renames it.
+
+    The tensor `crc32` (int64) at its end has the sums of the others, and the entry `crc32` that of the metadata.
+
+    `safetensors` itself would want every tensor in one piece: a second copy of a long text's KV pages. Raises
+    TrigraphError when the file cannot be written.
+    """
+    stage = path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
+    try:
+        try:
+            with unwinding_on_sigterm(), open(stage, "xb") as file:
+                _write(file, tensors, metadata)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(stage, path)
+        except BaseException:
+            stage.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise TrigraphError(
+            f"{path}: cannot be written: {error.strerror or error}; choose another file, or make room"
+        ) from error
+
+
+def _write(file: IO[bytes], tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:
+    header: dict[str, Any] = {"__metadata__": {**metadata, _CHECKSUMS: _sum_of(metadata)}}
+    end = 0
+    for tensor in (*tensors, Pieces(_CHECKSUMS, np.int64, (len(tensors),), ())):
+        dtype = np.dtype(tensor.dtype)
+        start, end = end, end + int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
+        header[tensor.name] = {"dtype": _DTYPES[dtype.name], "shape": tensor.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    sums = dict.fromkeys((tensor.name for tensor in tensors), 0)
+    for tensor in tensors:
+        for array in tensor.arrays:
+            data = np.ascontiguousarray(array, tensor.dtype).data
+            sums[tensor.name] = zlib.crc32(data, sums[tensor.name])
+            file.write(data)
+    file.write(np.array([sums[name] for name in sorted(sums)], np.int64).data)
+
+
+class TensorFile:
+    """Such a file, or what somebody else calls one: nothing is allocated for a length that the file does not have."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        """`what` the file should be, for the error. Raises TrigraphError when it is not a whole file of tensors."""
+        self._path, self._what = path, what
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise TrigraphError(f"{path}: is not a file")
+            file: Any = safe_open(path, framework="np")  # without types of its own
+        except OSError as error:
+            raise TrigraphError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except SafetensorError as error:
+            raise self.damaged(str(error)) from error
+        self._file = file
+        self.metadata: dict[str, str] = file.metadata() or {}
+        if self.metadata.pop(_CHECKSUMS, "") != _sum_of(self.metadata):
+            raise self.damaged("its metadata has another checksum")
+        self.names = frozenset(file.keys())
+        summed = sorted(self.names - {_CHECKSUMS})
+        self._sums = dict(zip(summed, self._tensor(_CHECKSUMS, np.int64, (len(summed),)).tolist(), strict=True))
+
+    def damaged(self, reason: str) -> TrigraphError:
+        """The error that says that the file is of no use."""
+        return TrigraphError(
+            f"{self._path}: is not {self._what}, or damaged ({reason}); remove it, or name another file"
+        )
+
+    def rows(self, name: str) -> int:
+        """The first dimension of a tensor, 0 when there is none."""
+        return next(iter(self._file.get_slice(name).get_shape()), 0) if name in self.names else 0
+
+    def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A tensor, which must have this type and shape, and still be what was written."""
+        array = self._tensor(name, dtype, shape)
+        if zlib.crc32(array.data) != self._sums[name]:
+            raise self.damaged(f"tensor {quote(name)} has another checksum")
+        return array
+
+    def _tensor(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        found = None
+        if name in self.names:
+            view = self._file.get_slice(name)
+            found = (view.get_dtype(), tuple(view.get_shape()))
+        wanted = (_DTYPES[np.dtype(dtype).name], shape)
+        if found != wanted:
+            raise self.damaged(f"tensor {quote(name)} is {found and quote(found)}, expected {wanted}")
+        array: NDArray[Any] = self._file.get_tensor(name)
+        return array
+
+
+def _sum_of(metadata: Mapping[str, str]) -> str:
+    return str(zlib.crc32(json.dumps(metadata, sort_keys=True).encode()))

@@ -1,0 +1,134 @@
+"""The commands `trigraph bench` and `trigraph perplexity`: how fast a model is, and how good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, load
+from trigraph.runtime.bench import BenchOptions
+from trigraph.runtime.bench import bench as run_bench
+from trigraph.runtime.bench.perplexity import PARALLEL, score
+from trigraph.runtime.cli import arguments
+from trigraph.runtime.cli.arguments import read_text, settle_activations
+from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.execution.sessions import default_threads
+from trigraph.runtime.package_cache import cached_package
+
+
+def bench(
+    model: arguments.Model,
+    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Tokens of the prompt.")] = BenchOptions.prompt,
+    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0: none.")] = BenchOptions.tokens,
+    depths: Annotated[str, typer.Option("-k", help="Tokens of a verify, with commas.")] = "1,2,4,8",
+    threads: arguments.ThreadsOnly = None,
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", help="Timed steps of each kind.")
+    ] = BenchOptions.repetitions,
+    accept: Annotated[
+        float | None, typer.Option(help="Replace drafts by ones that are right with this probability.")
+    ] = None,
+    contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
+    sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
+    activations: arguments.Activations = None,
+    device: arguments.DeviceOnly = "cpu",
+    versus: Annotated[
+        str | None,
+        typer.Option(help="llama.cpp: time it too, on the same file, in turns.", autocompletion=lambda: ["llama.cpp"]),
+    ] = None,
+    as_json: arguments.AsJsonOnly = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,
+) -> None:
+    """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
+    if versus not in (None, "llama.cpp"):
+        raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
+    options = BenchOptions(
+        prompt,
+        tokens,
+        _numbers("-k", depths),
+        threads or default_threads(),
+        repetitions,
+        accept,
+        versus_llama_cpp=versus is not None,
+        contexts=_numbers("--contexts", contexts),
+        sequences=_numbers("--sequences", sequences),
+        device=device,
+    )
+    with progress_bars() as progress:
+        exported = settle_activations(model, activations)
+        folder = model if model.is_dir() else cached_package(model, exported, progress)
+    report = run_bench(folder, options)
+    if report.machine.load > 0.2 * report.machine.cores:
+        say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
+    if as_json:
+        print(json.dumps(report.as_json()))
+    else:
+        console = Console()
+        console.width = max(console.width, 112)  # a narrower table would lose its figures
+        console.print(report.table())
+    if plot is not None:
+        report.plot(plot)
+
+
+def perplexity(
+    model: arguments.Model,
+    file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
+    context: Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of a window.")] = 512,
+    chunks: Annotated[int | None, typer.Option(help="Most windows to compute (default: the whole text)")] = None,
+    activations: arguments.Activations = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float32|DIR|MODEL.gguf",
+            help="Say how far it is from itself with float32 activations, or from another model.",
+        ),
+    ] = None,
+    threads: arguments.ThreadsOnly = None,
+    as_json: arguments.AsJsonOnly = False,
+) -> None:
+    """Measure how well a model predicts a text: the second half of each window counts, as in llama.cpp."""
+    for name, value in (("--ctx-size", context), ("--chunks", chunks)):
+        if value is not None and value < 1:
+            raise TrigraphError(f"{name} is {value}; it must be 1 or more")
+    text = read_text(None if str(file) == "-" else file)
+
+    def opened(path: Path, activations: str | None) -> Engine:
+        with progress_bars() as progress:
+            return load(
+                path,
+                threads=threads,
+                context=context,
+                sequences=PARALLEL,
+                speculation=False,
+                options=settle_activations(path, activations),
+                progress=progress,
+            )
+
+    engine, reference = opened(model, activations), None
+    if versus is not None:
+        reference = opened(model, versus) if versus == "float32" else opened(Path(versus), None)
+    with Console(stderr=True).status("") as status:
+        result = score(
+            engine,
+            text,
+            context,
+            chunks,
+            reference,
+            lambda done, total, value: status.update(f"{done} of {total} windows, perplexity {value:.4f}"),
+        )
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        print("\n".join(result.lines()))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(",") if text)
+    except ValueError:
+        raise TrigraphError(f"{option} {text}: give numbers with commas, such as 1,2,4,8") from None

@@ -1,0 +1,1 @@
+"""Choosing tokens: sampling, constraints, drafts and how many of them."""

@@ -1,0 +1,90 @@
+"""What a request asks for, and what it has brought so far. It is data: the loop is elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.decoding.constraint import Constraint, Guide
+from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request asks for. `max_tokens` None: as many as the context holds."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    constraint: Constraint | None = None
+    speculate: bool = True
+    draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
+    draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise TrigraphError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+        if self.draft_tokens is not None and self.draft_tokens < 0:
+            raise TrigraphError(f"draft_tokens is {self.draft_tokens}; it must be 0 or more")
+        if self.draft_p_min is not None and not 0 <= self.draft_p_min <= 1:
+            raise TrigraphError(f"draft_p_min is {self.draft_p_min}; it must be from 0 to 1")
+
+
+class Transcript:
+    """The completion so far: takes tokens until something ends it.
+
+    That is a stop token, a stop string, the token limit, the end of the context, or `guide` where nothing may follow.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, options: Options, prompt_length: int, context: int, guide: Guide | None = None
+    ) -> None:
+        self.ids: list[int] = []  # without a final stop token
+        self.sampled = 0
+        self.text = ""
+        self.finish_reason: str | None = None
+        self._stop_ids = frozenset[int]() if options.ignore_eos else tokenizer.stop_ids
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(options.stop)
+        self._guide = guide
+        room = context - prompt_length
+        self._limited = options.max_tokens is not None and options.max_tokens <= room
+        self._limit = room if options.max_tokens is None else min(options.max_tokens, room)
+        if self._limit == 0:
+            self._finish("length" if self._limited else "context")
+
+    @property
+    def left(self) -> int:
+        """Tokens that the token limit and the context leave."""
+        return self._limit - self.sampled
+
+    def push(self, token: int) -> bool:
+        """Takes the next token; true when the text ends with it."""
+        if self.finish_reason is not None:
+            return True
+        self.sampled += 1
+        if token in self._stop_ids:
+            self._finish("stop")
+            return True
+        self.ids.append(token)
+        self.text += self._stops.push(self._detokenizer.push(token))
+        if self._stops.found:
+            self.finish_reason = "stop"
+        elif self._guide is not None and self._guide.finished:
+            self._finish("stop")
+        elif not self.left:
+            self._finish("length" if self._limited else "context")
+        return self.finish_reason is not None
+
+    def cancel(self) -> None:
+        """Ends the text as it is; the round in progress still finishes."""
+        if self.finish_reason is None:
+            self._finish("cancelled")
+
+    def _finish(self, reason: str) -> None:
+        self.finish_reason = reason
+        self.text += self._stops.push(self._detokenizer.flush())
+        if not self._stops.found:
+            self.text += self._stops.flush()

@@ -1,0 +1,278 @@
+"""The choice of the next token from a row of logits.
+
+Order of the filters, as in transformers and vLLM: biases, penalties, temperature, top-k, top-p, min-p. The random
+number of a position depends on the seed and that position alone, so a text does not depend on how many tokens a step
+verified.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.decoding.constraint import Guide
+from trigraph.runtime.decoding.top_logits import top_logits
+
+Numbers: TypeAlias = list[float] | NDArray[np.float64]
+
+_BLOCK = 64  # positions whose random numbers are drawn at once
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. `temperature` 0 takes the most likely one; `top_k` 0, `top_p` 1 and `min_p` 0 are off.
+
+    Penalties look at the last `penalty_window` tokens of prompt and answer (-1: all, 0: none): `repeat_penalty` divides
+    positive logits and multiplies negative ones, `presence_penalty` is subtracted once, `frequency_penalty` each time.
+    `logit_bias` holds pairs of a token id and what is added to its logit before that; -inf bans the token.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 20
+    top_p: float = 0.95
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+    seed: int = 0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("repeat_penalty", 0 < self.repeat_penalty < float("inf"), "above 0"),
+            ("presence_penalty", abs(self.presence_penalty) < float("inf"), "a number"),
+            ("frequency_penalty", abs(self.frequency_penalty) < float("inf"), "a number"),
+            ("penalty_window", self.penalty_window >= -1, "-1 (all), 0 (none) or more"),
+            ("seed", 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
+        )
+        for name, valid, wanted in rules:
+            if not valid:
+                raise TrigraphError(f"{name} is {getattr(self, name)}; it must be {wanted}")
+        for token, bias in self.logit_bias:
+            if not bias < float("inf"):  # NaN neither
+                raise TrigraphError(
+                    f"logit_bias of token {token} is {bias}; it must be a number, or -inf to ban the token"
+                )
+
+    def check_vocabulary(self, vocab: int) -> None:
+        """Raises TrigraphError when a bias is for a token that a vocabulary of `vocab` tokens does not have."""
+        for token, _ in self.logit_bias:
+            if not 0 <= token < vocab:
+                raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether any penalty changes logits."""
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        return self.penalty_window != 0 and penalties != (1.0, 0.0, 0.0)
+
+
+class Rows(Protocol):
+    """What a step computed, a row per token: `logits` [rows, vocabulary] and their argmax `tokens` [rows]."""
+
+    @property
+    def logits(self) -> NDArray[np.float32]: ...
+    @property
+    def tokens(self) -> NDArray[np.int64]: ...
+
+
+class Sampler:
+    """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word."""
+
+    def __init__(self, options: Sampling, history: Iterable[int], guide: Guide | None = None) -> None:
+        self.options = options
+        self._guide = guide
+        self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
+        self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
+        self._penalties = Penalties(options, history) if options.penalizes else None
+
+    def pick(self, step: Rows, row: int, position: int) -> int:
+        """The token at `position` of the text, chosen from row `row` of `step`."""
+        token = self._choose(step, row, position)
+        if self._penalties is not None:
+            self._penalties.add(token)
+        if self._guide is not None:
+            self._guide.advance(token)
+        return token
+
+    def forced(self, limit: int) -> list[int]:
+        """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
+        if self._guide is None:
+            return []
+        return list(takewhile(lambda token: not self._bans(token), self._guide.forced[:limit]))
+
+    def _choose(self, step: Rows, row: int, position: int) -> int:
+        options, guide = self.options, self._guide
+        if foreseen := self.forced(1):
+            return foreseen[0]
+        if options.temperature == 0 and self._penalties is None and not len(self._biased):
+            best = int(step.tokens[row])
+            if guide is None or guide.allows(best):
+                return best
+        logits = self._adjusted(step.logits[row])
+        if guide is None:
+            return choose(logits, options, position)
+        ids = self._candidates(logits, guide)
+        return int(ids[choose(logits[ids], options, position)])
+
+    def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> NDArray[np.int64]:
+        """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""
+        wanted = 1 if self.options.temperature == 0 else self.options.top_k
+        if wanted:
+            likely, _ = top_logits(logits, 4 * wanted)
+            allowed = [token for token in likely if guide.allows(token)]
+            if len(allowed) >= wanted:
+                return np.sort(allowed[:wanted])
+        return guide.allowed()
+
+    def _bans(self, token: int) -> bool:
+        return bool((self._biases[self._biased == token] == -np.inf).any())
+
+    def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits with biases and penalties; a copy, unless there are none."""
+        if len(self._biased):
+            logits = logits.copy()
+            np.add.at(logits, self._biased, self._biases)
+        return logits if self._penalties is None else self._penalties.apply(logits)
+
+
+class Penalties:
+    """Occurrences of tokens in the window, and what they subtract from logits."""
+
+    def __init__(self, options: Sampling, history: Iterable[int]) -> None:
+        self._options = options
+        window = options.penalty_window
+        self._recent: deque[int] = deque(history, maxlen=None if window < 0 else window)
+        self._counts = Counter(self._recent)
+
+    def add(self, token: int) -> None:
+        """Records a chosen token."""
+        if len(self._recent) == self._recent.maxlen:
+            oldest = self._recent[0]
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+        self._recent.append(token)
+        self._counts[token] += 1
+
+    def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A penalised copy of `logits` [vocabulary]."""
+        options = self._options
+        ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
+        counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+        values = logits[ids]
+        values = np.where(values > 0, values / options.repeat_penalty, values * options.repeat_penalty)
+        values = values - options.presence_penalty - options.frequency_penalty * counts
+        penalized = logits.copy()
+        penalized[ids] = values
+        return penalized
+
+
+def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int:
+    """The token that `options` draw from one row of logits [vocabulary] at `position`."""
+    if options.temperature == 0:
+        best = int(logits.argmax())
+        _check_finite(float(logits[best]))
+        return best
+    ids, probabilities = distribution(logits, options)
+    cumulative = _cumulative(probabilities)
+    drawn = bisect_right(cumulative, uniform(options.seed, position) * cumulative[-1])
+    # The product may round up to the total: the last token that can be drawn, not a banned one behind it.
+    return ids[min(drawn, bisect_left(cumulative, cumulative[-1]))]
+
+
+def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[SequenceOf[int], Numbers]:
+    """The tokens that survive the filters, most likely first, and their probabilities (not renormalised).
+
+    Without any filter the tokens stay in the order of their ids. Raises TrigraphError when no logit is a finite number.
+    """
+    probabilities: Numbers
+    if options.top_k:
+        ids, values = top_logits(logits, options.top_k)
+        probabilities = _few_probabilities(values, options.temperature)
+    else:
+        every = _probabilities(logits, options.temperature)
+        if options.top_p == 1 and options.min_p == 0:
+            return range(len(logits)), every
+        ids, probabilities = _likely(logits, every, options)
+    if options.top_p < 1:
+        kept = bisect_left(_cumulative(probabilities), options.top_p) + 1
+        ids, probabilities = ids[:kept], probabilities[:kept]
+    if options.min_p > 0:
+        least = options.min_p * probabilities[0]
+        kept = sum(probability >= least for probability in probabilities)
+        ids, probabilities = ids[:kept], probabilities[:kept]
+    return ids, probabilities
+
+
+def _few_probabilities(logits: list[float], temperature: float) -> list[float]:
+    # In plain Python: for a few numbers each call into NumPy costs more than they do.
+    largest = logits[0] if logits else math.nan
+    _check_finite(largest)
+    weights = [math.exp((logit - largest) / temperature) for logit in logits]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _probabilities(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
+    # No survivor: comparisons with NaN are false.
+    largest = float(logits.max()) if len(logits) else math.nan
+    _check_finite(largest)
+    weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - largest) / temperature)
+    weights /= weights.sum()
+    return weights
+
+
+def _cumulative(probabilities: Numbers) -> Numbers:
+    return probabilities.cumsum() if isinstance(probabilities, np.ndarray) else list(accumulate(probabilities))
+
+
+def _check_finite(largest: float) -> None:
+    if not math.isfinite(largest):
+        raise TrigraphError(
+            "the logits of all tokens that may follow are not finite numbers; "
+            "are the model's weights damaged, or these tokens banned by logit_bias?"
+        )
+
+
+def _likely(
+    logits: NDArray[np.float32], probabilities: NDArray[np.float64], options: Sampling
+) -> tuple[list[int], list[float]]:
+    """Enough of the most likely tokens that top-p and min-p cannot ask for more."""
+    size = 256
+    while True:
+        ids, _ = top_logits(logits, size)
+        chosen = probabilities[ids]
+        enough = chosen.sum() >= options.top_p or chosen[-1] < options.min_p * chosen[0]
+        if len(ids) == len(logits) or enough:
+            return ids, chosen.tolist()
+        size *= 16
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that depends on its arguments only: block `position` of the Philox stream keyed by `seed`."""
+    return _uniforms(seed, position // _BLOCK)[position % _BLOCK]
+
+
+@lru_cache(maxsize=64)
+def _uniforms(seed: int, block: int) -> list[float]:
+    """The numbers of positions [block * _BLOCK, (block + 1) * _BLOCK): first words of the stream's blocks of four."""
+    words = np.random.Philox(key=seed, counter=block * _BLOCK).random_raw(4 * _BLOCK)[::4]
+    numbers: list[float] = ((words >> np.uint64(11)) * 2.0**-53).tolist()
+    return numbers

@@ -1,0 +1,1 @@
+"""Where graphs run: memory, kernels and weights of a processor or a GPU."""

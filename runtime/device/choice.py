@@ -1,0 +1,48 @@
+"""Which device runs the graphs: a registry of execution providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trigraph.custom_ops import instruction_set, library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda import open_cuda
+from trigraph.runtime.device.device import HOST, Device
+
+EXPERTS = ("gpu", "cpu")
+"""Where routed experts can be computed when the device is a GPU."""
+
+_ACCELERATORS: dict[str, Callable[[str], Device]] = {"cuda": open_cuda}
+"""By name, how to open a device for one of EXPERTS, in the order in which `auto` tries them. Each raises TrigraphError
+that says what is missing."""
+
+DEVICES = ("auto", "cpu", *_ACCELERATORS)
+
+
+def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
+    """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
+
+    `portable` graphs do without an operator library that is missing. Raises TrigraphError that says what is missing for
+    a device that was asked for: no other one is taken in its place.
+    """
+    for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
+        if value not in values:
+            raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
+    if name in _ACCELERATORS:
+        return _ACCELERATORS[name](experts)
+    reasons = []
+    for open_accelerator in _ACCELERATORS.values() if name == "auto" else ():
+        try:
+            return open_accelerator(experts)
+        except TrigraphError as error:
+            reasons.append(str(error))
+    return _open_cpu(portable, "; ".join(reasons) or None)
+
+
+def _open_cpu(portable: bool, reason: str | None) -> Device:
+    try:
+        return Device(library_path("cpu"), instruction_set(), reason)
+    except TrigraphError:
+        if not portable:
+            raise
+        return Device(HOST.library, HOST.kernels, reason)

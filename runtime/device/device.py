@@ -1,0 +1,115 @@
+"""Where graphs run: the processor, with NumPy arrays as their memory, or a device that a subclass describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from trigraph.runtime.device.mapped_weights import MappedWeights
+
+Array = NDArray[Any]
+Memory = Any
+"""An array on a device, as `Device.zeros` makes it: `shape`, `dtype`, `nbytes`, rows to read and write by index."""
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a step takes and gives: fill `inputs`, `send`, run, `receive`, read `outputs`."""
+
+    inputs: Mapping[str, Array]
+    outputs: Mapping[str, Any]
+
+    def send(self) -> None:
+        """Lets the graph see what was filled in."""
+
+    def receive(self) -> None:
+        """Waits for the step. Raises TrigraphError when the device refused its inputs."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor: graphs read and write the memory of NumPy arrays."""
+
+    library: Path | None
+    """The operator library; None where portable graphs run without."""
+    kernels: str
+    """What the kernels are for, as the user is told: an instruction set, a GPU, "no" without a library."""
+    reason: str | None = None
+    """Why no GPU was taken, when the choice was left to the program."""
+
+    @property
+    def name(self) -> str:
+        """ "cpu" or "cuda"."""
+        return "cpu"
+
+    @property
+    def description(self) -> str:
+        """What runs the graphs, in a line."""
+        line = f"{self.name}: {self.kernels} kernels, ONNX Runtime's {self.provider}"
+        return line if self.reason is None else f"{line} ({self.reason})"
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that the operators are for."""
+        return "CPUExecutionProvider"
+
+    def providers(self, graph: str) -> list[Any]:
+        """The execution providers of a session of the prefill, draft or verify graph, with their options."""
+        return [self.provider]
+
+    def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
+        """How to run one binding of a graph; `number` is its own among those of the graph."""
+        return None
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
+        """Memory that is touched when it is first used."""
+        return aligned_zeros(shape, dtype)
+
+    def bind_input(self, io: ort.IOBinding, name: str, memory: Memory) -> None:
+        """Lets a session read `memory` as an input."""
+        io.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(memory))
+
+    def bind_output(self, io: ort.IOBinding, name: str, memory: Memory) -> None:
+        """Lets a session write an output to `memory`."""
+        io.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(memory))
+
+    def copy_row(self, memory: Memory, source: int, target: int) -> None:
+        """memory[target] = memory[source], where the memory is."""
+        memory[target] = memory[source]
+
+    def copy_rate(self) -> float | None:
+        """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
+        return None
+
+    def exchange(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> Exchange:
+        """The host's side of a step on this memory."""
+        return Exchange(inputs, outputs)
+
+    def adapt(self, model: onnx.ModelProto) -> bool:
+        """Changes a graph to what this device runs; whether anything was changed."""
+        return False
+
+    def initializers(self, weights: MappedWeights, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
+        """The weights of the graph in file `path`, shared by all graphs of a package."""
+        return weights.initializers(path, graph)
+
+
+HOST = Device(None, "no")
+"""The host's memory, for those who run no sessions."""
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Zeros whose first byte lies on a cache line: rows that straddle two lines cost vector loads twice."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + nbytes].view(dtype).reshape(shape)

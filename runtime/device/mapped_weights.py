@@ -1,0 +1,122 @@
+"""Weight files, mapped once for all graphs of a package."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.device.memory import free_memory
+
+_REMEDY = "export the package again"
+_DTYPES: dict[int, np.dtype[Any]] = {
+    onnx.TensorProto.UINT8: np.dtype(np.uint8),
+    onnx.TensorProto.FLOAT: np.dtype(np.float32),
+    onnx.TensorProto.FLOAT16: np.dtype(np.float16),
+    onnx.TensorProto.BFLOAT16: np.dtype(np.uint16),
+}
+_MAX_RANK = 8
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
+_STRETCH = 64 << 20  # bytes populated in one call, so that the end of a program waits for no more
+
+
+class MappedWeights:
+    """Weight files by location, open and mapped for as long as a graph reads them.
+
+    A file that is deleted, or replaced by another one of its name, lives on for those who have it open. One that is
+    written in place changes under the model, which `check` notices; one that is cut short in place ends the process at
+    the next read.
+    """
+
+    def __init__(self, files: Mapping[str, Path] | None = None) -> None:
+        self._files: list[tuple[Path, int, tuple[int, int]]] = []
+        self._bytes: dict[str, NDArray[np.uint8]] = {}
+        for location, path in (files or {}).items():
+            try:
+                descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                weakref.finalize(self, os.close, descriptor)
+                stamp = _stamp(descriptor)
+                # By its descriptor: another file may have the name by now.
+                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if stamp[0] else b""
+            except OSError as error:
+                raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
+            self._files.append((path, descriptor, stamp))
+            self._bytes[location] = np.frombuffer(mapped, np.uint8)
+
+    def check(self) -> None:
+        """Raise TrigraphError when a file was written since the model was loaded."""
+        for path, descriptor, stamp in self._files:
+            if _stamp(descriptor) != stamp:
+                raise TrigraphError(f"{path}: the weights were written to while in use; load the model again")
+
+    def initializers(self, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
+        """The graph's external initializers, in the mapped files: no copy, and one mapping for all sessions.
+
+        Raises TrigraphError when a tensor of the graph in file `path` is not inside its file.
+        """
+        return {
+            tensor.name: self._value(path, tensor)
+            for tensor in graph.initializer
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+        }
+
+    def read_ahead(self) -> threading.Thread | None:
+        """Maps all pages in the background, so that no step waits for the first touch of an expert.
+
+        None, and nothing is done, where the system cannot or where the files would not fit into free memory.
+        """
+        size, free = sum(len(data) for data in self._bytes.values()), free_memory()
+        if sys.platform != "linux" or free is None or size > free:
+            return None
+        thread = threading.Thread(target=_populate, args=(list(self._bytes.values()),), daemon=True)
+        thread.start()
+        return thread
+
+    def _value(self, path: Path, tensor: onnx.TensorProto) -> ort.OrtValue:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        data, offset = self._bytes.get(entries.get("location", "")), entries.get("offset", "0")
+        dtype, dims = _DTYPES.get(tensor.data_type), list(tensor.dims)
+        if data is None or dtype is None or len(dims) > _MAX_RANK:
+            raise TrigraphError(
+                f"{path}: tensor {quote(tensor.name)}, of type {tensor.data_type} and {len(dims)} dimensions in "
+                f"{quote(entries.get('location'))}, is no weight; {_REMEDY}"
+            )
+        length = math.prod(dims) * dtype.itemsize
+        start = int(offset) if offset.isdecimal() and len(offset) < 20 else -1
+        # No dimension is 0: NumPy refuses sizes that the others could have then.
+        if start < 0 or min(dims, default=1) < 1 or start % dtype.itemsize or start + length > len(data):
+            raise TrigraphError(
+                f"{path}: tensor {quote(tensor.name)}, {dims} at {quote(offset)}, is not inside its file "
+                f"of {len(data)} bytes; {_REMEDY}"
+            )
+        array = data[start : start + length].view(dtype).reshape(dims)
+        if tensor.data_type == onnx.TensorProto.BFLOAT16:
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
+        return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _populate(files: list[NDArray[np.uint8]]) -> None:
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for data in files:
+        for start in range(0, len(data), _STRETCH):
+            if madvise(data.ctypes.data + start, min(_STRETCH, len(data) - start), _POPULATE_READ):
+                return  # an older kernel; the pages come when they are touched
+
+
+def _stamp(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns

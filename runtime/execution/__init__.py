@@ -1,0 +1,1 @@
+"""Sessions of the graphs, the contract they must meet, and the steps that run them."""

@@ -1,0 +1,272 @@
+"""The steps that decoding is made of: prefill, verify, accept and draft, for one or more sequences of any lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.signals import poll_signals
+from trigraph.runtime.device.device import Array
+from trigraph.runtime.execution.sessions import Graph
+from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.state.state import State
+
+Tokens = SequenceOf[int]
+
+
+class StepResult(NamedTuple):
+    """Rows of a step, as views that the next step of the same graph overwrites.
+
+    After a verify, a row for each token, sequence after sequence; after a prefill, one for each sequence's last token.
+    """
+
+    logits: NDArray[np.float32]  # [rows, vocabulary]
+    tokens: NDArray[np.int64]  # [rows], the most likely next token, ties to the lowest id
+    hidden: NDArray[np.float32]  # [rows, hidden], after the output norm
+
+    def copy(self) -> StepResult:
+        """The same rows in memory of their own."""
+        return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
+
+
+class DraftResult(NamedTuple):
+    """What the MTP head predicts for each sequence, as views that the next draft overwrites."""
+
+    tokens: NDArray[np.int64]  # [sequences]
+    probability: NDArray[np.float32]  # [sequences], of that token
+    hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
+
+
+class Steps:
+    """Runs the graphs on the state, and keeps the books of the sequences in order."""
+
+    def __init__(
+        self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
+    ) -> None:
+        """`chunk`: tokens of a prompt that a prefill takes at once; a text is cut there whatever its companions."""
+        if chunk < 1:
+            raise TrigraphError(f"chunk is {chunk}; it must be 1 or more")
+        self.state = state
+        self.vocab = vocab
+        self._prefill, self._verify, self._draft = prefill, verify, draft
+        self._chunk = chunk
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether `draft` works: the package has an MTP head, and speculation was not switched off at loading."""
+        return self._draft is not None
+
+    @property
+    def max_pending(self) -> int:
+        """K: the most tokens of a sequence in one verify."""
+        return self.state.limits.max_pending
+
+    def new_sequence(self) -> Sequence:
+        """An empty sequence; `release` it after use. Raises TrigraphError when all slots are taken."""
+        return self.state.new()
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence with the same text and state: bookkeeping, and a copy of the KV page still filling."""
+        return self.state.fork(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Gives the sequence's state back."""
+        self.state.release(sequence)
+
+    def prefill(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
+        """Commits `tokens[i]` to each sequence. Raises TrigraphError for none, or more than the context holds."""
+        for sequence, new in zip(sequences, tokens, strict=True):
+            if not len(new):
+                raise TrigraphError("the prompt is empty; give at least one token")
+            self._check(sequence, new, "prompt")
+        for sequence in sequences:
+            self._drop_pending(sequence)
+            self._catch_up(sequence, 0)
+        result: StepResult | None = None
+        for members, pieces in self._chunks(tokens):
+            poll_signals()
+            rows = self._prefill_chunks([sequences[i] for i in members], pieces)
+            if len(sequences) == 1:
+                result = rows
+                continue
+            if result is None:
+                result = StepResult(*(np.empty((len(sequences), *a.shape[1:]), a.dtype) for a in rows))
+            result.logits[members], result.tokens[members], result.hidden[members] = rows
+        if result is None:
+            raise TrigraphError("a prefill needs at least one sequence")
+        return result
+
+    def verify(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
+        """Runs 1 to K tokens of each sequence without committing them; `accept` says how many are kept, else none."""
+        limit = self.max_pending
+        for sequence, new in zip(sequences, tokens, strict=True):
+            if not 1 <= len(new) <= limit:
+                raise TrigraphError(f"a verify takes 1 to {limit} tokens of a sequence, not {len(new)}")
+            self._check(sequence, new, "text")
+        for sequence in sequences:
+            self._drop_pending(sequence)
+        result = self._run(self._verify, sequences, tokens)
+        row = 0
+        for sequence, new in zip(sequences, tokens, strict=True):
+            sequence.pending = list(new)
+            sequence.to_commit = 0
+            sequence.hiddens.append(result.hidden[row : row + len(new)])
+            row += len(new)
+        return result
+
+    def accept(self, sequence: Sequence, count: int) -> None:
+        """Keeps the first `count` tokens of the sequence's last verify. Costs nothing: the next step commits them."""
+        if not 0 <= count <= len(sequence.pending):
+            raise TrigraphError(f"accept of {count} tokens, but {len(sequence.pending)} are pending")
+        sequence.tokens += sequence.pending[:count]
+        if not count or sequence.pending[0] != sequence.draft_token:
+            # The entry of the drafted token is of no use: another one stands, or will stand, in its place.
+            sequence.mtp_len = min(sequence.mtp_len, sequence.length - count)
+        sequence.pending = []
+        sequence.to_commit = count
+        if self._draft is None:
+            sequence.hiddens.keep(sequence.length - 1, sequence.length)
+        else:
+            sequence.hiddens.keep(min(sequence.mtp_len, sequence.length) - 1, sequence.length)
+
+    def draft(self, sequences: SequenceOf[Sequence], tokens: Tokens) -> DraftResult:
+        """Predicts the token after `tokens[i]`, the sampled but not yet verified next token of each sequence.
+
+        The head's entries of tokens kept since its last run are rebuilt from their true hidden states in the same run.
+        """
+        pieces, hiddens = [], []
+        for sequence, token in zip(sequences, tokens, strict=True):
+            self._check(sequence, [token], "text")
+            self._drop_pending(sequence)
+            self._catch_up(sequence, self._chunk - 1)
+            pieces.append([*sequence.tokens[sequence.mtp_len :], token])
+            hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
+        result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences])
+        for i, sequence in enumerate(sequences):
+            sequence.mtp_len, sequence.drafted_len = sequence.length + 1, 0
+            sequence.draft_token = pieces[i][-1]
+            sequence.hiddens.keep(sequence.length - 1, sequence.length)
+        return result
+
+    def draft_more(self, sequences: SequenceOf[Sequence], previous: DraftResult) -> DraftResult:
+        """Predicts one token more, from the previous prediction and the head's own hidden state."""
+        pieces = [[token] for token in previous.tokens.tolist()]
+        hiddens = [previous.hidden[i : i + 1] for i in range(len(pieces))]
+        result = self._run_draft(sequences, pieces, hiddens, [seq.mtp_len + seq.drafted_len for seq in sequences])
+        for sequence in sequences:
+            sequence.drafted_len += 1
+        return result
+
+    def _chunks(self, tokens: SequenceOf[Tokens]) -> Iterator[tuple[list[int], list[Tokens]]]:
+        """Which sequences take part in each prefill, and with what: as many chunks as fit, at least one."""
+        done = [0] * len(tokens)
+        while True:
+            members: list[int] = []
+            total = 0
+            for i, new in enumerate(tokens):
+                size = min(self._chunk, len(new) - done[i])
+                if size > 0 and (not members or total + size <= self._chunk):
+                    members.append(i)
+                    total += size
+            if not members:
+                return
+            yield members, [tokens[i][done[i] : done[i] + self._chunk] for i in members]
+            for i in members:
+                done[i] += self._chunk
+
+    def _prefill_chunks(self, sequences: SequenceOf[Sequence], pieces: SequenceOf[Tokens]) -> StepResult:
+        result = self._run(self._prefill, sequences, pieces)
+        for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
+            sequence.tokens += piece
+            sequence.to_commit, sequence.mtp_len, sequence.drafted_len = 0, sequence.length, 0
+            sequence.hiddens.restart(sequence.length - 1, result.hidden[i])
+        return result
+
+    def _drop_pending(self, sequence: Sequence) -> None:
+        if sequence.pending:
+            self.accept(sequence, 0)
+
+    def _catch_up(self, sequence: Sequence, backlog: int) -> None:
+        """Rebuilds the head's entries of kept tokens until at most `backlog` are missing."""
+        sequence.mtp_len = min(sequence.mtp_len, sequence.length)
+        while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
+            start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self._chunk)
+            hidden = sequence.hiddens.span(start - 1, stop - 1)
+            self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
+            sequence.mtp_len = stop
+
+    def _run(self, graph: Graph, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
+        """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
+        binding = graph.bind(sum(map(len, tokens)), len(sequences))
+        inputs = binding.inputs
+        _fill_tokens(inputs, tokens)
+        slots = self.state.slots_out(sequences)
+        try:
+            for i, (sequence, new) in enumerate(zip(sequences, tokens, strict=True)):
+                self.state.reserve(sequence, sequence.length + len(new))
+                inputs["past_lens"][i] = sequence.length
+                inputs["accepted"][i] = sequence.to_commit
+                inputs["slots_in"][i] = sequence.slot
+                inputs["slots_out"][i] = slots[i]
+                inputs["page_table"][i] = sequence.pages
+                if "prev_hidden" in inputs:  # a prefill
+                    inputs["prev_hidden"][i] = sequence.hiddens.span(sequence.length - 1, sequence.length)[0]
+            binding.run()
+        except BaseException:
+            self.state.abandon(sequences, slots)
+            raise
+        self.state.move(sequences, slots)
+        outputs = binding.outputs
+        return StepResult(outputs["logits"], outputs["tokens"], outputs["hidden"])
+
+    def _run_draft(
+        self,
+        sequences: SequenceOf[Sequence],
+        tokens: SequenceOf[Tokens],
+        hiddens: SequenceOf[NDArray[np.float32]],
+        past_lens: SequenceOf[int],
+    ) -> DraftResult:
+        if self._draft is None:
+            raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
+        binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
+        inputs = binding.inputs
+        _fill_tokens(inputs, tokens)
+        row = 0
+        for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
+            self._check_room(sequence, past_lens[i] + len(new), "draft")
+            self.state.reserve(sequence, past_lens[i] + len(new))
+            inputs["past_lens"][i] = past_lens[i]
+            inputs["page_table"][i] = sequence.pages
+            inputs["prev_hidden"][row : row + len(new)] = hidden
+            row += len(new)
+        binding.run()
+        outputs = binding.outputs
+        return DraftResult(outputs["tokens"], outputs["probability"], outputs["hidden"])
+
+    def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
+        if sequence.damaged:
+            raise TrigraphError("the sequence was released or a step of it failed; start a new one")
+        self._check_room(sequence, sequence.length + len(new), noun)
+        if min(new) < 0 or max(new) >= self.vocab:
+            raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
+
+    def _check_room(self, sequence: Sequence, length: int, noun: str) -> None:
+        context = self.state.limits.context
+        if length > context:
+            raise TrigraphError(
+                f"the {noun} reaches {length} tokens and the context holds {context}; load with a larger context"
+            )
+
+
+def _fill_tokens(inputs: Mapping[str, Array], tokens: SequenceOf[Tokens]) -> None:
+    ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
+    row = cu_seqlens[0] = 0
+    for i, new in enumerate(tokens):
+        ids[row : row + len(new)] = new
+        row += len(new)
+        cu_seqlens[i + 1] = row

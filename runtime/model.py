@@ -1,0 +1,77 @@
+"""A loaded model: what every request of it shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter
+from trigraph.runtime.device.device import HOST, Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """The steps of decoding, text to tokens and back, and what was measured of them."""
+
+    steps: Steps
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    notices: tuple[str, ...] = ()
+    """What the user should know of the model, one sentence each."""
+    no_draft: str | None = None
+    """Why the model cannot draft; None when it can."""
+    device: Device = HOST
+    """Where the graphs run, and with which kernels."""
+    costs: Costs = field(default_factory=Costs)
+    weights: MappedWeights = field(default_factory=MappedWeights)
+    identity: ModelIdentity = field(default_factory=ModelIdentity)
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set of the operators' kernels, or CUDA; "no" when function bodies run in their place."""
+        return self.device.kernels
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.steps.state.limits.context
+
+    def chat_template(self) -> ChatTemplate:
+        """The chat template. Raises TrigraphError when the model has none."""
+        if self.template is None:
+            raise TrigraphError("the model has no chat template; complete plain text instead (--raw)")
+        return self.template
+
+    def guide(self, constraint: Constraint) -> Guide:
+        """What the tokens of a new completion under `constraint` may be."""
+        return Guide(constraint, self._guidance_vocabulary)
+
+    @cached_property
+    def _guidance_vocabulary(self) -> LLTokenizer:
+        return guidance_vocabulary(self.tokenizer, self.steps.vocab)
+
+    def speculation(self, options: Options) -> tuple[Drafter, DraftLength]:
+        """How a request drafts: with what, and how deep."""
+        reason = self.no_draft if options.speculate else "off as asked"
+        deepest = self.steps.max_pending - 1
+        if reason is not None or options.draft_tokens == 0:
+            return NoDrafter(), FixedLength(0, reason or "off as asked")
+        drafter = MTPDrafter(self.steps, options.draft_p_min or 0.0)
+        if options.draft_tokens is None:
+            return drafter, Governor(self.costs, deepest)
+        if options.draft_tokens > deepest:
+            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {deepest}")
+        return drafter, FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")

@@ -1,0 +1,1 @@
+"""The state of sequences: slots, pages and hidden rows, and who owns them."""

@@ -1,0 +1,156 @@
+"""State of all sequences: the tensors that the graphs update in place, and who owns which slot and page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.device import HOST, Device, Memory
+from trigraph.runtime.device.memory import explained_shortage
+from trigraph.runtime.state.pool import Pool
+from trigraph.runtime.state.sequence import Sequence, StateLimits
+
+
+class StateBuffer:
+    """Memory of one state tensor: the array that a step reads, and the one it writes, which may be the same."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, double_buffered: bool, device: Device) -> None:
+        self.arrays: tuple[Memory, ...] = tuple(device.zeros(shape, dtype) for _ in range(1 + double_buffered))
+        self._device = device
+        self.read_index = 0
+        """Index of the array that the next step reads."""
+
+    @property
+    def current(self) -> Memory:
+        """What the last step left."""
+        return self.arrays[self.read_index]
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copies a row of what the last step left to another one."""
+        self._device.copy_row(self.current, source, target)
+
+    @property
+    def write_index(self) -> int:
+        """Index of the array that the next step writes."""
+        return (self.read_index + 1) % len(self.arrays)
+
+
+class State:
+    """The tensors by name, allocated once, and the slots and pages of `sequences` sequences of full context.
+
+    A fork is one more sequence. Memory is touched when it is first used: a large context costs nothing until filled.
+    """
+
+    def __init__(
+        self,
+        tensors: tuple[StateTensor, ...],
+        limits: StateLimits,
+        sequences: int,
+        device: Device = HOST,
+        *,
+        double_buffered: bool = False,
+    ) -> None:
+        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
+        if sequences < 1:
+            raise TrigraphError(f"sequences is {sequences}; it must be 1 or more")
+        self.limits = limits
+        # Twice as many: a forked sequence moves to a slot of its own while the shared one is still read.
+        self.slots = Pool(2 * sequences, "state slots")
+        self.pages = Pool(sequences * limits.pages, "KV pages")
+        sizes = {"slots": self.slots.size, "pages": self.pages.size}
+        needed = (1 + double_buffered) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
+        what = f"the state of {sequences} sequences of {limits.context} tokens"
+        with explained_shortage(what, needed, "load with a smaller context or fewer sequences"):
+            self.buffers: Mapping[str, StateBuffer] = {
+                tensor.name: StateBuffer(
+                    tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
+                    np.dtype(tensor.dtype),
+                    double_buffered=double_buffered,
+                    device=device,
+                )
+                for tensor in tensors
+            }
+        self.recurrent = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "slots"}
+        """Those of `buffers` with a row for each slot."""
+        self.paged = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"}
+        """Those of `buffers` with a row for each KV page."""
+        self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
+
+    @property
+    def tensors(self) -> Mapping[str, Memory]:
+        """What the last steps left, by name."""
+        return {name: buffer.current for name, buffer in self.buffers.items()}
+
+    def new(self) -> Sequence:
+        """An empty sequence."""
+        return Sequence(self.slots.take(), self.limits)
+
+    def fork(self, parent: Sequence) -> Sequence:
+        """A second sequence with the same tokens, pending ones included.
+
+        The slot is shared until one of the two steps; full pages are shared for good, those still written are copied.
+        """
+        limits = self.limits
+        settled = (min(parent.length, parent.mtp_len) if self._mtp else parent.length) // limits.page_size
+        copied = range(settled, parent.page_count)
+        if self.pages.free < len(copied):
+            raise TrigraphError(
+                f"a fork needs {len(copied)} free KV pages; release sequences or load with more `sequences`"
+            )
+        child = Sequence(self.slots.share(parent.slot), limits)
+        child.tokens, child.pending = parent.tokens.copy(), parent.pending.copy()
+        child.to_commit, child.mtp_len, child.drafted_len = parent.to_commit, parent.mtp_len, parent.drafted_len
+        child.draft_token = parent.draft_token
+        child.hiddens, child.damaged = parent.hiddens.copy(), parent.damaged
+        for index in range(settled):
+            child.pages[index] = self.pages.share(int(parent.pages[index]))
+        for index in copied:
+            child.pages[index] = self.pages.take()
+            self._copy_page(int(parent.pages[index]), int(child.pages[index]))
+        child.page_count = parent.page_count
+        return child
+
+    def release(self, sequence: Sequence) -> None:
+        """Gives back the slot and pages of a sequence, which must not be used any more."""
+        self.slots.drop(sequence.slot)
+        for page in sequence.pages[: sequence.page_count].tolist():
+            self.pages.drop(page)
+        sequence.page_count = 0
+        sequence.damaged = True
+
+    def reserve(self, sequence: Sequence, length: int) -> None:
+        """Makes sure that positions 0 .. length - 1 have pages."""
+        wanted = -(-length // self.limits.page_size)
+        while sequence.page_count < wanted:
+            sequence.pages[sequence.page_count] = self.pages.take()
+            sequence.page_count += 1
+
+    def slots_out(self, sequences: Iterable[Sequence]) -> list[int]:
+        """The slot that each sequence of a step writes: its own, or a new one while others still read that."""
+        return [self.slots.take() if self.slots.shared(seq.slot) else seq.slot for seq in sequences]
+
+    def move(self, sequences: Iterable[Sequence], slots: Iterable[int]) -> None:
+        """After a step: the sequences live in the slots that `slots_out` gave."""
+        for sequence, slot in zip(sequences, slots, strict=True):
+            if slot != sequence.slot:
+                self.slots.drop(sequence.slot)
+                sequence.slot = slot
+
+    def abandon(self, sequences: Iterable[Sequence], slots: Iterable[int]) -> None:
+        """After a step that failed: its sequences cannot go on, and the new slots are free again."""
+        for sequence, slot in zip(sequences, slots, strict=True):
+            sequence.damaged = True
+            if slot != sequence.slot:
+                self.slots.drop(slot)
+
+    def nbytes(self) -> int:
+        """Bytes of all state tensors, touched or not."""
+        return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
+
+    def _copy_page(self, source: int, target: int) -> None:
+        for buffer in self.paged.values():
+            buffer.copy_row(source, target)

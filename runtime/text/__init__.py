@@ -1,0 +1,1 @@
+"""Between text and token ids: tokenizer, stop strings and chat templates."""

@@ -1,0 +1,61 @@
+"""Random weights of every stored type, and rows to multiply them with."""
+
+from typing import Any
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.synth.blocks import random_weights
+
+# Byte offsets of the half-precision fields of a block.
+HALVES = {
+    "Q8_0": (0,),
+    "Q4_0": (0,),
+    "Q4_1": (0, 2),
+    "Q5_0": (0,),
+    "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
+SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
+
+
+def random_blocks(type: str, rows: int, blocks: int, seed: int) -> NDArray[np.uint8]:
+    """Rows of random bits whose halves are finite: zeros, subnormals, extremes and ordinary numbers."""
+    rng = np.random.default_rng(seed)
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
+    raw = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
+    for offset in HALVES[type]:
+        halves = SPECIAL[rng.integers(0, len(SPECIAL), (rows, blocks, 1))]
+        raw[..., offset : offset + 2] = halves.view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+TYPES = [*STORED, *HALVES]
+BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
+
+
+def weights(type: str, rows: int, width: int, seed: int = 0) -> NDArray[Any]:
+    """[rows, width] random weights as stored (BF16 as its bits)."""
+    pieces = random_weights(type, rows * width, width**-0.5, np.random.PCG64DXSM(seed))
+    stored = np.concatenate([piece.reshape(-1) for piece in pieces])
+    return stored.view(STORED.get(type, np.uint8)).reshape(rows, -1)
+
+
+def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
+    """Rows of different magnitudes, with a few outliers."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, width)) * np.exp(rng.normal(size=(rows, 1)))
+    x[:, rng.integers(0, width)] *= 20
+    return x.astype(np.float32)
+
+
+def widths(type: str) -> tuple[int, ...]:
+    return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]

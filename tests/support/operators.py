@@ -1,0 +1,163 @@
+"""Runs one operator of our domain in ONNX Runtime, with outputs poisoned by NaN first.
+
+The environment variable TRIGRAPH_TEST_LIBRARY chooses the operator library: cpu, or cuda, which may be emulated.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from trigraph.custom_ops import DOMAIN, library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.device import aligned_zeros
+
+LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
+
+ONNX_TYPE = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float16): TensorProto.FLOAT16,
+    np.dtype(np.uint8): TensorProto.UINT8,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int64): TensorProto.INT64,
+}
+
+
+def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    out = np.empty(shape, dtype)
+    if np.issubdtype(out.dtype, np.floating):
+        out.fill(np.nan)
+    else:
+        out.view(np.uint8).reshape(-1)[:] = 0xAB
+    return out
+
+
+class _Device:
+    """Where a library's operators run, and what they refused there."""
+
+    def __init__(self) -> None:
+        self._library = CudaLibrary(library_path(LIBRARY)) if LIBRARY == "cuda" else None
+        self.provider = self._library.provider if self._library else "CPUExecutionProvider"
+        self._memory = self._library.memory_name if self._library else "cpu"
+
+    def value(self, array: np.ndarray) -> ort.OrtValue:
+        """On a CPU the array's own memory; for an emulated GPU aligned as a device's is."""
+        if self._library and self._memory == "cpu":
+            aligned = aligned_zeros(array.shape, array.dtype)
+            aligned[...] = array
+            array = aligned
+        return ort.OrtValue.ortvalue_from_numpy(array, self._memory)
+
+    def raise_refusal(self) -> None:
+        """A GPU may find a bad value when the run is over for the host."""
+        if self._library:
+            self._library.wait()
+
+
+def provider() -> str:
+    """The execution provider under test."""
+    return _Device().provider
+
+
+class Operator:
+    """One node in a session: `Operator("BlockMatMul", ...)(x, weight)` -> list of arrays.
+
+    `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only
+    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
+    """
+
+    def __init__(
+        self,
+        op_type: str,
+        inputs: Sequence[Any],
+        output_types: Sequence[Any],
+        attributes: Mapping[str, Any],
+        *,
+        threads: int = 1,
+        alias: Mapping[int, int] | None = None,
+    ) -> None:
+        try:
+            library = str(library_path(LIBRARY))
+        except TrigraphError as error:
+            pytest.skip(str(error))
+        self.device = _Device()
+        self.alias = dict(alias or {})
+        self.output_types = [np.dtype(t) for t in output_types]
+        names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+        outs = [f"y{i}" for i in range(len(output_types))]
+        node = helper.make_node(op_type, names, outs, domain=DOMAIN, **attributes)
+        infos = []
+        for name, x in zip(names, inputs, strict=True):
+            if x is None:
+                continue
+            kind = TensorProto.BFLOAT16 if isinstance(x, tuple) else ONNX_TYPE[x.dtype]
+            rank = (x[1] if isinstance(x, tuple) else x).ndim
+            infos.append(helper.make_tensor_value_info(name, kind, [None] * rank))
+        graph = helper.make_graph(
+            [node],
+            op_type,
+            infos,
+            [
+                helper.make_tensor_value_info(n, ONNX_TYPE[t], None)
+                for n, t in zip(outs, self.output_types, strict=True)
+            ],
+        )
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, 1)], ir_version=11
+        )
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4
+        options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
+        options.register_custom_ops_library(library)
+        self.names, self.outs = names, outs
+        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=[self.device.provider])
+
+    def __call__(self, *inputs: Any, output_shapes: Sequence[Sequence[int]] | None = None) -> list[np.ndarray]:
+        """Runs the node. With `output_shapes` the outputs are allocated and poisoned; an aliased output shares (a copy
+        of) its input's buffer, so that the caller's arrays stay as they are."""
+        binding = self.session.io_binding()
+        values: dict[int, ort.OrtValue] = {}
+        results: list[ort.OrtValue] = []
+        shared = {i: np.array(inputs[i], copy=True) for i in self.alias.values()}
+        for i, (name, x) in enumerate(zip(self.names, inputs, strict=True)):
+            if x is None:
+                continue
+            array = shared.get(i, x)
+            if isinstance(array, tuple):
+                bits = np.ascontiguousarray(array[1])
+                values[i] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
+            else:
+                array = np.ascontiguousarray(array)
+                shared[i] = array
+                values[i] = self.device.value(array)
+            binding.bind_ortvalue_input(name, values[i])
+        if output_shapes is None and not self.alias:
+            for name in self.outs:
+                binding.bind_output(name, "cpu")
+            self._run(binding)
+            return [v.numpy() for v in binding.get_outputs()]
+        for j, name in enumerate(self.outs):
+            if j in self.alias:
+                results.append(values[self.alias[j]])
+            else:
+                if output_shapes is None:
+                    raise ValueError("output_shapes are needed beside aliased outputs")
+                results.append(self.device.value(_poisoned(output_shapes[j], self.output_types[j])))
+            binding.bind_ortvalue_output(name, results[-1])
+        self._run(binding)
+        return [np.array(value.numpy()) for value in results]  # a view would not keep the memory
+
+    def _run(self, binding: ort.IOBinding) -> None:
+        self.session.run_with_iobinding(binding)
+        self.device.raise_refusal()
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """True when two arrays hold the same bytes (NaN equals NaN, -0 differs from 0)."""
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
