@@ -3,6 +3,7 @@
 // companions.
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include "../blocks/row_kernel.h"
 #include "../kernel.h"
@@ -41,20 +42,6 @@ long long ll(int64_t value) { return value; }
 int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t crowd) {
   int64_t rows = std::min({kMaxTileRows, kTileBytes / row_bytes, kTileProducts / (width * crowd)});
   return std::max(kRowStep, rows / kRowStep * kRowStep);
-}
-
-// The last vector of a row may be short; every element still goes through the same vector instructions.
-vf load_part(const float* p, int64_t count) {
-  if (count >= VL) return load(p);
-  float lanes[VL] = {};
-  std::memcpy(lanes, p, static_cast<size_t>(count) * sizeof(float));
-  return load(lanes);
-}
-void store_part(float* p, vf x, int64_t count) {
-  if (count >= VL) return store(p, x);
-  float lanes[VL];
-  store(lanes, x);
-  std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(float));
 }
 
 // A stack of expert matrices [experts, rows, row_bytes].
@@ -119,12 +106,23 @@ struct Step {
   Matrices gate, up, down;
   int64_t up_row;  // where up's rows start in an expert: gate|up may be one tensor
 
-  void run(const float* x, const int64_t* ids, const float* weights, int64_t tokens, float* y) const {
+  // The tokens of one part of the step: a row of each for every token.
+  struct Tokens {
+    const float* x;
+    const int64_t* ids;
+    const float* weights;
+    const float *shared, *shared_gate;  // of the shared expert, or nullptr
+    int64_t count;
+    float* y;
+  };
+
+  void run(const Tokens& all) const {
+    const auto [x, ids, tokens] = std::tuple(all.x, all.ids, all.count);
     Buckets buckets(ids, tokens * k, experts);
     const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
     const void** up_x = gate_x;
     if (up.kernel != gate.kernel) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
-    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), weights, tokens, y);
+    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), all);
   }
 
   // Prepares each token's row once. Returns a pointer to it for every place.
@@ -167,7 +165,7 @@ struct Step {
         up.product(expert.id, up_row + row, n, up_x + i, m, u);
         for (int64_t j = 0; j < m; ++j)
           for (int64_t c = 0; c < n; c += VL)
-            store_part(g[j] + c, mul(silu(load_part(g[j] + c, n - c)), load_part(u[j] + c, n - c)), n - c);
+            store_first(g[j] + c, mul(silu(load_first(g[j] + c, n - c)), load_first(u[j] + c, n - c)), n - c);
       }
       if (countdown.last(task / tiles))
         for (int64_t i = expert.first; i < expert.first + expert.count; ++i)
@@ -176,10 +174,10 @@ struct Step {
     return prepared;
   }
 
-  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j]. Wide steps run some columns at a time.
-  void down_and_sum(const Buckets& buckets, const char* prepared, const float* weights, int64_t tokens,
-                    float* y) const {
-    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = tokens * k;
+  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j], then the shared expert. Wide steps run some
+  // columns at a time.
+  void down_and_sum(const Buckets& buckets, const char* prepared, const Tokens& all) const {
+    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = all.count * k;
     const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.crowd);
     const int64_t fitting = kPartialBytes / (pairs * static_cast<int64_t>(sizeof(float)));
     const int64_t columns = std::min(ceil_div(width, tile), std::max(int64_t{1}, fitting / tile)) * tile;
@@ -201,18 +199,24 @@ struct Step {
           down.product(expert.id, column, n, h, m, p);
         }
         if (countdown.last(task / buckets.used))
-          for (int64_t t = 0; t < tokens; ++t)
-            sum(partial + column - start, columns, buckets.place + t * k, weights + t * k, n, y + t * width + column);
+          for (int64_t t = 0; t < all.count; ++t)
+            sum(partial + column - start, columns, buckets.place + t * k, all, t, column, n);
       });
     }
   }
 
-  void sum(const float* partial, int64_t stride, const int64_t* place, const float* weight, int64_t n, float* y) const {
+  // Columns [column, column + n) of token t.
+  void sum(const float* partial, int64_t stride, const int64_t* place, const Tokens& all, int64_t t, int64_t column,
+           int64_t n) const {
+    const float* weight = all.weights + t * k;
+    const vf shared_weight = all.shared ? sigmoid(splat(all.shared_gate[t])) : zero();
     for (int64_t c = 0; c < n; c += VL) {
       vf total = zero();
       for (int64_t j = 0; j < k; ++j)
-        total = fmadd(splat(weight[j]), load_part(partial + place[j] * stride + c, n - c), total);
-      store_part(y + c, total, n - c);
+        total = fmadd(splat(weight[j]), load_first(partial + place[j] * stride + c, n - c), total);
+      const int64_t at = t * width + column + c;
+      if (all.shared) total = fmadd(shared_weight, load_first(all.shared + at, n - c), total);
+      store_first(all.y + at, total, n - c);
     }
   }
 };
@@ -239,11 +243,14 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature {
                     Matrices(context.input(4), *down_, shapes.ffn),
                     shapes.fused ? shapes.ffn : 0};
     check_ids(ids, shapes.experts);
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
     const int64_t tokens = shapes.tokens, width = shapes.width, k = shapes.k;
     float* y = context.output(0, {tokens, width}).as<float>();
     for (int64_t t = 0; t < tokens; t += kTokensAtOnce)
-      step.run(x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
-               std::min(kTokensAtOnce, tokens - t), y + t * width);
+      step.run({x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
+                shared.rank ? shared.as<float>() + t * width : nullptr,
+                shared.rank ? shared_gate.as<float>() + t : nullptr, std::min(kTokensAtOnce, tokens - t),
+                y + t * width});
   }
 
  private:
