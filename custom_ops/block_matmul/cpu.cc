@@ -100,6 +100,7 @@ struct BlockMatMul : BlockMatMulSignature {
     const Tensor x = context.input(0);
     x.expect({-1, -1});
     const int64_t rows = x.dims[0], width = x.dims[1];
+    context.expect_outputs(count);
     Product product[kMost];
     for (int i = 0; i < count; ++i) {
       const Tensor w = weight(context, i);

@@ -25,9 +25,10 @@ struct RMSNorm : RMSNormSignature {
   void compute(const Context& context) const {
     const Tensor x = context.input(0), weight = context.input(1), residual = context.input(2);
     check(x, weight, residual);
+    context.expect_outputs(residual.rank ? 2 : 1);
     const int64_t rows = x.dims[0], width = x.dims[1];
     float* y = context.output_like(0, x).as<float>();
-    float* sum = residual.data ? context.output_like(1, x).as<float>() : nullptr;
+    float* sum = residual.rank ? context.output_like(1, x).as<float>() : nullptr;
     const int64_t together = kElements / width + 1;
     context.parallel_for((rows + together - 1) / together, [&](int64_t task) {
       for (int64_t i = task * together; i < rows && i < (task + 1) * together; ++i) {

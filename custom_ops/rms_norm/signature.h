@@ -19,7 +19,7 @@ struct RMSNormSignature {
     x.expect({-1, -1});
     if (!x.dims[1]) fail("input x has rows of width 0");
     weight.expect({x.dims[1]});
-    if (residual.data || residual.rank) residual.expect({x.dims[0], x.dims[1]});
+    if (residual.rank) residual.expect({x.dims[0], x.dims[1]});
   }
 };
 

@@ -14,6 +14,7 @@ struct LastRows : LastRowsSignature {
     const Tensor x = context.input(2), also = context.input(3);
     x.expect({-1, -1});
     if (also.rank) also.expect({x.dims[0], -1});
+    context.expect_outputs(also.rank ? 4 : 3);
     const SequenceStarts sequences(cu_seqlens, x.dims[0]);
     past_lens.expect({sequences.count});
     auto* starts = context.output(0, {sequences.count + 1}).as<int32_t>();
@@ -33,6 +34,7 @@ struct LastRows : LastRowsSignature {
   }
   static void copy(const Tensor& from, const SequenceStarts& sequences, float* to) {
     const int64_t width = from.dims[1];
+    if (!width) return;
     for (int64_t s = 0; s < sequences.count; ++s)
       std::memcpy(to + s * width, from.as<float>() + (sequences.start[s + 1] - 1) * width,
                   static_cast<size_t>(width) * sizeof(float));
@@ -49,6 +51,7 @@ struct PreviousRows : PreviousRowsSignature {
     const SequenceStarts sequences(context.input(2), x.dims[0]);
     before.expect({sequences.count, width});
     auto* y = context.output_like(0, x).as<float>();
+    if (!width) return;
     const size_t row_bytes = static_cast<size_t>(width) * sizeof(float);
     for (int64_t s = 0; s < sequences.count; ++s) {
       const int64_t start = sequences.start[s], more = sequences.start[s + 1] - start - 1;

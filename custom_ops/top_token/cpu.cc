@@ -30,6 +30,7 @@ struct TopToken : TopTokenSignature {
   void compute(const Context& context) const {
     const Tensor logits = context.input(0);
     check(logits);
+    context.expect_outputs(probability ? 2 : 1);
     const int64_t rows = logits.dims[0], width = logits.dims[1], parts = (width + kPart - 1) / kPart;
     const auto* x = logits.as<const float>();
     auto* tokens = context.output(0, {rows}).as<int64_t>();
