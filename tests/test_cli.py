@@ -98,7 +98,7 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["run", "{tiny}", "-p", ""], "the prompt has 0 tokens"),
         (["run", "{tiny}", "-p", "word " * 3000], "it must have 1 to 2048"),
         (["run", "{tiny}", "--prompt-cache", "{tmp}/cache.state"], "--prompt-cache needs a prompt"),
-        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a saved text"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a session file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
         (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
