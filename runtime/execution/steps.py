@@ -41,6 +41,10 @@ class DraftResult(NamedTuple):
     probability: NDArray[np.float32]  # [sequences], of that token
     hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
 
+    def of(self, rows: list[int]) -> DraftResult:
+        """Those of some of the sequences, in memory of their own."""
+        return DraftResult(self.tokens[rows], self.probability[rows], self.hidden[rows])
+
 
 class Steps:
     """Runs the graphs on the state, and keeps the books of the sequences in order."""
