@@ -11,8 +11,8 @@ import typer
 
 from trigraph.exporter import ExportOptions, describe, is_package
 from trigraph.exporter import export as export_package
-from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.exporter.describe.picture import write_picture
+from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
