@@ -76,7 +76,10 @@ __device__ __forceinline__ void load_nibbles(const uint8_t* p, uint32_t* word) {
 
 // Weight rows lie at multiples of this.
 template <class F>
-constexpr int kAlign = F::kBytes % 16 == 0 ? 16 : F::kBytes % 8 == 0 ? 8 : F::kBytes % 4 == 0 ? 4 : 2;
+constexpr int kAlign = F::kBytes % 16 == 0  ? 16
+                       : F::kBytes % 8 == 0 ? 8
+                       : F::kBytes % 4 == 0 ? 4
+                                            : 2;
 template <class F>
 constexpr int kScales = kRun / F::kRun;  // of a run
 
@@ -93,9 +96,7 @@ struct Words {
 
 template <>
 struct Words<Q8_0> {
-  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
-    load_words<2, 8>(p + 2, word);
-  }
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) { load_words<2, 8>(p + 2, word); }
 };
 
 template <>
@@ -108,9 +109,7 @@ struct Words<Q4_0> {
 
 template <>
 struct Words<Q4_1> {
-  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
-    load_nibbles<4>(p + 4, word);
-  }
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) { load_nibbles<4>(p + 4, word); }
 };
 
 template <>
@@ -174,8 +173,7 @@ struct Words<Q5_K> {
     uint32_t high[8];
     load_words<16, 8>(p + 16, high);
     load_words<16, 8>(p + 48 + run / 2 * 32, word);
-    for (int i = 0; i < 8; ++i)
-      word[i] = (word[i] >> run % 2 * 4 & 0x0f0f0f0fu) | (high[i] >> run & 0x01010101u) << 4;
+    for (int i = 0; i < 8; ++i) word[i] = (word[i] >> run % 2 * 4 & 0x0f0f0f0fu) | (high[i] >> run & 0x01010101u) << 4;
   }
 };
 
@@ -187,8 +185,7 @@ struct Words<Q6_K> {
     load_words<2, 8>(p + 128 + half * 32, high);
     load_words<2, 8>(p + half * 64 + quarter % 2 * 32, word);
     for (int i = 0; i < 8; ++i)
-      word[i] =
-          biased((word[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (high[i] >> quarter * 2 & 0x03030303u) << 4, 32);
+      word[i] = biased((word[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (high[i] >> quarter * 2 & 0x03030303u) << 4, 32);
   }
 };
 
@@ -217,8 +214,7 @@ template <class F>
 __device__ __forceinline__ float load_plain(const uint8_t* p) {
   if constexpr (std::is_same_v<F, F32>) return *reinterpret_cast<const float*>(p);
   if constexpr (std::is_same_v<F, F16>) return read_half(p);
-  if constexpr (std::is_same_v<F, BF16>)
-    return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(p)} << 16);
+  if constexpr (std::is_same_v<F, BF16>) return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(p)} << 16);
 }
 
 // Element i of a run as ggml defines it: product and difference are rounded one after the other.

@@ -177,9 +177,7 @@ struct IQ4_XS : Blocks256 {
   TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
     return ((p[4 + run / 2] >> run % 2 * 4 & 15) | (p[2 + run / 4] >> run % 4 * 2 & 3) << 4) - 32;
   }
-  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
-    return levels4()[nibble(p + 8 + part * 16, i)];
-  }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4()[nibble(p + 8 + part * 16, i)]; }
 };
 
 // Plain types: one element a block, no codes.

@@ -194,8 +194,7 @@ const ProductKernel& product_kernel(const std::string& type, const std::string& 
   check_activations(activations);
   const ProductKernel* kernel = find<Layout::raw>(type, PlainTypes());
   if (!kernel)
-    kernel = activations == "int8" ? find<Layout::int8>(type, BlockTypes())
-                                   : find<Layout::tiled>(type, BlockTypes());
+    kernel = activations == "int8" ? find<Layout::int8>(type, BlockTypes()) : find<Layout::tiled>(type, BlockTypes());
   if (kernel) return *kernel;
   fail_type(type);
 }

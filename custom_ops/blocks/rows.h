@@ -10,8 +10,8 @@
 //   byte `at`; sums [N, M]
 #pragma once
 
-#include "unpack.h"
 #include "row_kernel.h"
+#include "unpack.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
