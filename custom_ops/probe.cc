@@ -10,16 +10,16 @@ namespace {
 constexpr int kChains = 12;  // enough independent sums to hide the latency of a multiply
 
 int64_t float_products(int64_t rounds) {
-  vf sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = splat(static_cast<float>(i));
-  vf x = splat(0.5f);
+  Part sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = splat_part(static_cast<float>(i));
+  Part x = splat_part(0.5f);
   for (int64_t r = 0; r < rounds; ++r)
     for (int i = 0; i < kChains; ++i) sums[i] = fmadd(sums[i], x, x);
   float total = 0;
   for (int i = 0; i < kChains; ++i) total += reduce_add(sums[i]);
   volatile float keep = total;
   (void)keep;
-  return rounds * kChains * VL;
+  return rounds * kChains * kPartLanes;
 }
 
 #if defined(TRIGRAPH_ISA_avx512)

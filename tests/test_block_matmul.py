@@ -1,35 +1,13 @@
 """BlockMatMul against its NumPy reference, and the law that a row's bits depend on that row alone."""
 
-from typing import Any
-
 import gguf
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from support.block_weights import BLOCK, HALVES, STORED, TYPES, activations, weights, widths
+from support.block_weights import BLOCK, HALVES, TYPES, MatMul, activations, weights, widths
 from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
-
-
-class MatMul:
-    """The operator for one type; BF16 bits travel as the harness wants them."""
-
-    def __init__(self, type: str, kind: str = "float32", threads: int = 1) -> None:
-        self.type = type
-        example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
-        inputs = [np.zeros((1, 1), np.float32), example]
-        self.operator = Operator(
-            "BlockMatMul", inputs, [np.float32], {"type": type, "activations": kind}, threads=threads
-        )
-
-    def tensor(self, weight: NDArray[Any]) -> Any:
-        return ("bf16", weight) if self.type == "BF16" else weight
-
-    def __call__(self, x: NDArray[np.float32], weight: NDArray[Any]) -> NDArray[np.float32]:
-        shape = (len(x), len(weight))
-        return np.asarray(self.operator(x, self.tensor(weight), output_shapes=[shape])[0])
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])

@@ -67,14 +67,6 @@ inline vf softplus(vf x) {
   return add(max(x, zero()), fmadd(mul(p, s2), twice, twice));
 }
 
-// The first n <= VL floats at p, zeros after them.
-inline vf load_first(const float* p, int64_t n) {
-  if (n >= VL) return load(p);
-  float lanes[VL] = {};
-  std::memcpy(lanes, p, n * sizeof(float));
-  return load(lanes);
-}
-
 // One token's gates: log_decay = softplus(alpha + dt_bias) * a and beta = sigmoid(beta). The outputs have room for
 // whole vectors.
 inline void gates(const float* alpha, const float* beta, const float* dt_bias, const float* a, int64_t heads,

@@ -42,20 +42,6 @@ int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t crowd) {
   return std::max(kRowStep, rows / kRowStep * kRowStep);
 }
 
-// The last vector of a row may be short; every element still goes through the same vector instructions.
-vf load_part(const float* p, int64_t count) {
-  if (count >= VL) return load(p);
-  float lanes[VL] = {};
-  std::memcpy(lanes, p, static_cast<size_t>(count) * sizeof(float));
-  return load(lanes);
-}
-void store_part(float* p, vf x, int64_t count) {
-  if (count >= VL) return store(p, x);
-  float lanes[VL];
-  store(lanes, x);
-  std::memcpy(p, lanes, static_cast<size_t>(count) * sizeof(float));
-}
-
 // A stack of expert matrices [experts, rows, row_bytes].
 struct Matrices {
   const RowKernel* kernel = nullptr;
@@ -122,7 +108,7 @@ struct Step {
     Buckets buckets(ids, tokens * k, experts);
     const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
     const void** up_x = gate_x;
-    if (up.kernel != gate.kernel) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
+    if (up.kernel->prepare != gate.kernel->prepare) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
     down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), weights, tokens, y);
   }
 
@@ -166,7 +152,7 @@ struct Step {
         up.product(expert.id, up_row + row, n, up_x + i, m, u);
         for (int64_t j = 0; j < m; ++j)
           for (int64_t c = 0; c < n; c += VL)
-            store_part(g[j] + c, mul(silu(load_part(g[j] + c, n - c)), load_part(u[j] + c, n - c)), n - c);
+            store_first(g[j] + c, mul(silu(load_first(g[j] + c, n - c)), load_first(u[j] + c, n - c)), n - c);
       }
       if (countdown.last(task / tiles))
         for (int64_t i = expert.first; i < expert.first + expert.count; ++i)
@@ -210,8 +196,8 @@ struct Step {
     for (int64_t c = 0; c < n; c += VL) {
       vf total = zero();
       for (int64_t j = 0; j < k; ++j)
-        total = fmadd(splat(weight[j]), load_part(partial + place[j] * stride + c, n - c), total);
-      store_part(y + c, total, n - c);
+        total = fmadd(splat(weight[j]), load_first(partial + place[j] * stride + c, n - c), total);
+      store_first(y + c, total, n - c);
     }
   }
 };

@@ -1,4 +1,4 @@
-"""Random weights of every stored type, and rows to multiply them with."""
+"""Random weights of every stored type, rows to multiply them with, and the operator that does."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from support.operators import Operator
 from trigraph.models.synth.blocks import HALVES, random_weights
 
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
@@ -44,3 +45,22 @@ def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
 
 def widths(type: str) -> tuple[int, ...]:
     return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]
+
+
+class MatMul:
+    """The operator for one type; BF16 bits travel as the harness wants them."""
+
+    def __init__(self, type: str, kind: str = "float32", threads: int = 1) -> None:
+        self.type = type
+        example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
+        inputs = [np.zeros((1, 1), np.float32), example]
+        self.operator = Operator(
+            "BlockMatMul", inputs, [np.float32], {"type": type, "activations": kind}, threads=threads
+        )
+
+    def tensor(self, weight: NDArray[Any]) -> Any:
+        return ("bf16", weight) if self.type == "BF16" else weight
+
+    def __call__(self, x: NDArray[np.float32], weight: NDArray[Any]) -> NDArray[np.float32]:
+        shape = (len(x), len(weight))
+        return np.asarray(self.operator(x, self.tensor(weight), output_shapes=[shape])[0])
