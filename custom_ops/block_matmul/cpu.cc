@@ -38,7 +38,7 @@ struct BlockMatMul {
     // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads; whole cache lines
     // of a row of y each, so that threads never write into one line.
     const int64_t line = 64 / sizeof(float), fit = kTileBytes / (row_bytes ? row_bytes : 1) / line * line;
-    const int64_t tile = fit < line ? line : fit, tiles = (columns + tile - 1) / tile;
+    const int64_t tile = fit < line ? line : fit, tiles = ceil_div(columns, tile);
     context.parallel_for(tiles, [&](int64_t t) {
       const int64_t first = t * tile, count = columns - first < tile ? columns - first : tile;
       float* out[kGroup];

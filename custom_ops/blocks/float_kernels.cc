@@ -5,8 +5,8 @@ namespace trigraph::TRIGRAPH_ISA {
 using namespace native;
 
 const RowKernel* find_float_kernel(const std::string& type) {
-  const RowKernel* kernel = Kernels<PlainStep, F32, F16, BF16>::find(type);
-  return kernel ? kernel : Kernels<FloatStep, TRIGRAPH_BLOCK_TYPES>::find(type);
+  const RowKernel* kernel = Kernels<PlainStep, PlainTypes>::find(type);
+  return kernel ? kernel : Kernels<FloatStep, BlockTypes>::find(type);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

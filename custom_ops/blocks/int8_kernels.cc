@@ -5,7 +5,7 @@ namespace trigraph::TRIGRAPH_ISA {
 using namespace native;
 
 const RowKernel* find_int8_kernel(const std::string& type) {
-  return Kernels<Int8Step, TRIGRAPH_BLOCK_TYPES>::find(type);
+  return Kernels<Int8Step, BlockTypes>::find(type);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -2,7 +2,7 @@
 // holds codes of one run only, so that their products add up as 16-bit numbers and meet their scales once a group.
 #pragma once
 
-#include "formats.h"
+#include "unpack.h"
 
 namespace trigraph::TRIGRAPH_ISA::native {
 
@@ -100,8 +100,28 @@ inline void pair_nibbles(const uint8_t* p, LaneBlock* out) {
   }
 }
 
+// Any type, a code at a time; below are faster ones.
 template <class F>
-struct Lanes;
+struct Lanes {
+  using Layout = std::conditional_t<F::kRun == 16, SixteenLayout, ByteLayout>;
+  static void decode(const uint8_t* p, LaneBlock* out) {
+    Codes codes;
+    decode_super<F>(p, kSuper, &codes);
+    alignas(32) int8_t lane[8][32];
+    alignas(32) float scale[2][8];
+    for (int v = 0; v < 8; ++v)
+      for (int i = 0; i < 32; ++i) {
+        const int element = Layout::element(v / 4, v % 4, i / 4) + i % 4;
+        lane[v][i] = static_cast<int8_t>(codes.code[element] + (F::kBias == 128 ? 0 : F::kBias));
+        scale[v / 4][i / 4] = codes.scale[element / F::kRun];
+      }
+    for (int v = 0; v < 8; ++v) out->code[v] = _mm256_load_si256(reinterpret_cast<const __m256i*>(lane[v]));
+    for (int g = 0; g < 2; ++g) {
+      out->scale[g] = _mm256_load_ps(scale[g]);
+      if (F::kMin) out->minus_min[g] = negated(_mm256_load_ps(codes.min + 8 * g));
+    }
+  }
+};
 
 template <>
 struct Lanes<Q4_K> {
@@ -228,7 +248,7 @@ struct Lanes<Q5_1> : NibbleLanes<Q5_1, 8> {
 };
 
 inline void look_up(LaneBlock* out) {
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kNonLinear4)));
+  const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels4())));
   for (__m256i& code : out->code) code = _mm256_shuffle_epi8(table, code);
 }
 template <>

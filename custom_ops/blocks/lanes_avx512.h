@@ -2,7 +2,7 @@
 // one run only, so that four vpdpbusd add up in one vector and meet their scales there, once for 256 weights.
 #pragma once
 
-#include "formats.h"
+#include "unpack.h"
 
 namespace trigraph::TRIGRAPH_ISA::native {
 
@@ -127,8 +127,27 @@ inline void pair_nibbles(const uint8_t* p, LaneBlock* out) {
   out->code[3] = bits(swap_pairs(b), nibble);
 }
 
+// Any type, a code at a time; below are faster ones.
 template <class F>
-struct Lanes;
+struct Lanes {
+  using Layout = std::conditional_t<F::kRun == 16, SixLayout, ByteLayout>;
+  static void decode(const uint8_t* p, LaneBlock* out) {
+    Codes codes;
+    decode_super<F>(p, kSuper, &codes);
+    alignas(64) uint8_t lane[4][64];
+    alignas(64) float scale[16], minus_min[16] = {};
+    for (int v = 0; v < 4; ++v)
+      for (int i = 0; i < 64; ++i) {
+        const int element = Layout::element(0, v, i / 4) + i % 4;
+        lane[v][i] = static_cast<uint8_t>(codes.code[element] + F::kBias);
+        scale[i / 4] = codes.scale[element / F::kRun];
+        if (F::kMin) minus_min[i / 4] = -codes.min[element / F::kRun];
+      }
+    for (int v = 0; v < 4; ++v) out->code[v] = _mm512_load_si512(lane[v]);
+    out->scale = _mm512_load_ps(scale);
+    out->minus_min = _mm512_load_ps(minus_min);
+  }
+};
 
 template <>
 struct Lanes<Q4_K> {
@@ -262,7 +281,7 @@ struct Lanes<Q5_1> : NibbleLanes<Q5_1, 8> {
 
 inline void look_up(LaneBlock* out) {
   alignas(16) int8_t biased[16];
-  for (int i = 0; i < 16; ++i) biased[i] = static_cast<int8_t>(kNonLinear4[i] + 128);
+  for (int i = 0; i < 16; ++i) biased[i] = static_cast<int8_t>(levels4()[i] + 128);
   const __m512i table = four_times(_mm_load_si128(reinterpret_cast<const __m128i*>(biased)));
   for (__m512i& code : out->code) code = _mm512_shuffle_epi8(table, code);
 }

@@ -2,7 +2,7 @@
 // add up run by run.
 #pragma once
 
-#include "formats.h"
+#include "unpack.h"
 
 namespace trigraph::TRIGRAPH_ISA::native {
 

@@ -8,6 +8,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // How the rows of one weight type meet activations of one kind. y[i][j] depends on x[i] and weight row j alone, bit for
 // bit: never on m, n or the tiling. Every function may be called from any thread; weights may lie at any alignment.
 struct RowKernel : WeightType {

@@ -10,14 +10,13 @@
 //   byte `at`; sums [N, M]
 #pragma once
 
-#include "formats.h"
 #include "row_kernel.h"
+#include "unpack.h"
 
 namespace trigraph::TRIGRAPH_ISA::native {
 
 constexpr int kAhead = 4096;  // bytes; measured: the processor's own prefetch stops at the end of a page
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
 
 template <class Step>
@@ -219,8 +218,10 @@ constexpr RowKernel make_kernel() {
           unpack_row<F>};
 }
 
+template <template <class> class Step, class Types>
+struct Kernels;
 template <template <class> class Step, class... F>
-struct Kernels {
+struct Kernels<Step, Types<F...>> {
   static constexpr RowKernel all[] = {make_kernel<F, Step<F>>()...};
   static const RowKernel* find(const std::string& type) {
     for (const RowKernel& kernel : all)
@@ -228,7 +229,5 @@ struct Kernels {
     return nullptr;
   }
 };
-
-#define TRIGRAPH_BLOCK_TYPES Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
 
 }  // namespace trigraph::TRIGRAPH_ISA::native

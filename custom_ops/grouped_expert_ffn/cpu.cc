@@ -34,7 +34,6 @@ T* take(int64_t count) {
   return static_cast<T*>(scratch<Tag>(static_cast<size_t>(count) * sizeof(T)));
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 long long ll(int64_t value) { return value; }
 
 // Weight rows in a task. `crowd`: the most activation rows that meet them.

@@ -6,23 +6,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.synth.blocks import random_weights
+from trigraph.models.synth.blocks import HALVES, random_weights
 
-# Byte offsets of the half-precision fields of a block.
-HALVES = {
-    "Q8_0": (0,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-}
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
 
 
