@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None
     _, steps = fake(context=50000)
     sequence = steps.new_sequence()
     steps.prefill([sequence], [[1, 2, 3]])
-    steps.state.reserve(sequence, 40000)
+    steps.state.reserve([sequence], [40000])
     save(tmp_path / "session", steps, sequence)
     before = (tmp_path / "session").read_bytes()
     sequence.tokens += [4] * 30000

@@ -65,8 +65,7 @@ class Checkpoint:
 
     def restore(self, state: State, sequence: Sequence, tokens: list[int]) -> None:
         """Puts `sequence`, new or a fork of a shorter one, to this length of `tokens`, without KV."""
-        state.reserve(sequence, self.end)
-        slots = state.slots_out([sequence])
+        slots = state.slots_out([sequence], [self.end])
         state.move([sequence], slots)
         for name, buffer in state.recurrent.items():
             buffer.current[sequence.slot] = self.recurrent[name]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from trigraph.exporter import ExportOptions, describe, is_package
+from trigraph.exporter import ExportOptions, describe
 from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.state_tensors import KV_TYPES
@@ -45,13 +45,11 @@ def export(
     """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in that file."""
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
-    if is_package(out) and not force:
-        raise TrigraphError(f"{out}: holds a package already; --force replaces it")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights, portable)
     started = time.perf_counter()
     with progress_bars() as progress:
-        manifest = export_package(model, out, options, progress)
+        manifest = export_package(model, out, options, progress, replace=force)
     for notice in manifest.notices:
         say(f"note: {notice}")
     if "draft" not in manifest.graphs:
