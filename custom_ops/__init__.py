@@ -42,10 +42,17 @@ def _library(provider: str = "cpu") -> ctypes.CDLL:
 
 @cache
 def instruction_set() -> str:
-    """Name of the instruction set whose kernels run on this machine: avx512, avx2, dotprod, neon or portable."""
+    """Name of the instruction set whose kernels run on this machine: avx512, avx2, dotprod, neon or portable.
+
+    The environment variable `TRIGRAPH_ISA` chooses one. Raises TrigraphError when the processor does not have it.
+    """
     library = _library()
     library.trigraph_instruction_set.restype = ctypes.c_char_p
-    return str(library.trigraph_instruction_set().decode())
+    name = str(library.trigraph_instruction_set().decode())
+    if not name:
+        wanted = os.environ.get("TRIGRAPH_ISA")
+        raise TrigraphError(f"TRIGRAPH_ISA={wanted}: this processor has no such instruction set; unset the variable")
+    return name
 
 
 def host_operator(name: str) -> int:

@@ -56,8 +56,15 @@ class ExportOptions:
         return "float32" if self.portable else self.activations or "int8"
 
 
-def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), progress: Progress = silent) -> Manifest:
-    """Write the package of a model to the folder `out`, replacing a package that is there.
+def export(
+    source: Path,
+    out: Path,
+    options: ExportOptions = ExportOptions(),
+    progress: Progress = silent,
+    *,
+    replace: bool = True,
+) -> Manifest:
+    """Write the package of a model to the folder `out`; with `replace`, in the place of a package that is there.
 
     Tensor data is not read, except for types that no kernel reads; those are converted and named in the manifest's
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
@@ -75,7 +82,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
         if options.activations not in (None, "float32"):
             notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
     files = _weight_files(model)
-    check_target(out, list(files), referenced=options.weights == "reference")
+    check_target(out, list(files), referenced=options.weights == "reference", replace=replace)
     draft_vocab = None
     if model.config.mtp_layers:
         draft_vocab = options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)
@@ -84,7 +91,7 @@ def export(source: Path, out: Path, options: ExportOptions = ExportOptions(), pr
     metadata = model.file.metadata
     tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
 
-    with staged(out) as folder:
+    with staged(out, replace=replace) as folder:
         weights = Weights(model, placement.locations, placement.side_location)
         graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
         bring(placement.locations, folder, options.weights, progress)

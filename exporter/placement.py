@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trigraph.exporter.package.manifest import SIDE_FILE
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, check_name
 from trigraph.models.progress import Progress
 
 MODES = ("link", "copy", "reference")
@@ -28,10 +28,17 @@ class Placement:
 
 
 def locate(sources: Sequence[Path], out: Path, mode: str) -> Placement:
-    """Where weight files will be for the package `out`, if they are linked, copied or referenced (`mode`)."""
+    """Where weight files will be for the package `out`, if they are linked, copied or referenced (`mode`).
+
+    Raises TrigraphError when graphs cannot name such a place.
+    """
     if mode == "reference":
-        return _reference(sources, out.resolve())
-    return Placement(None, dict(zip(sources, _names(sources), strict=True)), SIDE_FILE)
+        placement = _reference(sources, out.resolve())
+    else:
+        placement = Placement(None, dict(zip(sources, _names(sources), strict=True)), SIDE_FILE)
+    for name in (placement.folder or "", *placement.locations.values(), placement.side_location):
+        check_name(name)
+    return placement
 
 
 def bring(locations: Mapping[Path, str], folder: Path, mode: str, progress: Progress) -> None:

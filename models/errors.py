@@ -24,3 +24,9 @@ def quote(value: object) -> str:
         value = value[:1000]  # repr makes four bytes of one
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_name(name: object) -> None:
+    """Raises TrigraphError for a path that is not UTF-8: ONNX files cannot name it, nor ONNX Runtime open it."""
+    if str(name) != str(name).encode(errors="replace").decode():
+        raise TrigraphError(f"{name}: is not UTF-8, as ONNX wants names to be; rename the file or folder")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.prefix import Resumed, common_prefix
-from trigraph.runtime.cache.session_file import SavedText, save_text
-from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.decoding.request import Options
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.generate import Generation
@@ -61,12 +61,12 @@ class Conversation:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        snapshots, longest = self._kept.snapshots()
-        save_text(path, self._model.identity, self._model.steps.state, longest, snapshots, self.messages)
+        checkpoints, longest = self._kept.checkpoints()
+        save_session(path, self._model.identity, self._model.steps.state, longest, checkpoints, self.messages)
 
     def load(self, path: Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
-        saved = SavedText(path, self._model.identity, self._model.steps)
+        saved = SessionFile(path, self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
         self.close()
@@ -176,23 +176,23 @@ class _Kept:
             if name in self.sequences:
                 self._steps.release(self.sequences.pop(name))
 
-    def snapshots(self) -> tuple[list[Snapshot], Sequence | None]:
-        """Snapshots in ascending order of length, and the sequence of the last one."""
+    def checkpoints(self) -> tuple[list[Checkpoint], Sequence | None]:
+        """Checkpoints in ascending order of length, and the sequence of the last one."""
         by_length = {sequence.length: sequence for sequence in self.sequences.values() if sequence.length}
         if not by_length:
             return [], None
         ordered = [sequence for _, sequence in sorted(by_length.items())]
         question, row = self.sequences.get(_QUESTION), None if self._row is None else self._row.logits[0]
         state = self._steps.state
-        return [Snapshot.of(state, seq, row if seq is question else None) for seq in ordered], ordered[-1]
+        return [Checkpoint.of(state, seq, row if seq is question else None) for seq in ordered], ordered[-1]
 
-    def load(self, saved: SavedText) -> None:
+    def load(self, saved: SessionFile) -> None:
         """Takes over the sequences of a file, the longest ones of them where slots are short."""
-        points = range(len(saved.lengths))[-min(3, self._steps.state.slots.free) :]
-        snapshots = [saved.snapshot(i) for i in points]
-        sequences = saved.resume(snapshots)
+        newest = range(len(saved.lengths))[-min(3, self._steps.state.slots.free) :]
+        checkpoints = [saved.checkpoint(i) for i in newest]
+        sequences = saved.resume(checkpoints)
         self.sequences = dict(zip((_COMPLETION, _QUESTION, _SYSTEM), reversed(sequences), strict=False))
-        self._row = snapshots[-2].row if len(points) > 1 else None
+        self._row = checkpoints[-2].row if len(checkpoints) > 1 else None
 
     def room_for_system(self) -> bool:
         """Whether slots are left when a conversation has the two that it needs."""

@@ -9,9 +9,10 @@ from contextlib import closing
 from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import undisturbed
 from trigraph.runtime.cache.prefix import NoPrefix, Prefix, Resumed
-from trigraph.runtime.decoding.request import Options, Transcript
+from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.request import Options, Request, Transcript
 from trigraph.runtime.decoding.sampling import Sampler
-from trigraph.runtime.decoding.speculation import Round, decode
+from trigraph.runtime.decoding.speculation import MTPDrafter, decode
 from trigraph.runtime.decoding.stats import Stats, peak_memory
 from trigraph.runtime.model import Model
 
@@ -33,7 +34,7 @@ class Generation:
         self._options = options
         self._guide = None if options.constraint is None else model.guide(options.constraint)
         self._transcript = Transcript(model.tokenizer, options, len(prompt), model.context, self._guide)
-        self._drafter, self._depth = model.speculation(options)
+        self._draft_length = model.draft_length(options)
         self._reused = 0
         self._prompt_seconds = 0.0
         self._rounds: list[Round] = []
@@ -60,7 +61,7 @@ class Generation:
             rounds=len(self._rounds),
             drafted=sum(r.drafted for r in self._rounds),
             accepted=sum(r.accepted for r in self._rounds),
-            speculation=self._depth.report(),
+            speculation=self._draft_length.report(),
             finish_reason=self._transcript.finish_reason or "unfinished",
             seed=self._options.sampling.seed,
             peak_memory=peak_memory(),
@@ -103,14 +104,18 @@ class Generation:
                 if stop in start.checkpoints:
                     self._prefix.checkpoint(sequence, row)
         self._prompt_seconds = time.perf_counter() - started
-        if transcript.finish_reason is not None:
+        if transcript.finished:
             return
         assert row is not None
-        token = sampler.pick(row, 0, sequence.length)
-        done = transcript.push(token)
+        request = Request(
+            sequence,
+            sampler.pick(row, 0, sequence.length),
+            sampler,
+            transcript,
+            self._draft_length,
+            self._options.draft_p_min or 0.0,
+            self._rounds,
+        )
+        transcript.push(request.token)
         yield
-        if done:
-            return
-        for finished in decode(steps, sequence, token, sampler, self._drafter, self._depth, transcript):
-            self._rounds.append(finished)
-            yield
+        yield from decode(steps, [request], MTPDrafter(steps))

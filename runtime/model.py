@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.request import Options
-from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps
@@ -63,15 +63,14 @@ class Model:
     def _guidance_vocabulary(self) -> LLTokenizer:
         return guidance_vocabulary(self.tokenizer, self.steps.vocab)
 
-    def speculation(self, options: Options) -> tuple[Drafter, DraftLength]:
-        """How a request drafts: with what, and how deep."""
+    def draft_length(self, options: Options) -> DraftLength:
+        """How many tokens a request drafts. Raises TrigraphError when it asks for more than a round holds."""
+        most = self.steps.max_pending - 1
         reason = self.no_draft if options.speculate else "off as asked"
-        deepest = self.steps.max_pending - 1
         if reason is not None or options.draft_tokens == 0:
-            return NoDrafter(), FixedLength(0, reason or "off as asked")
-        drafter = MTPDrafter(self.steps, options.draft_p_min or 0.0)
+            return FixedLength(0, reason or "off as asked")
         if options.draft_tokens is None:
-            return drafter, Governor(self.costs, deepest)
-        if options.draft_tokens > deepest:
-            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {deepest}")
-        return drafter, FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")
+            return Governor(self.costs, most)
+        if options.draft_tokens > most:
+            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {most}")
+        return FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")

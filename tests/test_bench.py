@@ -27,8 +27,10 @@ from trigraph.runtime.bench.cost import GraphCost
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import Machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.decoding.draft_length import FixedLength
+from trigraph.runtime.decoding.request import Request
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import FixedLength, decode
+from trigraph.runtime.decoding.speculation import decode
 
 ROOT = Path(__file__).parents[1]
 MACHINE = Machine("a processor", 2, 1, "portable", 0.5, float32_gmac_s=40.0, int8_gmac_s=80.0)
@@ -156,17 +158,22 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
     drafter = ReplayDrafter(steps, text, accept)
 
     class Limit:
-        """Ends the text after `length` tokens."""
+        """Ends the completion after `length` tokens."""
 
         left = length
+        finished = False
 
         def push(self, token: int) -> bool:
             assert token == text[2 + length - self.left + 1]
             self.left -= 1
-            return not self.left
+            self.finished = not self.left
+            return self.finished
 
     sampler = Sampler(Sampling(temperature=0), [])
-    rounds = list(decode(steps, sequence, int(first.tokens[0]), sampler, drafter, FixedLength(drafts, "on"), Limit()))
+    request = Request(sequence, int(first.tokens[0]), sampler, Limit(), FixedLength(drafts, "on"))
+    for _ in decode(steps, [request], drafter):
+        pass
+    rounds = request.rounds
     # The first draft of a round is always put to the test.
     tried = [r for r in rounds if r.drafted]
     rate = np.mean([r.accepted > 0 for r in tried])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.fake_engine import TEMPLATE
 from support.random_gguf import write_random
+from trigraph.models.errors import TrigraphError
 
 
 @pytest.fixture
@@ -35,8 +37,11 @@ def test_help_and_version(trigraph: Run) -> None:
 
 def test_help_is_grouped(trigraph: Run) -> None:
     text = trigraph("run", "--help").out
-    panels = ("Arguments", "Options", "Model", "Prompt", "Sampling", "Constraints", "Speculation", "Output")
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("╭")] == list(panels)
+    panels = [
+        *("Arguments", "Options", "Model", "Prompt", "Sampling"),
+        *("Structured output", "Speculation", "Output"),
+    ]
+    assert [line.strip("╭╮─ ") for line in text.splitlines() if line.startswith("╭")] == panels
     for command in ("run", "export", "inspect", "synth", "bench", "perplexity"):
         lines = [line.strip("│ ") for line in trigraph(command, "--help").out.splitlines()]
         assert not any(line.endswith(("<int>", "<str>", "<path>", "<float>", "<bool>")) for line in lines), lines
@@ -73,7 +78,19 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["fly"], "No such command 'fly'. Try 'trigraph --help'."),
         (["bench", "{tmp}", "--activations", "int8"], "give the .gguf file instead"),
         (["run"], "Missing argument 'DIR|MODEL.gguf'. Try 'trigraph run --help'."),
-        (["run", "x.gguf", "--wings", "2"], "No such option"),
+        (["run", "x.gguf", "--wings", "2"], "unknown option --wings: 'trigraph run --help' lists all"),
+        (["run", "x.gguf", "--top_k", "2"], "unknown option --top_k: did you mean --top-k?"),
+        (["run", "x.gguf", "-ngl", "99"], "unknown option -ngl: --device cuda"),
+        (["run", "x.gguf", "-no-cnv"], "unknown option -no-cnv: --raw completes"),
+        (["run", "x.gguf", "-cnv"], "unknown option -cnv: without a prompt"),
+        (["run", "x.gguf", "-nkvo"], "unknown option -nkvo: keys and values"),
+        (["run", "x.gguf", "-fa"], "unknown option -fa: not needed"),
+        (["run", "-hf", "a/b"], "unknown option -hf: download"),
+        (["run", "x.gguf", "-vh"], "unknown option -vh"),
+        (["bench", "x.gguf", "-m", "y.gguf"], "unknown option -m: the model is the first argument"),
+        (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
+        (["run", "x.gguf", "hi"], "unexpected argument 'hi'; give the prompt with -p"),
+        (["inspect", "x.gguf", "hi"], "unexpected argument 'hi'"),
         (["run", "x.gguf", "-p", "a", "-n", "many"], "valid integer"),
         (["run", "{tmp}/missing.gguf", "-p", "a"], "missing.gguf: cannot be read: No such file"),
         (["run", "{tmp}", "-p", "a"], "is not a trigraph package"),
@@ -98,7 +115,7 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["run", "{tiny}", "-p", ""], "the prompt has 0 tokens"),
         (["run", "{tiny}", "-p", "word " * 3000], "it must have 1 to 2048"),
         (["run", "{tiny}", "--prompt-cache", "{tmp}/cache.state"], "--prompt-cache needs a prompt"),
-        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a saved text"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a session file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
         (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
@@ -352,6 +369,71 @@ def test_peak_memory_is_that_of_the_process() -> None:
     command = "from trigraph.runtime.decoding.stats import peak_memory; print(peak_memory())"
     output = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
     assert 1 << 20 < int(output) < len(large)
+
+
+@pytest.mark.parametrize("arguments", [["-n20"], ["-n", "20"], ["--max-tokens=20"], ["-t1", "-n20", "-s-1"]])
+def test_values_of_options(trigraph: Run, tiny_gguf: Path, operator_library: Path, arguments: list[str]) -> None:
+    result = trigraph("run", tiny_gguf, "-p", "-5 -ngl", "--ignore-eos", *arguments)
+    assert (result.status, "generated 20 tokens" in result.err) == (0, True), result
+
+
+def run_in_shell(command: str) -> subprocess.CompletedProcess[bytes]:
+    program = f"{sys.executable} -c 'from trigraph.runtime.cli.app import main; main()'"
+    return subprocess.run(["sh", "-c", f"{program} {command}"], capture_output=True, check=False, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such shell")
+def test_closed_streams(package: Path, operator_library: Path) -> None:
+    closed = run_in_shell(f"run {package} -n 2 <&-")
+    assert closed.stderr == b"error: stdin is closed; give the text with -p or -f\n"
+    assert (closed.returncode, closed.stdout) == (2, b"")
+    for command in (f"run {package} -p hi -n 2 >&-", "--help >&-"):
+        result = run_in_shell(command)
+        assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
+        assert result.stderr.startswith(b"error: stdout is closed")
+    result = run_in_shell(f"run {package} -p hi -n 2 <&-")
+    assert (result.returncode, result.stdout.endswith(b"\n")) == (0, True)
+    silent = run_in_shell(f"run {package} -p hi -n 2 --seed 1 2>&-")
+    assert (silent.returncode, silent.stdout) == (0, run_in_shell(f"run {package} -p hi -n 2 --seed 1").stdout)
+    assert run_in_shell("run 2>&-").returncode == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_names_that_are_not_utf_8(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path) -> None:
+    model = tmp_path / os.fsdecode(b"m\xff.gguf")
+    model.write_bytes(tiny_gguf.read_bytes())
+    for command in (["run", model, "-p", "a"], ["export", model, "-o", tmp_path / "out"], ["bench", model]):
+        assert_one_line_error(trigraph(*command), "is not UTF-8")
+    assert_one_line_error(trigraph("run", tiny_gguf, "-p", "a", "--regex", model.name), "the regular expression")
+    out = tmp_path / os.fsdecode(b"\xff")
+    assert trigraph("export", tiny_gguf, "-o", out).status == 0
+    assert_one_line_error(trigraph("run", out, "-p", "a"), "is not UTF-8")
+    assert trigraph("run", tiny_gguf, "-p", "a", "-n", 2, "--prompt-cache", out / "cache").status == 0
+
+
+@pytest.mark.parametrize("name", ["bogus", "neon" if platform.machine() in ("x86_64", "AMD64") else "avx2"])
+def test_an_instruction_set_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, package: Path, operator_library: Path, name: str
+) -> None:
+    # In a process of its own: this one remembers its instruction set.
+    monkeypatch.setenv("TRIGRAPH_ISA", name)
+    for command in (f"run {package} -p hi -n 2", f"bench {package} -n 2"):
+        result = run_in_shell(command)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"error: TRIGRAPH_ISA={name}: ".encode())
+        assert result.stderr.count(b"\n") == 1
+
+
+def test_a_completion_is_shown_if_its_state_cannot_be_saved(
+    trigraph: Run, package: Path, operator_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise TrigraphError("no space left")
+
+    monkeypatch.setattr("trigraph.runtime.cache.prompt_cache.save_session", fail)
+    result = trigraph("run", package, "-p", "a", "-n", 4, "--json", "--prompt-cache", tmp_path / "cache")
+    assert (result.status, result.err) == (2, "error: no space left\n")
+    assert len(json.loads(result.out)["ids"]) == 4
 
 
 def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:

@@ -1,16 +1,21 @@
-"""The contract page says what the graphs have: names, types and dimensions of inputs, outputs and state."""
+"""The contract page says what the graphs have: names, types and dimensions of inputs, outputs and state.
+
+Sizes are those that the random model was made with, and K and the page size those of the manifest.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, get_args
 
 import onnx
 import pytest
 
+from support.random_gguf import PRESETS, Architecture, write_random
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, Manifest, export, read_manifest
 from trigraph.exporter.graphs.builder import IR_VERSION, OPSET
@@ -18,19 +23,47 @@ from trigraph.exporter.package.manifest import CONTRACT_VERSION, GRAPHS
 from trigraph.models.errors import TrigraphError
 
 PAGE = (Path(__file__).parents[1] / "exporter/CONTRACT.md").read_text(encoding="utf-8")
-TYPES = {"int32": onnx.TensorProto.INT32, "int64": onnx.TensorProto.INT64, "float32": onnx.TensorProto.FLOAT}
+TYPES = {
+    "int32": onnx.TensorProto.INT32,
+    "int64": onnx.TensorProto.INT64,
+    "float16": onnx.TensorProto.FLOAT16,
+    "float32": onnx.TensorProto.FLOAT,
+}
+KV_TYPES = {"f16": "float16", "f32": "float32"}
 
-Ports = dict[str, tuple[int, list[int | str]]]
+Port = tuple[int, tuple[int | str, ...]]
+"""Element type and dimensions."""
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -> Path:
-    folder = tmp_path_factory.mktemp("contract") / "package"
-    export(tiny_gguf, folder, ExportOptions(weights="reference"))
-    return folder
+class Package(NamedTuple):
+    folder: Path
+    kv_type: str
+    sizes: dict[str, int]
+    """Of the dimensions that the page names."""
 
 
-@pytest.fixture(scope="module", params=GRAPHS)
+@pytest.fixture(scope="module", params=list(product(get_args(Architecture), KV_TYPES)), ids="-".join)
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    architecture, kv_type = request.param
+    folder = tmp_path_factory.mktemp("contract")
+    source = write_random(folder / "model.gguf", architecture, preset="nano")
+    manifest = export(source, folder / "package", ExportOptions(kv_type=kv_type))
+    g = PRESETS["nano"]
+    sizes = {
+        "hidden": g.hidden,
+        "vocab": g.vocab,
+        "kv heads": g.kv_heads,
+        "v heads": g.v_heads,
+        "2 x v heads": 2 * g.v_heads,
+        "channels": (2 * g.k_heads + g.v_heads) * g.gdn_dim,
+        "page size": manifest.page_size,
+        "K": manifest.max_pending,
+        "3+K": 3 + manifest.max_pending,
+    }
+    return Package(folder / "package", KV_TYPES[kv_type], sizes)
+
+
+@pytest.fixture(params=GRAPHS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -48,77 +81,78 @@ def table(header: str) -> Iterator[list[str]]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def read(text: str, sizes: dict[str, int], dtype: str | None = None) -> tuple[int, list[int | str]]:
+def read(text: str, sizes: dict[str, int], dtype: str | None = None) -> Port:
     """`int32 [S, P]` as element type and dimensions."""
     found = re.match(r"(\w+)? ?\[([^]]*)\]", text)
     assert found, text
     dims = [size.strip() for size in found[2].split(",")]
-    return TYPES[found[1] or dtype or ""], [sizes.get(size, size) for size in dims]
+    return TYPES[found[1] or dtype or ""], tuple(sizes.get(size, size) for size in dims)
 
 
-def ports(values: Any) -> Ports:
-    found = {}
-    for value in values:
-        if not value.name.startswith(("past.", "present.")):
-            tensor = value.type.tensor_type
-            found[value.name] = (tensor.elem_type, [dim.dim_param or dim.dim_value for dim in tensor.shape.dim])
-    return found
+def ports(package: Package, name: str, side: str) -> tuple[dict[str, Port], dict[str, Port]]:
+    """Inputs or outputs of a graph: all but the state, and the state by the names of its tensors."""
+    others, state = {}, {}
+    graph = onnx.load(package.folder / f"{name}.onnx", load_external_data=False).graph
+    for value in graph.input if side == "past" else graph.output:
+        tensor = value.type.tensor_type
+        port = tensor.elem_type, tuple(dim.dim_param or dim.dim_value for dim in tensor.shape.dim)
+        if value.name.startswith(f"{side}."):
+            state[value.name.removeprefix(f"{side}.")] = port
+        else:
+            others[value.name] = port
+    return others, state
 
 
-def test_inputs(package: Path, name: str) -> None:
-    graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    sizes = {"hidden": read_manifest(package).config.hidden}
-    stated: Ports = {}
+def test_inputs(package: Package, name: str) -> None:
+    stated: dict[str, Port] = {}
     for names, kind, graphs, _ in table("| input |"):
         if graphs == "all" or name in graphs.split(", "):
-            stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), read(kind, sizes))
-    assert stated == ports(graph.input)
+            stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), read(kind, package.sizes))
+    assert ports(package, name, "past")[0] == stated
 
 
-def test_outputs(package: Path, name: str) -> None:
-    graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    config = read_manifest(package).config
-    sizes = {"hidden": config.hidden, "vocab": config.vocab}
+def test_outputs(package: Package, name: str) -> None:
     column = ("verify", "prefill", "draft").index(name)
-    stated: Ports = {}
+    stated: dict[str, Port] = {}
     for output, *cells in table("| output |"):
         dtype = next(cell for cell in cells if cell).split()[0]
         if cells[column]:
-            stated[output.strip("`")] = read(cells[column], sizes, dtype)
-    assert stated == ports(graph.output)
+            stated[output.strip("`")] = read(cells[column], package.sizes, dtype)
+    assert ports(package, name, "present")[0] == stated
 
 
-def test_state(package: Path, name: str) -> None:
-    graph = onnx.load(package / f"{name}.onnx", load_external_data=False).graph
-    manifest = read_manifest(package)
-    stated = set()
+def state_rows(package: Package) -> Iterator[tuple[list[str], Port, list[str]]]:
+    """For each row of the table of state: names of tensors, their type and dimensions, and the graphs."""
+    layers = range(PRESETS["nano"].layers)
+    attention = [layer for layer in layers if (layer + 1) % PRESETS["nano"].interval == 0]
+    kinds: dict[str, Port] = {}
     for names, kind, graphs in table("| X |"):
-        if name not in graphs.split(", "):
-            continue
-        recurrent = names.startswith("`gdn")
-        layers = [i for i, kind in enumerate(manifest.config.recurrent) if kind == recurrent]
-        first = "slots" if recurrent else "pages"
-        assert recurrent == ("[slots, " in kind) or kind == "as `kv`"
-        for part in re.findall(r"`([^`]+)`", names):
-            stated |= {(part.format(layer=layer), first) for layer in layers}
-    for values, prefix in ((graph.input, "past."), (graph.output, "present.")):
-        found = {(v.name.removeprefix(prefix), v.type.tensor_type.shape.dim[0].dim_param): v for v in values}
-        assert {key for key, value in found.items() if value.name.startswith(prefix)} == stated
-    assert {(t.name, t.dims[0]) for t in manifest.state if name in t.graphs} == stated
+        family = names[1:].split(".")[0]
+        head_dim = PRESETS["nano"].gdn_dim if family == "gdn" else PRESETS["nano"].head_dim
+        text = kind.replace("float16 or float32", package.kv_type)
+        same = re.fullmatch(r"as `(\w+)`", text)
+        kinds[family] = kinds[same[1]] if same else read(text, package.sizes | {"head dim": head_dim})
+        numbers = attention if family == "kv" else [layer for layer in layers if layer not in attention]
+        found = {part.format(layer=layer) for part in re.findall(r"`([^`]+)`", names) for layer in numbers}
+        yield sorted(found), kinds[family], graphs.split(", ")
 
 
-def test_versions(package: Path, name: str) -> None:
-    model = onnx.load(package / f"{name}.onnx", load_external_data=False)
+def test_state(package: Package, name: str) -> None:
+    stated = {tensor: port for names, port, graphs in state_rows(package) if name in graphs for tensor in names}
+    assert ports(package, name, "past")[1] == ports(package, name, "present")[1] == stated
+    listed = read_manifest(package.folder).state
+    assert {tensor.name: (TYPES[tensor.dtype], tensor.dims) for tensor in listed if name in tensor.graphs} == stated
+
+
+def test_versions(package: Package, name: str) -> None:
+    model = onnx.load(package.folder / f"{name}.onnx", load_external_data=False)
     assert PAGE.splitlines()[2].startswith(f"Version {CONTRACT_VERSION}. ")
     assert f"ONNX opset {OPSET}, IR version {IR_VERSION}, " in PAGE
     assert model.model_version == CONTRACT_VERSION and model.ir_version == IR_VERSION
-    assert {o.domain: o.version for o in model.opset_import} == {
-        "": OPSET,
-        "trigraph": 1,
-    }
+    assert {o.domain: o.version for o in model.opset_import} == {"": OPSET, "trigraph": 1}
 
 
-def test_manifest_keys(package: Path) -> None:
+def test_manifest_keys() -> None:
     keys = {key for names, _ in table("| key |") for key in re.findall(r"`(\w+)`", names)}
     assert keys <= {"contract_version", *Manifest.__dataclass_fields__}
 

@@ -309,7 +309,7 @@ def test_too_little_memory_for_the_state(package: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, str(package)], capture_output=True, text=True, check=True, preexec_fn=limited
     )
-    assert "the state of 3000 texts of 2048 tokens needs " in done.stdout
+    assert "the state of 3000 sequences of 2048 tokens needs " in done.stdout
     needed, free = (float(part.split(" MB")[0].split()[-1].replace(",", "")) for part in done.stdout.split(", and "))
     assert needed > free > 0
     assert needed * 1e6 > limit

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from support.block_weights import HALVES
 from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
 from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
@@ -34,10 +37,6 @@ Array = NDArray[Any]
 ROTARY: dict[str, Any] = {"rope_dims": 16, "rope_theta": 1e7, "eps": 1e-6}
 # Sums of float32 in another order.
 TOLERANCE = 3e-6
-
-
-# Where in a block the halves are, for types that have not just one at the start.
-HALVES = {"Q2_K": [80, 82], "Q3_K": [108], "Q6_K": [208]} | {type: [0, 2] for type in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")}
 
 
 class Body:
@@ -104,7 +103,7 @@ def draw(type: str, rows: int, width: int) -> tuple[Any, Array]:
         return ("bf16", bits), bits
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type]]
     raw = rng.integers(0, 256, (rows, width // block, size), dtype=np.uint8)
-    for at in HALVES.get(type, [0]):
+    for at in HALVES[type]:
         scales = rng.uniform(-0.1, 0.1, raw.shape[:2]).astype(np.float16)
         scales[0, 0] = 3e-7  # subnormal
         raw[..., at : at + 2] = scales[..., None].view(np.uint8)
@@ -117,7 +116,14 @@ def width_of(type: str, blocks: int) -> int:
 
 
 def test_every_type_that_a_kernel_reads_has_a_body() -> None:
-    assert set(UNPACK) == set(TENSOR_TYPES)
+    """And the README knows it. The library names its types when it refuses one."""
+    with pytest.raises(Exception, match="has no kernel, expected one of") as refused:
+        Operator("BlockGather", [np.zeros(1, np.int64), np.zeros((1, 1), np.uint8)], [np.float32], {"type": "Q9"})
+    native = re.findall(r"[A-Z]+\d+\w*", str(refused.value).split("expected one of ")[1])
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    listed = re.search(r"^\| block types[^|]*\|(.*)\|$", readme, re.MULTILINE)
+    assert listed is not None
+    assert set(UNPACK) == set(native) == set(TENSOR_TYPES) == {name.strip() for name in listed[1].split(",")}
 
 
 @pytest.mark.parametrize("type", UNPACK)

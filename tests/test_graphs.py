@@ -71,7 +71,7 @@ def chain(steps: Steps, tokens: list[int], token: int, count: int) -> tuple[list
     return drafts, probabilities, hidden
 
 
-def test_llama_cpp(tmp_path: Path) -> None:
+def test_recorded_of_llama_cpp(tmp_path: Path) -> None:
     expected = {file.stem: np.load(file) for file in ORACLE.glob("*.npy")}
     steps = open_steps(write_random(tmp_path / "a.gguf", "qwen35moe"), tmp_path)
     tokens = expected["tokens"].tolist()
@@ -84,7 +84,7 @@ def test_llama_cpp(tmp_path: Path) -> None:
     np.testing.assert_allclose(probabilities, _softmax(expected["draft_logits"]).max(-1), rtol=0, atol=TOLERANCE)
 
 
-def test_llama_cpp_greedy_stream(tmp_path: Path) -> None:
+def test_recorded_greedy_stream(tmp_path: Path) -> None:
     steps = open_steps(write_random(tmp_path / "a.gguf", "qwen35moe"), tmp_path)
     expected = np.load(ORACLE / "greedy.npy").tolist()
     sequence = steps.state.new()

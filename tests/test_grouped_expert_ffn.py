@@ -113,7 +113,6 @@ def test_a_shared_expert(isa: str, shape: dict[str, Any]) -> None:
         lambda r, c: [*r[:3], *c, *r[3:]],
         {0: (np.float32, layer.width)},
         layer.attributes,
-        sets_agree=False,
     )
     x, ids, weights, shared, gate = rows
     without = layer.run(x, ids, weights)

@@ -183,7 +183,7 @@ def test_interrupted(function: str, call: int, source: Path, tmp_path: Path) -> 
     assert names(tmp_path) == set()
 
 
-@pytest.mark.parametrize(("function", "call"), [("link", 1), ("fsync", 2), ("rename", 1), ("rename", 2)])
+@pytest.mark.parametrize(("function", "call"), [("link", 1), ("fsync", 2), ("rename", 1)])
 def test_interrupted_replacement(function: str, call: int, source: Path, tmp_path: Path) -> None:
     """The old package is still there, and nothing else."""
     old = export(source, tmp_path / "package", ExportOptions(max_context=100))
@@ -219,6 +219,29 @@ def test_stopped_by_a_signal(number: signal.Signals, source: Path, tmp_path: Pat
     run = subprocess.run(command, capture_output=True, check=False)
     assert run.returncode in (-number, 128 + number)
     assert names(tmp_path) == set()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
+def test_killed(source: Path, tmp_path: Path) -> None:
+    """Nobody can tidy up then; the next export does."""
+    command = [sys.executable, "-c", _STOPPED, str(source), str(tmp_path / "package"), str(int(signal.SIGKILL))]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert names(tmp_path) and "package" not in names(tmp_path)
+    export(source, tmp_path / "package")
+    assert names(tmp_path) == {"package"}
+
+
+def test_exports_to_one_folder_at_once(source: Path, tmp_path: Path) -> None:
+    """One of them makes the package; the others say that it is there."""
+    command = [sys.executable, "-m", "trigraph.runtime", "export", str(source), "-o", str(tmp_path / "package")]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [run.communicate(timeout=120)[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2, 2, 2], errors
+    for run, error in zip(runs, errors, strict=True):
+        if run.returncode:
+            assert error == f"error: {tmp_path}/package: holds a package already; --force replaces it\n"
+    assert names(tmp_path) == {"package"}
+    read_manifest(tmp_path / "package")
 
 
 def test_interrupted_after_the_replacement(source: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.fake_engine import METADATA, VOCAB, engine_of
 from support.fake_model import chaotic
+from support.llama_oracle import Llama, log_softmax
 from support.packages import Packages
 from support.prompts import PROMPTS
 from support.transformers_oracle import load_transformers, run_trunk
@@ -37,9 +38,7 @@ def engine(packages: Packages) -> Callable[[str], Engine]:
 
 def direct(logits: np.ndarray, window: list[int]) -> list[float]:
     """Surprises of the second half of a window, from logits [len(window), vocab]."""
-    x = logits.astype(np.float64)
-    log_p = x - x.max(-1, keepdims=True)
-    log_p -= np.log(np.exp(log_p).sum(-1, keepdims=True))
+    log_p = log_softmax(logits)
     return [-float(log_p[i, window[i + 1]]) for i in range(len(window) // 2, len(window) - 1)]
 
 
@@ -63,15 +62,12 @@ def test_transformers(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
 
 
 def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
-    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nothing to compare with")
-    llama = llama_cpp.Llama(str(tiny_gguf), n_ctx=CONTEXT, n_threads=1, logits_all=True, verbose=False)
-    ours = engine("float32")
-    values = []
-    for window in windows(ours):
-        llama.reset()
-        llama.eval(window)
-        values += direct(np.array(llama.scores[:CONTEXT]), window)
-    llama.close()
+    llama, ours = Llama(tiny_gguf, CONTEXT), engine("float32")
+    values = [
+        -llama.log_probabilities(window[: i + 1], ours.tokenizer.size)[window[i + 1]]
+        for window in windows(ours)
+        for i in range(CONTEXT // 2, CONTEXT - 1)
+    ]
     # It rounds activations to 8 bits, as our int8 activations do.
     for activations in ("float32", "int8"):
         assert abs(score(engine(activations), TEXT, CONTEXT).surprise - np.mean(values)) < 1e-2

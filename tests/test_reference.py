@@ -1,4 +1,4 @@
-"""The NumPy forward pass against llama.cpp's results, against transformers, and against itself step by step."""
+"""The NumPy forward pass against llama.cpp, against transformers, and against itself step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from support.llama_oracle import Llama, log_softmax
 from support.random_gguf import Architecture, write_random
 from support.transformers_oracle import load_transformers, new_head, run_trunk
 from trigraph.models import Model, TrigraphError, open_model
@@ -37,7 +38,7 @@ def assert_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance:
     assert np.abs(found - expected).max() < tolerance
 
 
-def test_llama_cpp(tmp_path: Path) -> None:
+def test_recorded_of_llama_cpp(tmp_path: Path) -> None:
     path = write_random(tmp_path / "a.gguf", "qwen35moe")
     assert hashlib.sha256(path.read_bytes()).hexdigest() == ORACLE_SHA256
     expected = {file.stem: np.load(file) for file in ORACLE.glob("*.npy")}
@@ -58,7 +59,7 @@ def test_llama_cpp(tmp_path: Path) -> None:
     assert_close(draft_logits, expected["draft_logits"])
 
 
-def test_llama_cpp_greedy_stream(tmp_path: Path) -> None:
+def test_recorded_greedy_stream(tmp_path: Path) -> None:
     reference = Reference(open_model(write_random(tmp_path / "a.gguf", "qwen35moe")))
     expected = np.load(ORACLE / "greedy.npy").tolist()
     state = State()
@@ -68,6 +69,25 @@ def test_llama_cpp_greedy_stream(tmp_path: Path) -> None:
         _, logits = reference.trunk(stream[-1:], state)
         stream.append(int(logits[-1].argmax()))
     assert stream == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_llama_cpp(tmp_path: Path, architecture: Architecture) -> None:
+    """Logits alone: that is what its server gives."""
+    path = write_random(tmp_path / "a.gguf", architecture)
+    model, llama = open_model(path), Llama(path, context=128)
+    tokens = random_tokens(model, 100)
+    expected = log_softmax(Reference(model).trunk(tokens)[1])
+    for count in (1, 2, 5, 64, 65, 100):
+        assert_close(llama.log_probabilities(tokens[:count].tolist(), model.config.vocab), expected[count - 1])
+
+
+def test_recorded_logits_are_those_of_the_wheel(tmp_path: Path) -> None:
+    llama = Llama(write_random(tmp_path / "a.gguf", "qwen35moe"))
+    tokens, expected = (np.load(ORACLE / f"{name}.npy") for name in ("tokens", "logits"))
+    for count in (1, 2, 31, 48):
+        found = llama.log_probabilities(tokens[:count].tolist(), expected.shape[1])
+        assert_close(found, log_softmax(expected[count - 1]))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -161,22 +161,40 @@ def test_the_number_of_threads_does_not_matter(packages: Packages, model: Model)
     assert found[0] == found[1] == found[2]
 
 
+def test_rejected_drafts_leave_no_trace(engine: Engine) -> None:
+    """Rounds whose drafts are partly rejected, and the same tokens one by one: the next drafts are the same bits."""
+    steps, prompt = engine.steps, tokens(engine, 30, 1)
+    used, plain = started(engine, prompt), started(engine, prompt)
+    for i, kept in enumerate((4, 1, 0, 6)):
+        new = tokens(engine, 6, 2 + i)
+        guess = steps.draft([used], [new[0]])
+        for _ in range(5):
+            guess = steps.draft_more([used], guess)
+        steps.verify([used], [new])
+        steps.accept(used, kept)
+        decoded(engine, plain, new[:kept])
+    assert chain(engine, used, 5) == chain(engine, plain, 5)
+
+
+def chain(engine: Engine, sequence: Sequence, token: int) -> list[bytes]:
+    """Three drafts after a token: their tokens, probabilities and hidden rows as bits."""
+    guess, found = engine.steps.draft([sequence], [token]), []
+    for _ in range(3):
+        found += [guess.tokens.tobytes(), guess.probability.tobytes(), guess.hidden.tobytes()]
+        guess = engine.steps.draft_more([sequence], guess)
+    return found
+
+
 @pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
-def test_drafts_rebuild_entries_as_a_prefill_makes_them(packages: Packages, model: Model) -> None:
-    """Drafting after rejected drafts equals drafting on a text that was never drafted for."""
+def test_drafts_after_a_prefill_are_near_those_after_decoding(packages: Packages, model: Model) -> None:
+    """Where a prompt is cut shows in the last bits."""
     engine = load(package(packages, model), threads=2, context=600, device=LIBRARY)
-    steps = engine.steps
-    prompt, new = tokens(engine, 30, 1), tokens(engine, 6, 2)
-    used = started(engine, prompt)
-    guess = steps.draft([used], [new[0]])
-    for _ in range(5):
-        guess = steps.draft_more([used], guess)
-    steps.verify([used], [new])
-    steps.accept(used, 4)
-    fresh = started(engine, prompt + new[:4])
-    first, second = ([rows.tolist() for rows in steps.draft([text], [5])] for text in (used, fresh))
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    prompt, new = tokens(engine, 30, 1), tokens(engine, 4, 2)
+    prefilled, decoding = started(engine, prompt + new), started(engine, prompt)
+    decoded(engine, decoding, new)
+    first, second = (engine.steps.draft([sequence], [5]) for sequence in (prefilled, decoding))
+    np.testing.assert_allclose(first.hidden, second.hidden, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(first.probability, second.probability, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])

@@ -9,8 +9,8 @@ from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripte
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
+from trigraph.runtime.decoding.draft_length import Round
 from trigraph.runtime.decoding.governor import Costs, Governor
-from trigraph.runtime.decoding.speculation import Round
 
 
 def options(drafts: int, **others: object) -> Options:

@@ -1,9 +1,8 @@
-// The ggml block types on a device, 32 elements (a run) at a time: codes as signed bytes, four to a word in the order
-// of the elements, and the scales of the run's halves. Layouts and arithmetic are those of formats.h, so unpacking is
-// exact.
+// Blocks on a device, 32 elements (a run) at a time: codes as signed bytes, four to a word in the order of the
+// elements, and the scales of the run's halves. What words hold is what formats.h says element by element.
 #pragma once
 
-#include "../cuda/device.cuh"
+#include "formats.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -45,10 +44,6 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t* out) {
   }
 }
 
-__device__ __forceinline__ float load_half(const uint8_t* p) {
-  return half_bits(*reinterpret_cast<const uint16_t*>(p));
-}
-
 // Unsigned codes below 128 minus a bias, byte by byte: no borrow crosses a byte.
 __device__ __forceinline__ uint32_t biased(uint32_t codes, uint32_t bias) {
   return ((codes | 0x80808080u) - bias * 0x01010101u) ^ 0x80808080u;
@@ -79,202 +74,154 @@ __device__ __forceinline__ void load_nibbles(const uint8_t* p, uint32_t* word) {
   }
 }
 
-// Each type: elements and bytes of a block, scales of a run, and
-// decode(p, run, codes): run `run` of the block at p.
-struct Q8_0 {
-  static constexpr const char* kName = "Q8_0";
-  static constexpr int kBlock = 32, kBytes = 34, kScales = 1, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
-    out->scale[0] = load_half(p);
-    load_words<2, 8>(p + 2, out->word);
+// Weight rows lie at multiples of this.
+template <class F>
+constexpr int kAlign = F::kBytes % 16 == 0  ? 16
+                       : F::kBytes % 8 == 0 ? 8
+                       : F::kBytes % 4 == 0 ? 4
+                                            : 2;
+template <class F>
+constexpr int kScales = kRun / F::kRun;  // of a run
+
+// The codes of run `run` of the block at p. Any type, a code at a time; below are faster ones.
+template <class F>
+struct Words {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    for (int i = 0; i < kRun; ++i) {
+      const uint32_t code = static_cast<uint32_t>(F::code(p, run, i)) & 255;
+      word[i / 4] = (i % 4 ? word[i / 4] : 0) | code << i % 4 * 8;
+    }
   }
 };
 
-struct Q4_0 {
-  static constexpr const char* kName = "Q4_0";
-  static constexpr int kBlock = 32, kBytes = 18, kScales = 1, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
-    out->scale[0] = load_half(p);
-    load_nibbles<2>(p + 2, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = biased(out->word[i], 8);
+template <>
+struct Words<Q8_0> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) { load_words<2, 8>(p + 2, word); }
+};
+
+template <>
+struct Words<Q4_0> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
+    load_nibbles<2>(p + 2, word);
+    for (int i = 0; i < 8; ++i) word[i] = biased(word[i], 8);
   }
 };
 
-struct Q4_1 {
-  static constexpr const char* kName = "Q4_1";
-  static constexpr int kBlock = 32, kBytes = 20, kScales = 1, kAlign = 4;
-  static constexpr bool kMin = true;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
-    out->scale[0] = load_half(p);
-    out->min[0] = -load_half(p + 2);
-    load_nibbles<4>(p + 4, out->word);
-  }
+template <>
+struct Words<Q4_1> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) { load_nibbles<4>(p + 4, word); }
 };
 
-struct Q5_0 {
-  static constexpr const char* kName = "Q5_0";
-  static constexpr int kBlock = 32, kBytes = 22, kScales = 1, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
+template <>
+struct Words<Q5_0> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
     uint32_t high;
-    out->scale[0] = load_half(p);
     load_words<2, 1>(p + 2, &high);
-    load_nibbles<2>(p + 6, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = biased(out->word[i] | spread(high >> 4 * i) << 4, 16);
+    load_nibbles<2>(p + 6, word);
+    for (int i = 0; i < 8; ++i) word[i] = biased(word[i] | spread(high >> 4 * i) << 4, 16);
   }
 };
 
-struct Q5_1 {
-  static constexpr const char* kName = "Q5_1";
-  static constexpr int kBlock = 32, kBytes = 24, kScales = 1, kAlign = 8;
-  static constexpr bool kMin = true;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
+template <>
+struct Words<Q5_1> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
     uint32_t high;
-    out->scale[0] = load_half(p);
-    out->min[0] = -load_half(p + 2);
     load_words<4, 1>(p + 4, &high);
-    load_nibbles<8>(p + 8, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] |= spread(high >> 4 * i) << 4;
+    load_nibbles<8>(p + 8, word);
+    for (int i = 0; i < 8; ++i) word[i] |= spread(high >> 4 * i) << 4;
   }
 };
 
-struct IQ4_NL {
-  static constexpr const char* kName = "IQ4_NL";
-  static constexpr int kBlock = 32, kBytes = 18, kScales = 1, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int, Codes* out) {
-    out->scale[0] = load_half(p);
-    load_nibbles<2>(p + 2, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = iq4_levels(out->word[i]);
+template <>
+struct Words<IQ4_NL> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
+    load_nibbles<2>(p + 2, word);
+    for (int i = 0; i < 8; ++i) word[i] = iq4_levels(word[i]);
   }
 };
 
-struct Q2_K {
-  static constexpr const char* kName = "Q2_K";
-  static constexpr int kBlock = 256, kBytes = 84, kScales = 2, kAlign = 4;
-  static constexpr bool kMin = true;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    const float d = load_half(p + 80), dmin = load_half(p + 82);
-    for (int i = 0; i < 2; ++i) {
-      const int packed = p[2 * run + i];
-      out->scale[i] = d * static_cast<float>(packed & 15);
-      out->min[i] = dmin * static_cast<float>(packed >> 4);
-    }
-    load_words<4, 8>(p + 16 + run / 4 * 32, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = out->word[i] >> run % 4 * 2 & 0x03030303u;
+template <>
+struct Words<Q2_K> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    load_words<4, 8>(p + 16 + run / 4 * 32, word);
+    for (int i = 0; i < 8; ++i) word[i] = word[i] >> run % 4 * 2 & 0x03030303u;
   }
 };
 
-struct Q3_K {
-  static constexpr const char* kName = "Q3_K";
-  static constexpr int kBlock = 256, kBytes = 110, kScales = 2, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    const float d = load_half(p + 108);
-    for (int i = 0; i < 2; ++i) {
-      const int s = 2 * run + i, low = p[96 + s % 8] >> s / 8 * 4 & 15, high = p[104 + s % 4] >> s / 4 * 2 & 3;
-      out->scale[i] = d * static_cast<float>((low | high << 4) - 32);
-    }
+template <>
+struct Words<Q3_K> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
     uint32_t high[8];
     load_words<2, 8>(p, high);
-    load_words<2, 8>(p + 32 + run / 4 * 32, out->word);
+    load_words<2, 8>(p + 32 + run / 4 * 32, word);
     for (int i = 0; i < 8; ++i)
-      out->word[i] = biased((out->word[i] >> run % 4 * 2 & 0x03030303u) | (high[i] >> run & 0x01010101u) << 2, 4);
+      word[i] = biased((word[i] >> run % 4 * 2 & 0x03030303u) | (high[i] >> run & 0x01010101u) << 2, 4);
   }
 };
 
-// Scale and minimum of a run of Q4_K or Q5_K: 6 bits each, in 12 bytes behind the two halves.
-__device__ __forceinline__ void load_scales6(const uint8_t* p, int run, Codes* out) {
-  const uint8_t* q = p + 4;
-  const int scale = run < 4 ? q[run] & 63 : (q[run + 4] & 15) | (q[run - 4] >> 6) << 4;
-  const int min = run < 4 ? q[run + 4] & 63 : q[run + 4] >> 4 | (q[run] >> 6) << 4;
-  out->scale[0] = load_half(p) * static_cast<float>(scale);
-  out->min[0] = load_half(p + 2) * static_cast<float>(min);
-}
-
-struct Q4_K {
-  static constexpr const char* kName = "Q4_K";
-  static constexpr int kBlock = 256, kBytes = 144, kScales = 1, kAlign = 16;
-  static constexpr bool kMin = true;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    load_scales6(p, run, out);
-    load_words<16, 8>(p + 16 + run / 2 * 32, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = out->word[i] >> run % 2 * 4 & 0x0f0f0f0fu;
+template <>
+struct Words<Q4_K> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    load_words<16, 8>(p + 16 + run / 2 * 32, word);
+    for (int i = 0; i < 8; ++i) word[i] = word[i] >> run % 2 * 4 & 0x0f0f0f0fu;
   }
 };
 
-struct Q5_K {
-  static constexpr const char* kName = "Q5_K";
-  static constexpr int kBlock = 256, kBytes = 176, kScales = 1, kAlign = 16;
-  static constexpr bool kMin = true;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    load_scales6(p, run, out);
+template <>
+struct Words<Q5_K> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
     uint32_t high[8];
     load_words<16, 8>(p + 16, high);
-    load_words<16, 8>(p + 48 + run / 2 * 32, out->word);
-    for (int i = 0; i < 8; ++i)
-      out->word[i] = (out->word[i] >> run % 2 * 4 & 0x0f0f0f0fu) | (high[i] >> run & 0x01010101u) << 4;
+    load_words<16, 8>(p + 48 + run / 2 * 32, word);
+    for (int i = 0; i < 8; ++i) word[i] = (word[i] >> run % 2 * 4 & 0x0f0f0f0fu) | (high[i] >> run & 0x01010101u) << 4;
   }
 };
 
-struct Q6_K {
-  static constexpr const char* kName = "Q6_K";
-  static constexpr int kBlock = 256, kBytes = 210, kScales = 2, kAlign = 2;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    const float d = load_half(p + 208);
-    for (int i = 0; i < 2; ++i) out->scale[i] = d * static_cast<float>(static_cast<int8_t>(p[192 + 2 * run + i]));
+template <>
+struct Words<Q6_K> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
     const int half = run / 4, quarter = run % 4;
     uint32_t high[8];
     load_words<2, 8>(p + 128 + half * 32, high);
-    load_words<2, 8>(p + half * 64 + quarter % 2 * 32, out->word);
+    load_words<2, 8>(p + half * 64 + quarter % 2 * 32, word);
     for (int i = 0; i < 8; ++i)
-      out->word[i] =
-          biased((out->word[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (high[i] >> quarter * 2 & 0x03030303u) << 4, 32);
+      word[i] = biased((word[i] >> quarter / 2 * 4 & 0x0f0f0f0fu) | (high[i] >> quarter * 2 & 0x03030303u) << 4, 32);
   }
 };
 
-struct IQ4_XS {
-  static constexpr const char* kName = "IQ4_XS";
-  static constexpr int kBlock = 256, kBytes = 136, kScales = 1, kAlign = 8;
-  static constexpr bool kMin = false;
-  __device__ static void decode(const uint8_t* p, int run, Codes* out) {
-    const int high = *reinterpret_cast<const uint16_t*>(p + 2);
-    const int scale = (p[4 + run / 2] >> run % 2 * 4 & 15) | (high >> 2 * run & 3) << 4;
-    out->scale[0] = load_half(p) * static_cast<float>(scale - 32);
-    load_nibbles<8>(p + 8 + run * 16, out->word);
-    for (int i = 0; i < 8; ++i) out->word[i] = iq4_levels(out->word[i]);
+template <>
+struct Words<IQ4_XS> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    load_nibbles<8>(p + 8 + run * 16, word);
+    for (int i = 0; i < 8; ++i) word[i] = iq4_levels(word[i]);
   }
 };
 
-// Plain types: one element a block.
-struct F32 {
-  static constexpr const char* kName = "F32";
-  static constexpr int kBlock = 1, kBytes = 4, kAlign = 4;
-  __device__ static float load(const uint8_t* p) { return *reinterpret_cast<const float*>(p); }
-};
-struct F16 {
-  static constexpr const char* kName = "F16";
-  static constexpr int kBlock = 1, kBytes = 2, kAlign = 2;
-  __device__ static float load(const uint8_t* p) { return load_half(p); }
-};
-struct BF16 {
-  static constexpr const char* kName = "BF16";
-  static constexpr int kBlock = 1, kBytes = 2, kAlign = 2;
-  __device__ static float load(const uint8_t* p) {
-    return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(p)} << 16);
+// Run `run` of the block at p.
+template <class F>
+__device__ __forceinline__ void decode(const uint8_t* p, int run, Codes* out) {
+  const float d = F::d(p);
+  for (int i = 0; i < kScales<F>; ++i) {
+    out->scale[i] = d * static_cast<float>(F::scale(p, run * kScales<F> + i));
+    if constexpr (F::kMin) out->min[i] = F::dmin(p) * static_cast<float>(F::min(p, run * kScales<F> + i));
   }
-};
+  Words<F>::load(p, run, out->word);
+}
+
 template <class F>
 constexpr bool kPlain = F::kBlock == 1;
+template <class F>
+__device__ __forceinline__ float load_plain(const uint8_t* p) {
+  if constexpr (std::is_same_v<F, F32>) return *reinterpret_cast<const float*>(p);
+  if constexpr (std::is_same_v<F, F16>) return read_half(p);
+  if constexpr (std::is_same_v<F, BF16>) return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(p)} << 16);
+}
 
 // Element i of a run as ggml defines it: product and difference are rounded one after the other.
 template <class F>
 __device__ __forceinline__ float element(const Codes& codes, int i) {
   const float code = static_cast<float>(static_cast<int8_t>(codes.word[i / 4] >> i % 4 * 8));
-  const int part = F::kScales == 1 ? 0 : i / 16;
+  const int part = kScales<F> == 1 ? 0 : i / 16;
   const float product = code * codes.scale[part];
   return F::kMin ? product - codes.min[part] : product;
 }

@@ -1,274 +1,184 @@
-// The ggml block types as codes: every element of a block is `code * scale - min`, where a run of kRun elements shares
-// scale and min. Codes fit int8; kBias makes them unsigned. The arithmetic is ggml's, so unpacking is exact to the bit.
+// The ggml block types, element by element: the one decoder that every device shares, to check the faster ones by and
+// for types that have none. A weight is `code * (d * scale) - dmin * min`, rounded after each operation as in ggml,
+// where kRun elements share the integers scale and min. Adding a type: a struct here, and its name in BlockTypes.
 #pragma once
 
-#include <type_traits>
-
 #include "../kernel.h"
-#include "native.h"
+#if defined(__device__)  // CUDA, or its emulator
+#include "../cuda/device.cuh"
+#define TRIGRAPH_DEVICE __device__ __forceinline__
+#else
+#include "../simd.h"
+#define TRIGRAPH_DEVICE inline
+#endif
 
-namespace trigraph::TRIGRAPH_ISA::native {
+namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kSuper = 256;  // elements that kernels handle at a time: one K block, or eight blocks of 32
-
-struct Codes {
-  alignas(64) int8_t code[kSuper];
-  alignas(64) float scale[kSuper / 16];
-  alignas(64) float min[kSuper / 16];  // set by the types with kMin only
-};
-
-inline float read_half(const uint8_t* p) {
+TRIGRAPH_DEVICE float read_half(const uint8_t* p) {
+#if defined(__device__)
+  return half_bits(*reinterpret_cast<const uint16_t*>(p));
+#else
   uint16_t h;
   std::memcpy(&h, p, 2);
   return fast_half(h);
+#endif
 }
 
-// 6-bit scales and mins of Q4_K and Q5_K: eight of each in 12 bytes, to one byte each.
-inline void read_scales6_bytes(const uint8_t* p, uint64_t* scale, uint64_t* min) {
-  uint32_t a, b, c;
-  std::memcpy(&a, p, 4);
-  std::memcpy(&b, p + 4, 4);
-  std::memcpy(&c, p + 8, 4);
-  *scale = (a & 0x3f3f3f3f) | static_cast<uint64_t>((c & 0x0f0f0f0f) | (a >> 2 & 0x30303030)) << 32;
-  *min = (b & 0x3f3f3f3f) | static_cast<uint64_t>((c >> 4 & 0x0f0f0f0f) | (b >> 2 & 0x30303030)) << 32;
+// The levels of IQ4_NL and IQ4_XS.
+TRIGRAPH_DEVICE const int8_t* levels4() {
+  static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  return kLevels;
 }
 
-// 6-bit scales of Q3_K: sixteen in 12 bytes, to one byte each (32 stands for zero).
-inline void read_scales3_bytes(const uint8_t* p, uint64_t* first, uint64_t* second) {
-  uint64_t low, high = 0;
-  std::memcpy(&low, p, 8);
-  std::memcpy(&high, p + 8, 4);
-  const uint64_t nibble = 0x0f0f0f0f0f0f0f0f, two = 0x03030303;
-  *first = (low & nibble) | ((high & two) | (high >> 2 & two) << 32) << 4;
-  *second = (low >> 4 & nibble) | ((high >> 4 & two) | (high >> 6 & two) << 32) << 4;
+// 6-bit scales and mins of Q4_K and Q5_K: eight of each in the 12 bytes at q.
+TRIGRAPH_DEVICE int scale6(const uint8_t* q, int run) {
+  return run < 4 ? q[run] & 63 : (q[run + 4] & 15) | q[run - 4] >> 6 << 4;
+}
+TRIGRAPH_DEVICE int min6(const uint8_t* q, int run) {
+  return run < 4 ? q[run + 4] & 63 : q[run + 4] >> 4 | q[run] >> 6 << 4;
 }
 
-// Scales and mins of a block of Q4_K or Q5_K.
-inline void read_scales6(const uint8_t* p, float* scale, float* min) {
-  uint64_t scales, mins;
-  read_scales6_bytes(p + 4, &scales, &mins);
-  const float d = read_half(p), dmin = read_half(p + 2);
-  for (int i = 0; i < 8; ++i) {
-    scale[i] = d * static_cast<float>(scales >> (8 * i) & 63);
-    min[i] = dmin * static_cast<float>(mins >> (8 * i) & 63);
-  }
-}
+// Every type has
+//   kBlock, kBytes       elements and bytes of a block
+//   kRun                 elements that share a scale and a min, 16 or 32
+//   kBias                code + kBias is not negative
+//   d(p), scale(p, run)  of the block at p and its run
+//   code(p, part, i)     element i of the block's 32 elements from 32 * part on
+// and with kMin also dmin(p) and min(p, run).
+struct Blocks32 {
+  static constexpr int kBlock = 32, kRun = 32;
+  static constexpr bool kMin = false;
+  static constexpr DType kDType = DType::u8;
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t*, int) { return 1; }
+};
+struct Blocks32WithMin : Blocks32 {
+  static constexpr bool kMin = true;
+  TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return -read_half(p + 2); }  // blocks hold what is added
+  TRIGRAPH_DEVICE static int min(const uint8_t*, int) { return 1; }
+};
+struct Blocks256 {
+  static constexpr int kBlock = 256;
+  static constexpr DType kDType = DType::u8;
+};
 
-constexpr int8_t kNonLinear4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// 16 bytes of nibbles: the low ones are elements 0 to 15, the high ones 16 to 31.
+TRIGRAPH_DEVICE int nibble(const uint8_t* p, int i) { return p[i % 16] >> i / 16 * 4 & 15; }
+// Bit i of the bytes at p.
+TRIGRAPH_DEVICE int bit(const uint8_t* p, int i) { return p[i / 8] >> i % 8 & 1; }
 
-// Codes of one block; `scale` and `min` have one entry for each run of kRun elements.
-struct Q8_0 {
+struct Q8_0 : Blocks32 {
   static constexpr const char* kName = "Q8_0";
-  static constexpr int kBlock = 32, kBytes = 34, kRun = 32, kBias = 128;
-  static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    scale[0] = read_half(p);
-    std::memcpy(code, p + 2, 32);
-  }
+  static constexpr int kBytes = 34, kBias = 128;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return static_cast<int8_t>(p[2 + i]); }
 };
 
-struct Q4_0 {
+struct Q4_0 : Blocks32 {
   static constexpr const char* kName = "Q4_0";
-  static constexpr int kBlock = 32, kBytes = 18, kRun = 32, kBias = 8;
-  static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    scale[0] = read_half(p);
-    for (int i = 0; i < 16; ++i) {
-      code[i] = static_cast<int8_t>((p[2 + i] & 15) - 8);
-      code[16 + i] = static_cast<int8_t>((p[2 + i] >> 4) - 8);
-    }
-  }
+  static constexpr int kBytes = 18, kBias = 8;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 2, i) - 8; }
 };
 
-struct Q4_1 {
+struct Q4_1 : Blocks32WithMin {
   static constexpr const char* kName = "Q4_1";
-  static constexpr int kBlock = 32, kBytes = 20, kRun = 32, kBias = 0;
-  static constexpr bool kMin = true;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    scale[0] = read_half(p);
-    min[0] = -read_half(p + 2);
-    for (int i = 0; i < 16; ++i) {
-      code[i] = static_cast<int8_t>(p[4 + i] & 15);
-      code[16 + i] = static_cast<int8_t>(p[4 + i] >> 4);
-    }
-  }
+  static constexpr int kBytes = 20, kBias = 0;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 4, i); }
 };
 
-inline void decode5(const uint8_t* high, const uint8_t* low, int bias, int8_t* code) {
-  uint32_t bits;
-  std::memcpy(&bits, high, 4);
-  for (int i = 0; i < 16; ++i) {
-    code[i] = static_cast<int8_t>(((low[i] & 15) | (bits >> i & 1) << 4) - bias);
-    code[16 + i] = static_cast<int8_t>(((low[i] >> 4) | (bits >> (16 + i) & 1) << 4) - bias);
-  }
-}
-
-struct Q5_0 {
+struct Q5_0 : Blocks32 {
   static constexpr const char* kName = "Q5_0";
-  static constexpr int kBlock = 32, kBytes = 22, kRun = 32, kBias = 16;
-  static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    scale[0] = read_half(p);
-    decode5(p + 2, p + 6, 16, code);
-  }
+  static constexpr int kBytes = 22, kBias = 16;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return (nibble(p + 6, i) | bit(p + 2, i) << 4) - 16; }
 };
 
-struct Q5_1 {
+struct Q5_1 : Blocks32WithMin {
   static constexpr const char* kName = "Q5_1";
-  static constexpr int kBlock = 32, kBytes = 24, kRun = 32, kBias = 0;
-  static constexpr bool kMin = true;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    scale[0] = read_half(p);
-    min[0] = -read_half(p + 2);
-    decode5(p + 4, p + 8, 0, code);
-  }
+  static constexpr int kBytes = 24, kBias = 0;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 8, i) | bit(p + 4, i) << 4; }
 };
 
-struct IQ4_NL {
+struct IQ4_NL : Blocks32 {
   static constexpr const char* kName = "IQ4_NL";
-  static constexpr int kBlock = 32, kBytes = 18, kRun = 32, kBias = 128;
-  static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    scale[0] = read_half(p);
-    for (int i = 0; i < 16; ++i) {
-      code[i] = kNonLinear4[p[2 + i] & 15];
-      code[16 + i] = kNonLinear4[p[2 + i] >> 4];
-    }
-  }
+  static constexpr int kBytes = 18, kBias = 128;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return levels4()[nibble(p + 2, i)]; }
 };
 
-struct Q2_K {
+struct Q2_K : Blocks256 {
   static constexpr const char* kName = "Q2_K";
-  static constexpr int kBlock = 256, kBytes = 84, kRun = 16, kBias = 0;
+  static constexpr int kBytes = 84, kRun = 16, kBias = 0;
   static constexpr bool kMin = true;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    const float d = read_half(p + 80), dmin = read_half(p + 82);
-    for (int i = 0; i < 16; ++i) {
-      scale[i] = d * static_cast<float>(p[i] & 15);
-      min[i] = dmin * static_cast<float>(p[i] >> 4);
-    }
-    for (int i = 0; i < kBlock; ++i)
-      code[i] = static_cast<int8_t>(p[16 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3);
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 80); }
+  TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 82); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) { return p[run] & 15; }
+  TRIGRAPH_DEVICE static int min(const uint8_t* p, int run) { return p[run] >> 4; }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return p[16 + part / 4 * 32 + i] >> part % 4 * 2 & 3;
   }
 };
 
-struct Q3_K {
+struct Q3_K : Blocks256 {
   static constexpr const char* kName = "Q3_K";
-  static constexpr int kBlock = 256, kBytes = 110, kRun = 16, kBias = 4;
+  static constexpr int kBytes = 110, kRun = 16, kBias = 4;
   static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    const float d = read_half(p + 108);
-    uint64_t packed[2];
-    read_scales3_bytes(p + 96, packed, packed + 1);
-    for (int i = 0; i < 16; ++i)
-      scale[i] = d * static_cast<float>(static_cast<int>(packed[i / 8] >> (i % 8 * 8) & 63) - 32);
-    for (int i = 0; i < kBlock; ++i) {
-      int low = p[32 + i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3, high = p[i % 32] >> (i / 32) & 1;
-      code[i] = static_cast<int8_t>(low - (high ? 0 : 4));
-    }
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 108); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
+    const int low = p[96 + run % 8] >> run / 8 * 4 & 15, high = p[104 + run % 4] >> run / 4 * 2 & 3;
+    return (low | high << 4) - 32;
+  }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return ((p[32 + part / 4 * 32 + i] >> part % 4 * 2 & 3) | (p[i] >> part & 1) << 2) - 4;
   }
 };
 
-struct Q4_K {
+struct Q4_K : Blocks256 {
   static constexpr const char* kName = "Q4_K";
-  static constexpr int kBlock = 256, kBytes = 144, kRun = 32, kBias = 0;
+  static constexpr int kBytes = 144, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    read_scales6(p, scale, min);
-    for (int chunk = 0; chunk < 4; ++chunk)
-      for (int i = 0; i < 32; ++i) {
-        const uint8_t byte = p[16 + chunk * 32 + i];
-        code[chunk * 64 + i] = static_cast<int8_t>(byte & 15);
-        code[chunk * 64 + 32 + i] = static_cast<int8_t>(byte >> 4);
-      }
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
+  TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 2); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) { return scale6(p + 4, run); }
+  TRIGRAPH_DEVICE static int min(const uint8_t* p, int run) { return min6(p + 4, run); }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return p[16 + part / 2 * 32 + i] >> part % 2 * 4 & 15;
   }
 };
 
-struct Q5_K {
+struct Q5_K : Blocks256 {
   static constexpr const char* kName = "Q5_K";
-  static constexpr int kBlock = 256, kBytes = 176, kRun = 32, kBias = 0;
+  static constexpr int kBytes = 176, kRun = 32, kBias = 0;
   static constexpr bool kMin = true;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float* min) {
-    read_scales6(p, scale, min);
-    for (int chunk = 0; chunk < 4; ++chunk)
-      for (int i = 0; i < 32; ++i) {
-        const uint8_t byte = p[48 + chunk * 32 + i], high = static_cast<uint8_t>(p[16 + i] >> (2 * chunk));
-        code[chunk * 64 + i] = static_cast<int8_t>((byte & 15) | (high & 1) << 4);
-        code[chunk * 64 + 32 + i] = static_cast<int8_t>((byte >> 4) | (high & 2) << 3);
-      }
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
+  TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 2); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) { return scale6(p + 4, run); }
+  TRIGRAPH_DEVICE static int min(const uint8_t* p, int run) { return min6(p + 4, run); }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return (p[48 + part / 2 * 32 + i] >> part % 2 * 4 & 15) | (p[16 + i] >> part & 1) << 4;
   }
 };
 
-struct Q6_K {
+struct Q6_K : Blocks256 {
   static constexpr const char* kName = "Q6_K";
-  static constexpr int kBlock = 256, kBytes = 210, kRun = 16, kBias = 32;
+  static constexpr int kBytes = 210, kRun = 16, kBias = 32;
   static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    const float d = read_half(p + 208);
-    for (int i = 0; i < 16; ++i) scale[i] = d * static_cast<float>(static_cast<int8_t>(p[192 + i]));
-    for (int half = 0; half < 2; ++half)
-      for (int i = 0; i < 128; ++i) {
-        const int low = p[half * 64 + i % 64] >> (i / 64 * 4) & 15,
-                  high = p[128 + half * 32 + i % 32] >> (i / 32 * 2) & 3;
-        code[half * 128 + i] = static_cast<int8_t>((low | high << 4) - 32);
-      }
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 208); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) { return static_cast<int8_t>(p[192 + run]); }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    const int half = part / 4, quarter = part % 4;
+    const int low = p[half * 64 + quarter % 2 * 32 + i] >> quarter / 2 * 4 & 15;
+    return (low | (p[128 + half * 32 + i] >> quarter * 2 & 3) << 4) - 32;
   }
 };
 
-struct IQ4_XS {
+struct IQ4_XS : Blocks256 {
   static constexpr const char* kName = "IQ4_XS";
-  static constexpr int kBlock = 256, kBytes = 136, kRun = 32, kBias = 128;
+  static constexpr int kBytes = 136, kRun = 32, kBias = 128;
   static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  static void decode(const uint8_t* p, int8_t* code, float* scale, float*) {
-    const float d = read_half(p);
-    const int high = p[2] | p[3] << 8;
-    for (int i = 0; i < 8; ++i) {
-      const int s = (p[4 + i / 2] >> (i % 2 * 4) & 15) | (high >> (2 * i) & 3) << 4;
-      scale[i] = d * static_cast<float>(s - 32);
-      for (int k = 0; k < 16; ++k) {
-        code[i * 32 + k] = kNonLinear4[p[8 + i * 16 + k] & 15];
-        code[i * 32 + 16 + k] = kNonLinear4[p[8 + i * 16 + k] >> 4];
-      }
-    }
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
+    return ((p[4 + run / 2] >> run % 2 * 4 & 15) | (p[2 + run / 4] >> run % 4 * 2 & 3) << 4) - 32;
   }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4()[nibble(p + 8 + part * 16, i)]; }
 };
-
-template <class F>
-constexpr int super_bytes = kSuper / F::kBlock * F::kBytes;
-
-// Codes of up to kSuper elements; `count` is a multiple of the block.
-template <class F>
-void decode_super(const uint8_t* p, int count, Codes* out) {
-  for (int i = 0; i < count / F::kBlock; ++i)
-    F::decode(p + i * F::kBytes, out->code + i * F::kBlock, out->scale + i * (F::kBlock / F::kRun),
-              out->min + i * (F::kBlock / F::kRun));
-}
-
-// Up to kSuper weights as float32, exactly as ggml defines them.
-template <class F>
-void unpack_super(const uint8_t* p, int count, float* out) {
-  Codes codes;
-  decode_super<F>(p, count, &codes);
-  for (int run = 0; run < count / F::kRun; ++run) {
-    const float scale = codes.scale[run], min = F::kMin ? codes.min[run] : 0.0f;
-    for (int i = run * F::kRun; i < (run + 1) * F::kRun; ++i) {
-      const float product = static_cast<float>(codes.code[i]) * scale;
-      out[i] = F::kMin ? product - min : product;
-    }
-  }
-}
 
 // Plain types: one element a block, no codes.
 struct F32 {
@@ -287,42 +197,9 @@ struct BF16 {
   static constexpr DType kDType = DType::bf16;
 };
 
-// VL neighbouring weights; p may lie at any alignment.
-template <class F>
-inline vf load_plain(const uint8_t* p) {
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-  const void* data = p;  // these loads take any address
-#else
-  alignas(16) uint8_t data[VL * F::kBytes];
-  std::memcpy(data, p, sizeof data);
-#endif
-  if constexpr (std::is_same_v<F, F32>) return load(reinterpret_cast<const float*>(data));
-  if constexpr (std::is_same_v<F, F16>) return load_f16(reinterpret_cast<const uint16_t*>(data));
-  if constexpr (std::is_same_v<F, BF16>) return load_bf16(reinterpret_cast<const uint16_t*>(data));
-}
+template <class... F>
+struct Types {};
+using PlainTypes = Types<F32, F16, BF16>;
+using BlockTypes = Types<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS>;
 
-template <class F>
-inline void unpack_plain(const uint8_t* p, int count, float* out) {
-  int i = 0;
-  for (; i + VL <= count; i += VL) store(out + i, load_plain<F>(p + i * F::kBytes));
-  if (i == count) return;
-  uint8_t rest[VL * F::kBytes] = {};
-  std::memcpy(rest, p + i * F::kBytes, static_cast<size_t>((count - i) * F::kBytes));
-  float values[VL];
-  store(values, load_plain<F>(rest));
-  std::memcpy(out + i, values, static_cast<size_t>(count - i) * 4);
-}
-template <>
-inline void unpack_super<F32>(const uint8_t* p, int count, float* out) {
-  unpack_plain<F32>(p, count, out);
-}
-template <>
-inline void unpack_super<F16>(const uint8_t* p, int count, float* out) {
-  unpack_plain<F16>(p, count, out);
-}
-template <>
-inline void unpack_super<BF16>(const uint8_t* p, int count, float* out) {
-  unpack_plain<BF16>(p, count, out);
-}
-
-}  // namespace trigraph::TRIGRAPH_ISA::native
+}  // namespace trigraph::TRIGRAPH_ISA

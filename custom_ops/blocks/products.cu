@@ -109,12 +109,12 @@ __global__ void unpack_rows(const uint8_t* table, int64_t count, int64_t row_byt
   const uint8_t* w = table + id * row_bytes;
   float* out = y + row * width;
   if constexpr (kPlain<F>) {
-    if (at < width) out[at] = F::load(w + at * F::kBytes);
+    if (at < width) out[at] = load_plain<F>(w + at * F::kBytes);
   } else {
     constexpr int kRuns = F::kBlock / kRun;
     if (at >= width / kRun) return;
     Codes codes;
-    F::decode(w + at / kRuns * F::kBytes, static_cast<int>(at % kRuns), &codes);
+    decode<F>(w + at / kRuns * F::kBytes, static_cast<int>(at % kRuns), &codes);
 #pragma unroll
     for (int i = 0; i < kRun; ++i) out[at * kRun + i] = element<F>(codes, i);
   }
@@ -129,15 +129,11 @@ void unpack(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t widt
 
 template <class F, Layout kLayout>
 constexpr ProductKernel make_kernel() {
-  constexpr DType kType = F::kBlock > 1            ? DType::u8
-                          : F::kBytes == 4         ? DType::f32
-                          : std::is_same_v<F, F16> ? DType::f16
-                                                   : DType::bf16;
   bool (*few)(const uint8_t*, int64_t, int64_t, int64_t, const float*, int64_t, float*, cudaStream_t) = nullptr;
   if constexpr (kLayout == Layout::int8) few = fused<F>;
-  return {{F::kName, kType, F::kBlock, F::kBytes},
+  return {{F::kName, F::kDType, F::kBlock, F::kBytes},
           kLayout,
-          F::kAlign,
+          kAlign<F>,
           few,
           product<F, kLayout>,
           grouped<F, kLayout>,
@@ -145,7 +141,7 @@ constexpr ProductKernel make_kernel() {
 }
 
 template <Layout kLayout, class... F>
-const ProductKernel* find(const std::string& type) {
+const ProductKernel* find(const std::string& type, Types<F...>) {
   static constexpr ProductKernel all[] = {make_kernel<F, kLayout>()...};
   for (const ProductKernel& kernel : all)
     if (type == kernel.type) return &kernel;
@@ -196,11 +192,9 @@ void prepare_gated(Layout layout, const float* gate, const float* up, int64_t ro
 
 const ProductKernel& product_kernel(const std::string& type, const std::string& activations) {
   check_activations(activations);
-#define TRIGRAPH_BLOCK_TYPES Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS
-  const ProductKernel* kernel = find<Layout::raw, F32, F16, BF16>(type);
+  const ProductKernel* kernel = find<Layout::raw>(type, PlainTypes());
   if (!kernel)
-    kernel = activations == "int8" ? find<Layout::int8, TRIGRAPH_BLOCK_TYPES>(type)
-                                   : find<Layout::tiled, TRIGRAPH_BLOCK_TYPES>(type);
+    kernel = activations == "int8" ? find<Layout::int8>(type, BlockTypes()) : find<Layout::tiled>(type, BlockTypes());
   if (kernel) return *kernel;
   fail_type(type);
 }

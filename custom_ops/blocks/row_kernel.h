@@ -8,11 +8,13 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 // How the rows of one weight type meet activations of one kind. y[i][j] depends on x[i] and weight row j alone, bit for
 // bit: never on m, n or the tiling. Every function may be called from any thread; weights may lie at any alignment.
 struct RowKernel : WeightType {
-  // Bytes of one prepared activation row, a multiple of 64. Rows must start at multiples of 64. The layout belongs to
-  // this kernel: rows prepared by one kernel are read by the product of the same kernel only.
+  // Bytes of one prepared activation row, a multiple of 64. Rows must start at multiples of 64. Kernels with the same
+  // `prepare` read the same rows.
   int64_t (*prepared_bytes)(int64_t width);
   void (*prepare)(const float* x, int64_t width, void* prepared);  // one row; quantised when activations are int8
   // y[i][j] for m prepared rows x[i] and n weight rows that start at w, row_bytes apart. A weight row is unpacked once
@@ -23,8 +25,7 @@ struct RowKernel : WeightType {
 };
 
 // The kernel of a ggml type with activations "float32" or "int8" (F32, F16 and BF16 weights always meet float32). The
-// reference stays valid for ever and is the same for the same arguments, so that prepared rows can be shared by
-// comparing addresses. Throws Error that names the value of an unknown type or kind.
+// reference stays valid for ever. Throws Error that names the value of an unknown type or kind.
 const RowKernel& row_kernel(const std::string& type, const std::string& activations);
 
 }  // namespace trigraph::TRIGRAPH_ISA

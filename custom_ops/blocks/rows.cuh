@@ -12,7 +12,7 @@ template <class F>
 __device__ __forceinline__ float run_product(const float* scale, const float* min, int dot, int second_dot, int sum,
                                              int second_sum) {
   float part;
-  if constexpr (F::kScales == 1) {
+  if constexpr (kScales<F> == 1) {
     part = scale[0] * static_cast<float>(dot + second_dot);
     if constexpr (F::kMin) part = fmaf(-min[0], static_cast<float>(sum + second_sum), part);
   } else {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void add_runs(const uint8_t* w, int64_t width, int la
                                          float* sum) {
   if constexpr (kLayout == Layout::raw) {
     for (int64_t i = lane; i < width; i += lanes) {
-      const float weight = F::load(w + i * F::kBytes);
+      const float weight = load_plain<F>(w + i * F::kBytes);
 #pragma unroll
       for (int m = 0; m < M; ++m) sum[m] = fmaf(weight, reinterpret_cast<const float*>(x[m])[i], sum[m]);
     }
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_runs(const uint8_t* w, int64_t width, int la
     const int runs = static_cast<int>(width / kRun);
     for (int run = lane; run < runs; run += lanes) {
       Codes codes;
-      F::decode(w + int64_t{run / kRuns} * F::kBytes, run % kRuns, &codes);
+      decode<F>(w + int64_t{run / kRuns} * F::kBytes, run % kRuns, &codes);
       if constexpr (kLayout == Layout::int8) {
 #pragma unroll
         for (int m = 0; m < M; ++m) {

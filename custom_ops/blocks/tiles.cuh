@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char
       const int mine = start + warp < entries ? run_of(start + warp) : runs;
       if (w && mine < runs) {
         constexpr int kRuns = F::kBlock / kRun;
-        F::decode(w + int64_t{mine / kRuns} * F::kBytes, mine % kRuns, &codes);
+        decode<F>(w + int64_t{mine / kRuns} * F::kBytes, mine % kRuns, &codes);
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) code[warp][lane][i] = codes.word[i];

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "../kernel.h"
+#include "formats.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -34,11 +34,16 @@ inline void check_activations(const std::string& kind) {
     fail("attribute activations is \"%s\", expected float32 or int8", kind.c_str());
 }
 
+template <class... F>
+std::string names(Types<F...>) {
+  std::string all;
+  for (const char* name : {F::kName...}) all += (all.empty() ? "" : ", ") + std::string(name);
+  return all;
+}
+
 [[noreturn]] inline void fail_type(const std::string& type) {
-  fail(
-      "type \"%s\" has no kernel, expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, "
-      "IQ4_NL or IQ4_XS",
-      type.c_str());
+  fail("type \"%s\" has no kernel, expected one of %s, %s", type.c_str(), names(PlainTypes()).c_str(),
+       names(BlockTypes()).c_str());
 }
 
 // Checks a weight tensor ([.., N, row_bytes] uint8, or [.., N, width] of the type's own dtype) and returns bytes of a

@@ -35,7 +35,6 @@ T* take(int64_t count) {
   return static_cast<T*>(scratch<Tag>(static_cast<size_t>(count) * sizeof(T)));
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 long long ll(int64_t value) { return value; }
 
 // Weight rows in a task. `crowd`: the most activation rows that meet them.
@@ -121,7 +120,7 @@ struct Step {
     Buckets buckets(ids, tokens * k, experts);
     const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
     const void** up_x = gate_x;
-    if (up.kernel != gate.kernel) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
+    if (up.kernel->prepare != gate.kernel->prepare) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
     down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), all);
   }
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from trigraph.exporter.package.fingerprint import sha256_of_sample
 from trigraph.exporter.package.manifest import FILE_NAME, GRAPHS, SIDE_FILE
 from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
-from trigraph.models.signals import deferred, unwinding_on_sigterm
+from trigraph.models.staging import staged_folder
 
 _OWN_FILES = {FILE_NAME, SIDE_FILE, "tokenizer.json", "chat_template.jinja", *(f"{graph}.onnx" for graph in GRAPHS)}
-# Enough of two weight files of one size to tell models apart.
-_COMPARED_BYTES = 1 << 20
 
 
-def check_target(out: Path, sources: Sequence[Path], *, referenced: bool) -> None:
-    """Refuse a target that is neither new, nor an empty folder, nor a package that can go without loss.
+def check_target(out: Path, sources: Sequence[Path], *, referenced: bool, replace: bool) -> None:
+    """Refuse a target that is not new, an empty folder, or, with `replace`, a package that can go without loss.
 
     `sources` are the weight files of the new package, which leaves them where they are if they are `referenced`.
     """
@@ -33,6 +29,8 @@ def check_target(out: Path, sources: Sequence[Path], *, referenced: bool) -> Non
         raise TrigraphError(
             f"{out}: exists and is not a trigraph package; choose another output folder, or empty this one"
         )
+    if not replace and is_package(out):
+        raise _taken(out)
     if referenced and any(out.resolve() in source.resolve().parents for source in sources):
         raise TrigraphError(f"{out}: holds the weights that --reference would point to; choose another output folder")
     for path in out.iterdir():
@@ -47,78 +45,25 @@ def _same(path: Path, source: Path) -> bool:
     """Whether two weight files are one, or one a copy of the other."""
     if path.samefile(source):
         return True
-    if path.stat().st_size != source.stat().st_size:
-        return False
-    with open(path, "rb") as one, open(source, "rb") as other:
-        return one.read(_COMPARED_BYTES) == other.read(_COMPARED_BYTES)
+    return path.stat().st_size == source.stat().st_size and sha256_of_sample(path) == sha256_of_sample(source)
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """A new folder beside `out` that takes its place when the block ends well and vanishes when it does not.
+def staged(out: Path, *, replace: bool) -> Iterator[Path]:
+    """A new folder that takes the place of `out` when the block ends well and vanishes when it does not.
 
-    Raises TrigraphError when the folder cannot be written.
+    Raises TrigraphError when the folder cannot be written, or, without `replace`, a package has appeared there.
     """
-    stage = _beside(out, "partial")
-    missing = [folder for folder in out.parents if not folder.exists()]
     try:
-        with unwinding_on_sigterm():
-            stage.mkdir(parents=True)
-            yield stage
-            _sync(stage)
-            with deferred(signal.SIGINT, signal.SIGTERM):  # half of it is a mess
-                _replace(out, stage)
-    except BaseException as error:
-        with deferred(signal.SIGINT, signal.SIGTERM):
-            shutil.rmtree(stage, ignore_errors=True)
-            for folder in missing:
-                if folder.is_dir() and not any(folder.iterdir()):
-                    folder.rmdir()
-        if isinstance(error, OSError):
-            raise TrigraphError(
-                f"{out}: cannot be written: {error.strerror or error}; choose another output folder"
-            ) from error
-        raise
+        with staged_folder(out, replace=replace) as folder:
+            yield folder
+    except FileExistsError as error:
+        raise _taken(out) from error
+    except OSError as error:
+        raise TrigraphError(
+            f"{out}: cannot be written: {error.strerror or error}; choose another output folder"
+        ) from error
 
 
-def _replace(out: Path, stage: Path) -> None:
-    """Rename `stage` to `out`; an old package steps aside first and comes back if that fails."""
-    old = _beside(out, "old")
-    try:
-        if out.exists():
-            os.rename(out, old)
-        os.rename(stage, out)
-        _sync_folder(out.parent)
-    finally:
-        if old.exists():
-            if out.exists():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                os.rename(old, out)
-
-
-def _beside(out: Path, role: str) -> Path:
-    """An unused hidden name in the same folder, so that a rename never crosses file systems."""
-    return out.with_name(f".{out.name}.{role}-{secrets.token_hex(6)}")
-
-
-def _sync(folder: Path) -> None:
-    """Bring what was written in a folder to the disk; linked weights are there already."""
-    for path in folder.iterdir():
-        if path.stat().st_nlink == 1:
-            descriptor = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _taken(out: Path) -> TrigraphError:
+    return TrigraphError(f"{out}: holds a package already; --force replaces it")

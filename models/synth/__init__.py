@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import geometry as find_geometry
+from trigraph.models.staging import staged_file
 from trigraph.models.synth import blocks
 from trigraph.models.synth.layout import SynthTensor, add_metadata, tensors
 from trigraph.models.synth.types import QUANTS, check_quant
@@ -44,10 +45,21 @@ def write_synthetic(
     if seed < 0:
         raise TrigraphError(f"--seed is {seed}; it must not be negative")
     shape = find_geometry(geometry, layers=layers, vocab=vocab, experts=experts)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    writer = gguf.GGUFWriter(temporary, shape.architecture)
-    add_metadata(writer, shape, f"synthetic-{geometry}", quant)
     wanted = tensors(shape, quant)
+    try:
+        with staged_file(path) as stage, closing(gguf.GGUFWriter(stage, shape.architecture)) as writer:
+            add_metadata(writer, shape, f"synthetic-{geometry}", quant)
+            _add_tensors(writer, wanted)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            assert writer.fout is not None
+            _write_tensors(writer.fout[0], wanted, seed, progress)
+    except OSError as error:
+        raise TrigraphError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _add_tensors(writer: gguf.GGUFWriter, wanted: list[SynthTensor]) -> None:
     for tensor in wanted:
         writer.add_tensor_info(
             tensor.name,
@@ -56,19 +68,6 @@ def write_synthetic(
             tensor.nbytes,
             raw_dtype=gguf.GGMLQuantizationType[tensor.type],
         )
-    try:
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        assert writer.fout is not None
-        _write_tensors(writer.fout[0], wanted, seed, progress)
-        writer.close()
-        os.replace(temporary, path)
-    except OSError as error:
-        raise TrigraphError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        writer.close()
-        temporary.unlink(missing_ok=True)
 
 
 def _write_tensors(file: BinaryIO, wanted: list[SynthTensor], seed: int, progress: Progress | None) -> None:

@@ -18,6 +18,22 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
+HALVES: dict[str, tuple[int, ...]] = {
+    "Q4_K": (0, 2),
+    "Q6_K": (208,),
+    "Q8_0": (0,),
+    "Q5_K": (0, 2),
+    "Q3_K": (108,),
+    "Q2_K": (80, 82),
+    "IQ4_XS": (0,),
+    "Q4_0": (0,),
+    "Q5_1": (0, 2),
+    "IQ4_NL": (0,),
+    "Q5_0": (0,),
+    "Q4_1": (0, 2),
+}
+"""Byte offsets of the half-precision fields of a block."""
+
 _HEADERS = 1 << 12  # distinct block headers of one tensor type and scale
 _CHUNK_BYTES = 1 << 22
 

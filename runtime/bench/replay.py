@@ -6,9 +6,9 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 
+from trigraph.runtime.decoding.request import Request
 from trigraph.runtime.decoding.speculation import MTPDrafter
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.sequence import Sequence
 
 
 class ReplayDrafter:
@@ -19,16 +19,20 @@ class ReplayDrafter:
 
     def __init__(self, steps: Steps, text: SequenceOf[int], accept: float, seed: int = 0) -> None:
         """`text` is the whole text: prompt and continuation."""
-        self._head = MTPDrafter(steps, floor=0.0)
+        self._head = MTPDrafter(steps)
         self._text = text
         self._accept = accept
         self._vocab = steps.vocab
         self._random = np.random.default_rng(seed)
 
-    def propose(self, sequence: Sequence, token: int, limit: int) -> list[int]:
+    def propose(self, requests: list[Request], limits: list[int]) -> list[list[int]]:
         """See Drafter."""
-        drafts = self._head.propose(sequence, token, limit)
-        start = sequence.length + 1
-        known = self._text[start : start + len(drafts)]
+        return [
+            self._replay(request.sequence.length + 1, len(drafts))
+            for request, drafts in zip(requests, self._head.propose(requests, limits), strict=True)
+        ]
+
+    def _replay(self, start: int, count: int) -> list[int]:
+        known = self._text[start : start + count]
         right = self._random.random(len(known)) < self._accept
         return [int(t) if ok else (int(t) + 1) % self._vocab for t, ok in zip(known, right, strict=True)]

@@ -24,9 +24,11 @@ from trigraph.runtime.bench.llama_cpp import LlamaCpp
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Report, Result
+from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
 from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.request import Request
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import Drafter, DraftLength, FixedLength, MTPDrafter, NoDrafter, decode
+from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
@@ -184,11 +186,11 @@ class _Timer:
         speculative: list[float] = []
         note = ""
         for _ in range(max(1, self._options.repetitions // 4)):
-            seconds, text, _ = self._generate(engine, NoDrafter(), FixedLength(0, "plain"))
+            seconds, text, _ = self._generate(engine, MTPDrafter(engine.steps), FixedLength(0, "plain"))
             plain.append(seconds)
             if not engine.steps.can_draft:
                 continue
-            drafter: Drafter = MTPDrafter(engine.steps, floor=0.0)
+            drafter: Drafter = MTPDrafter(engine.steps)
             if self._options.accept is not None:
                 drafter = ReplayDrafter(engine.steps, [*self._prompt, *text], self._options.accept)
             governor = Governor(Costs(), self._manifest.max_pending - 1)
@@ -202,20 +204,22 @@ class _Timer:
         if speculative:
             yield self._result("trigraph", "generate", tokens, context, speculative, note=note)
 
-    def _generate(self, engine: Engine, drafter: Drafter, depth: DraftLength) -> tuple[float, list[int], str]:
+    def _generate(self, engine: Engine, drafter: Drafter, draft_length: DraftLength) -> tuple[float, list[int], str]:
         """Seconds without the prompt, the tokens, and what was accepted."""
         steps = engine.steps
         sequence = steps.new_sequence()
         sampler = Sampler(Sampling(temperature=0), self._prompt)
-        answer = _Answer(self._options.tokens)
+        completion = _Completion(self._options.tokens)
         token = sampler.pick(steps.prefill([sequence], [self._prompt]), 0, len(self._prompt))
-        answer.push(token)
+        completion.push(token)
+        request = Request(sequence, token, sampler, completion, draft_length)
         started = time.perf_counter()
-        rounds = list(decode(steps, sequence, token, sampler, drafter, depth, answer))
+        for _ in decode(steps, [request], drafter):
+            pass
         seconds = time.perf_counter() - started
         steps.release(sequence)
-        accepted, drafted = sum(r.accepted for r in rounds), sum(r.drafted for r in rounds)
-        return seconds, answer.tokens, f"accepted {accepted}/{drafted}"
+        accepted, drafted = sum(r.accepted for r in request.rounds), sum(r.drafted for r in request.rounds)
+        return seconds, completion.tokens, f"accepted {accepted}/{drafted}"
 
     def _draw(self, count: int) -> list[int]:
         vocab = self._manifest.config.vocab
@@ -265,8 +269,8 @@ class _Timer:
         )
 
 
-class _Answer:
-    """A text of a fixed length; see Answer."""
+class _Completion:
+    """A completion of a fixed length; see Completion."""
 
     def __init__(self, limit: int) -> None:
         self.tokens: list[int] = []
@@ -274,13 +278,18 @@ class _Answer:
 
     @property
     def left(self) -> int:
-        """See Answer."""
+        """See Completion."""
         return self._limit - len(self.tokens)
 
-    def push(self, token: int) -> bool:
-        """See Answer."""
-        self.tokens.append(token)
+    @property
+    def finished(self) -> bool:
+        """See Completion."""
         return not self.left
+
+    def push(self, token: int) -> bool:
+        """See Completion."""
+        self.tokens.append(token)
+        return self.finished
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -1,16 +1,16 @@
-"""A text and its state in a file.
+"""Session files: a sequence and its state.
 
-The file is in the safetensors format. Metadata, each a string: `format` "trigraph text", `version` "1", and as JSON
-`model` (see ModelIdentity), `points` (length, pending, accepted and entries of each snapshot, in ascending order of
+The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "2", and as JSON
+`model` (see ModelIdentity), `checkpoints` (length, pending, to_commit and mtp_len of each one, in ascending order of
 length) and `messages` of a chat; `crc32` is their checksum. Tensors, with n tokens, p pages in use, and i counting
-the points:
+the checkpoints:
 
 | name | type | shape |
 |---|---|---|
 | `tokens` | int64 | [n] |
-| `pages.{state tensor}` | as in the package | [p, ...]: `kv` and `mtp`, zeros behind the end of the text |
+| `pages.{state tensor}` | as in the package | [p, ...]: `kv` and `mtp`, zeros behind the end of the sequence |
 | `{i}.{state tensor}` | float32 | [...]: a slot of `gdn` |
-| `{i}.hiddens`, and `{i}.logits` of some points | float32 | [rows, hidden], [vocabulary] |
+| `{i}.hiddens`, and `{i}.logits` of some | float32 | [rows, hidden], [vocabulary] |
 | `crc32` | int64 | checksums of the other tensors, in the order of their names |
 """
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import abc
 from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
@@ -28,58 +28,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.snapshot import Snapshot
 from trigraph.runtime.cache.tensor_file import Pieces, TensorFile, write_tensors
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
-_FORMAT, _VERSION = "trigraph text", "1"
-_WHAT = "a saved text"
+_FORMAT, _VERSION = "trigraph session", "2"
+_NUMBERS = ("length", "pending", "to_commit", "mtp_len")  # of a checkpoint
 
 
-def save_text(
+def save_session(
     path: Path,
     model: ModelIdentity,
     state: State,
     sequence: Sequence | None,
-    points: SequenceOf[Snapshot],
-    messages: SequenceOf[Message] = (),
+    checkpoints: abc.Sequence[Checkpoint],
+    messages: abc.Sequence[Message] = (),
 ) -> None:
-    """Writes the text of `sequence` with snapshots of it, in ascending order of length; the last one is of its end.
+    """Writes `sequence` with checkpoints of it, in ascending order of length; the last one is of its end.
 
-    No sequence: messages alone. A file that is there is replaced if it is a saved text; raises TrigraphError if not.
+    No sequence: messages alone. Replaces an older session file. Raises TrigraphError when there is another kind of
+    file, or it cannot be written.
     """
     if os.path.exists(path):
         _open(path)
     tensors = [Pieces("tokens", np.int64, (0,), ())]
     if sequence is not None:
         tensors = [Pieces("tokens", np.int64, (sequence.length,), [np.array(sequence.tokens, np.int64)])]
-        tensors += _page_tensors(state, sequence, points[-1])
-    for i, point in enumerate(points):
-        arrays = {**point.recurrent, "hiddens": point.hiddens}
-        if point.logits is not None:
-            arrays["logits"] = point.logits
+        tensors += _page_tensors(state, sequence, checkpoints[-1])
+    for i, checkpoint in enumerate(checkpoints):
+        arrays = {**checkpoint.recurrent, "hiddens": checkpoint.hiddens}
+        if checkpoint.logits is not None:
+            arrays["logits"] = checkpoint.logits
         tensors += [Pieces(f"{i}.{name}", array.dtype, array.shape, [array]) for name, array in arrays.items()]
-    books = [
-        {"length": point.length, "pending": point.pending, "accepted": point.accepted, "entries": point.entries}
-        for point in points
-    ]
-    described = {"model": dataclasses.asdict(model), "points": books, "messages": list(messages)}
+    numbers = [{name: getattr(checkpoint, name) for name in _NUMBERS} for checkpoint in checkpoints]
+    described = {"model": dataclasses.asdict(model), "checkpoints": numbers, "messages": list(messages)}
     metadata = {"format": _FORMAT, "version": _VERSION} | {key: json.dumps(value) for key, value in described.items()}
     write_tensors(path, tensors, metadata)
 
 
-def _page_tensors(state: State, sequence: Sequence, last: Snapshot) -> list[Pieces]:
+def _page_tensors(state: State, sequence: Sequence, last: Checkpoint) -> list[Pieces]:
     page = state.limits.page_size
     numbers = sequence.pages[: -(-last.end // page)].tolist()
 
     def arrays(buffer: StateBuffer, end: int) -> Iterator[NDArray[Any]]:
         for i, number in enumerate(numbers):
             rows = buffer.current[number]
-            if end < (i + 1) * page:  # what stands behind may be of another text
+            if end < (i + 1) * page:  # what stands behind may be of another sequence
                 rows = rows.copy()
                 rows[max(0, end - i * page) :] = 0
             yield rows
@@ -89,14 +87,14 @@ def _page_tensors(state: State, sequence: Sequence, last: Snapshot) -> list[Piec
             f"pages.{name}",
             buffer.current.dtype,
             (len(numbers), *buffer.current.shape[1:]),
-            arrays(buffer, last.entries if name.startswith("mtp.") else last.end),
+            arrays(buffer, last.mtp_len if name.startswith("mtp.") else last.end),
         )
         for name, buffer in state.paged.items()
     ]
 
 
 def _open(path: Path) -> TensorFile:
-    file = TensorFile(path, _WHAT)
+    file = TensorFile(path, "a session file")
     if file.metadata.get("format") != _FORMAT:
         raise file.damaged("it says nothing of one")
     if (version := file.metadata.get("version")) != _VERSION:
@@ -104,11 +102,11 @@ def _open(path: Path) -> TensorFile:
     return file
 
 
-class SavedText:
-    """An opened file, for one model and its state. What is read is checked; what of it is used is up to the caller."""
+class SessionFile:
+    """An opened file, for one model and its state; whatever is read is checked."""
 
     def __init__(self, path: Path, model: ModelIdentity, steps: Steps) -> None:
-        """Raises TrigraphError when the file is damaged, is of another model, or its text outgrows the context."""
+        """Raises TrigraphError when the file is damaged, is of another model, or outgrows the context."""
         self._steps = steps
         self._file = _open(path)
         saved = self._decode("model", _identity)
@@ -117,36 +115,36 @@ class SavedText:
                 f"{path}: was saved with the model {saved}, and this is {model}; load that one, or name another file"
             )
         self.messages: list[Message] = self._decode("messages", _messages)
-        self._books: list[dict[str, Any]] = self._decode("points", list)
+        self._checkpoints: list[dict[str, Any]] = self._decode("checkpoints", list)
         self.tokens: list[int] = self._file.read("tokens", np.int64, (self._file.rows("tokens"),)).tolist()
         try:
-            self._check_books()
+            self._check_numbers()
         except (KeyError, TypeError, ValueError) as error:
-            raise self._file.damaged("the points contradict the tokens") from error
+            raise self._file.damaged("the checkpoints contradict the tokens") from error
         if self._end > steps.state.limits.context:
             raise TrigraphError(
-                f"{path}: the text has {self._end} tokens and the context holds {steps.state.limits.context}; "
+                f"{path}: the session has {self._end} tokens and the context holds {steps.state.limits.context}; "
                 "load with a larger context"
             )
 
     @property
     def lengths(self) -> list[int]:
-        """Where the points are, in tokens, ascending."""
-        return [book["length"] for book in self._books]
+        """Lengths of the checkpoints, in ascending order."""
+        return [numbers["length"] for numbers in self._checkpoints]
 
-    def snapshot(self, index: int) -> Snapshot:
-        """A point, read from the file."""
-        book, state = self._books[index], self._steps.state
-        end = book["length"] + len(book["pending"])
+    def checkpoint(self, index: int) -> Checkpoint:
+        """A checkpoint, read from the file."""
+        numbers, state = self._checkpoints[index], self._steps.state
+        end = numbers["length"] + len(numbers["pending"])
         rows = self._file.rows(f"{index}.hiddens")
         if not 1 <= rows <= end + 1:
             raise self._file.damaged(f"{rows} hidden rows for {end} tokens")
         logits = f"{index}.logits"
-        return Snapshot(
-            book["length"],
-            tuple(book["pending"]),
-            book["accepted"],
-            book["entries"],
+        return Checkpoint(
+            numbers["length"],
+            tuple(numbers["pending"]),
+            numbers["to_commit"],
+            numbers["mtp_len"],
             self._file.read(f"{index}.hiddens", np.float32, (rows, state.limits.hidden)),
             {
                 name: self._file.read(f"{index}.{name}", buffer.current.dtype, buffer.current.shape[1:])
@@ -155,14 +153,14 @@ class SavedText:
             self._file.read(logits, np.float32, (self._steps.vocab,)) if logits in self._file.names else None,
         )
 
-    def resume(self, points: Iterable[Snapshot]) -> list[Sequence]:
-        """A sequence at each of some points, in ascending order of length; they share KV pages."""
+    def resume(self, checkpoints: Iterable[Checkpoint]) -> list[Sequence]:
+        """A sequence at each of some checkpoints, in ascending order of length; they share KV pages."""
         state = self._steps.state
         sequences: list[Sequence] = []
         try:
-            for point in points:
+            for checkpoint in checkpoints:
                 sequences.append(self._steps.fork(sequences[-1]) if sequences else self._steps.new_sequence())
-                point.restore(state, sequences[-1], self.tokens)
+                checkpoint.restore(state, sequences[-1], self.tokens)
             total = -(-self._end // state.limits.page_size)
             for name, buffer in state.paged.items():
                 pages = self._file.read(f"pages.{name}", buffer.current.dtype, (total, *buffer.current.shape[1:]))
@@ -177,7 +175,7 @@ class SavedText:
     @property
     def _end(self) -> int:
         """Positions with KV."""
-        return self._books[-1]["length"] + len(self._books[-1]["pending"]) if self._books else 0
+        return max((numbers["length"] + len(numbers["pending"]) for numbers in self._checkpoints[-1:]), default=0)
 
     def _decode(self, key: str, convert: Any) -> Any:
         try:
@@ -185,23 +183,23 @@ class SavedText:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._file.damaged(f"its {key} cannot be read") from error
 
-    def _check_books(self) -> None:
+    def _check_numbers(self) -> None:
         """Raises KeyError, TypeError or ValueError for numbers that no save writes."""
         shortest = 1
-        for book in self._books:
-            length, pending = book["length"], book["pending"]
+        for numbers in self._checkpoints:
+            length, pending, to_commit, mtp_len = (numbers[name] for name in _NUMBERS)
             most = self._steps.max_pending
             if not (
-                all(type(number) is int for number in (length, book["accepted"], book["entries"], *pending))
+                all(type(number) is int for number in (length, to_commit, mtp_len, *pending))
                 and shortest <= length <= len(self.tokens)
                 and len(pending) <= most
-                and 0 <= book["accepted"] <= min(most, length)
-                and 0 <= book["entries"] <= length
+                and 0 <= to_commit <= min(most, length)
+                and 0 <= mtp_len <= length
                 and all(0 <= token < self._steps.vocab for token in pending)
             ):
                 raise ValueError
             shortest = length + 1
-        if len(self.tokens) != (self._books[-1]["length"] if self._books else 0):
+        if len(self.tokens) != (self._checkpoints[-1]["length"] if self._checkpoints else 0):
             raise ValueError
         if not all(0 <= token < self._steps.vocab for token in self.tokens):
             raise ValueError

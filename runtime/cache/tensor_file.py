@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.models.signals import unwinding_on_sigterm
+from trigraph.models.staging import check_writable, staged_file
 
 _DTYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
 _CHECKSUMS = "crc32"
@@ -34,24 +34,27 @@ class Pieces:
 
 
 def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, str]) -> None:
-    """Writes a file beside `path` and renames it.
+    """Writes a file that takes the place of the one at `path` when it is whole.
 
     The tensor `crc32` (int64) at its end has the sums of the others, and the entry `crc32` that of the metadata.
 
     `safetensors` itself would want every tensor in one piece: a second copy of a long text's KV pages. Raises
     TrigraphError when the file cannot be written.
     """
-    stage = path.with_name(f".{path.name}.partial-{secrets.token_hex(6)}")
+    with _explained(path), staged_file(path) as stage, open(stage, "wb") as file:
+        _write(file, tensors, metadata)
+
+
+def check_tensors_writable(path: Path) -> None:
+    """Raises TrigraphError when `write_tensors` could not make a file at `path`, be there room or not."""
+    with _explained(path):
+        check_writable(path)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
-        try:
-            with unwinding_on_sigterm(), open(stage, "xb") as file:
-                _write(file, tensors, metadata)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(stage, path)
-        except BaseException:
-            stage.unlink(missing_ok=True)
-            raise
+        yield
     except OSError as error:
         raise TrigraphError(
             f"{path}: cannot be written: {error.strerror or error}; choose another file, or make room"

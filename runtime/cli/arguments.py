@@ -1,135 +1,234 @@
-"""Options of the command line, those of `trigraph run` by panels of its help, and how their values are read."""
+"""Arguments and options of the commands.
+
+A dataclass is a panel of `--help`, and a parameter of a command that `grouped` decorates.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
+from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
-
-_MODEL, _PROMPT, _SAMPLING, _CONSTRAINTS, _SPECULATION, _OUTPUT = (
-    {"rich_help_panel": panel} for panel in ("Model", "Prompt", "Sampling", "Constraints", "Speculation", "Output")
-)
 
 Model = Annotated[
     Path,
-    typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file, which is exported to a cache first."),
+    typer.Argument(
+        metavar="DIR|MODEL.gguf", help="A package, or a GGUF file, which is exported to a cache on first use."
+    ),
 ]
 Context = Annotated[
     int | None,
-    typer.Option(
-        "-c", "--ctx-size", help="Most tokens of a text (default: the package's limit, up to 32768)", **_MODEL
-    ),
+    typer.Option("-c", "--ctx-size", help="Context size in tokens (default: the package's limit, at most 32768)"),
 ]
-_THREADS = "-t", "--threads"
-_THREADS_HELP = "Threads to compute with (default: the physical cores)"
-Threads = Annotated[int | None, typer.Option(*_THREADS, help=_THREADS_HELP, **_MODEL)]
-Mtp = Annotated[
-    Path | None, typer.Option(help="GGUF file with the MTP head, beside a MODEL.gguf without one.", **_MODEL)
+Threads = Annotated[
+    int | None, typer.Option("-t", "--threads", help="CPU threads (default: the number of physical cores)")
 ]
-_DEVICE_HELP = "Where to compute: cpu, cuda, or auto, which is a GPU where one can be used."
-DeviceName = Annotated[str, typer.Option("--device", help=_DEVICE_HELP, autocompletion=lambda: list(DEVICES), **_MODEL)]
-Experts = Annotated[
+Device = Annotated[
     str,
     typer.Option(
-        help="With a GPU: compute routed experts on the gpu or the cpu.", autocompletion=lambda: list(EXPERTS), **_MODEL
+        "--device",
+        help="Where to compute: cpu, cuda, or auto: a GPU if one can be used.",
+        autocompletion=lambda: list(DEVICES),
     ),
 ]
-
-Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="Text to answer; - reads stdin.", **_PROMPT)]
-File = Annotated[Path | None, typer.Option("-f", "--file", help="File with the text to answer.", **_PROMPT)]
-System = Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of a chat.", **_PROMPT)]
-Raw = Annotated[bool, typer.Option("--raw", help="Complete the text as it is, without the chat template.", **_PROMPT)]
-PromptCache = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Take the state of the prompt's beginning from FILE; keep it there.", **_PROMPT),
-]
-
-Temperature = Annotated[
-    float,
-    typer.Option("--temp", "--temperature", help="How even the choice is; 0: the most likely token.", **_SAMPLING),
-]
-TopK = Annotated[int, typer.Option(help="Choose among so many of the most likely tokens; 0: all.", **_SAMPLING)]
-TopP = Annotated[
-    float, typer.Option(help="Choose among the most likely tokens of this probability together; 1: off.", **_SAMPLING)
-]
-MinP = Annotated[
-    float,
-    typer.Option(help="Leave out tokens less likely than this fraction of the most likely one; 0: off.", **_SAMPLING),
-]
-Seed = Annotated[int, typer.Option("-s", "--seed", help="Of the random numbers; -1: a new one each time.", **_SAMPLING)]
-RepeatPenalty = Annotated[
-    float, typer.Option(help="Make tokens that are there already less likely: divide; 1: off.", **_SAMPLING)
-]
-PresencePenalty = Annotated[float, typer.Option(help="The same: subtract once; 0: off.", **_SAMPLING)]
-FrequencyPenalty = Annotated[
-    float, typer.Option(help="The same: subtract for each time that they are there; 0: off.", **_SAMPLING)
-]
-RepeatLastN = Annotated[int, typer.Option(help="Tokens that penalties look at; -1: all, 0: none.", **_SAMPLING)]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="ID(+|-)BIAS",
-        help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. May be repeated.",
-        **_SAMPLING,
-    ),
-]
-
-JsonSchemaText = Annotated[
-    str | None,
-    typer.Option("-j", "--json-schema", metavar="FILE|JSON", help="Answer with JSON of this schema.", **_CONSTRAINTS),
-]
-GrammarFile = Annotated[
-    Path | None,
-    typer.Option("--grammar", help="File with a grammar that the answer follows: Lark or GBNF.", **_CONSTRAINTS),
-]
-Pattern = Annotated[
-    str | None, typer.Option("--regex", help="Regular expression that the whole answer matches.", **_CONSTRAINTS)
-]
-
-Spec = Annotated[
-    bool, typer.Option("--spec/--no-spec", help="Speculative decoding; the text is the same.", **_SPECULATION)
-]
-DraftTokens = Annotated[
-    int | None,
-    typer.Option(help="Tokens to draft each round (default: as many as pay, by measurement)", **_SPECULATION),
-]
-DraftPMin = Annotated[
-    float | None, typer.Option(help="A draft less likely than this is not verified (default: 0)", **_SPECULATION)
-]
-
-MaxTokens = Annotated[
-    int,
-    typer.Option(
-        "-n", "--n-predict", "--max-tokens", help="Most tokens to generate; -1: until the context is full.", **_OUTPUT
-    ),
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="TEXT", help="Text that ends the answer. May be repeated.", **_OUTPUT),
-]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after stop tokens.", **_OUTPUT)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object: text, ids, stats.", **_OUTPUT)]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say what is loaded, and how.", **_OUTPUT)]
-
-# Of other commands, without panels.
-DeviceOnly = Annotated[str, typer.Option("--device", help=_DEVICE_HELP, autocompletion=lambda: list(DEVICES))]
-ThreadsOnly = Annotated[int | None, typer.Option(*_THREADS, help=_THREADS_HELP)]
-AsJsonOnly = Annotated[bool, typer.Option("--json", help="One JSON object instead of a text.")]
 Activations = Annotated[
     str | None,
     typer.Option(
-        help="Of products with block-quantised weights: float32, or int8, the faster ones (default: int8)",
+        help="Type of activations multiplied with quantised weights: float32, or int8, which is faster (default: int8)",
         autocompletion=lambda: list(ACTIVATIONS),
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@dataclass(frozen=True)
+class ModelArguments:
+    """The model, and where it runs."""
+
+    panel: ClassVar = "Model"
+
+    model: Model
+    context: Context = None
+    threads: Threads = None
+    mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, for a model file without one.")] = None
+    device: Device = "cpu"
+    experts: Annotated[
+        str,
+        typer.Option(
+            help="With a GPU, where to compute routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
+        ),
+    ] = "gpu"
+
+
+@dataclass(frozen=True)
+class PromptArguments:
+    """The prompt, and what stands before it."""
+
+    panel: ClassVar = "Prompt"
+
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
+    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of the chat.")] = None
+    raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Resume from the state in FILE as far as the prompt shares its tokens; save the new state there.",
+        ),
+    ] = None
+
+    def text(self) -> str | None:
+        """The prompt; None for an interactive chat."""
+        if self.prompt is not None and self.file is not None:
+            raise TrigraphError("--prompt and --file exclude each other")
+        if self.file is not None:
+            return read_text(self.file)
+        if self.prompt == "-" or (self.prompt is None and not (sys.stdin and sys.stdin.isatty())):
+            return read_text(None)
+        return self.prompt
+
+
+_SAMPLING = Sampling()
+
+
+@dataclass(frozen=True)
+class SamplingArguments:
+    """How tokens are sampled."""
+
+    panel: ClassVar = "Sampling"
+
+    temperature: Annotated[
+        float,
+        typer.Option("--temp", "--temperature", help="Sampling temperature; 0 always takes the most likely token."),
+    ] = _SAMPLING.temperature
+    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens; 0: off.")] = _SAMPLING.top_k
+    top_p: Annotated[
+        float,
+        typer.Option(
+            help="Nucleus sampling: sample from the most likely tokens up to this cumulative probability; 1: off."
+        ),
+    ] = _SAMPLING.top_p
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens less likely than this fraction of the most likely one; 0: off.")
+    ] = _SAMPLING.min_p
+    seed: Annotated[int, typer.Option("-s", "--seed", help="Random seed; -1: a new one for each run.")] = -1
+    repeat_penalty: Annotated[
+        float, typer.Option(help="Make repeated tokens less likely: divide their logits by this; 1: off.")
+    ] = _SAMPLING.repeat_penalty
+    presence_penalty: Annotated[
+        float, typer.Option(help="Make repeated tokens less likely: subtract this from their logits; 0: off.")
+    ] = _SAMPLING.presence_penalty
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Like the presence penalty, but subtracted for each occurrence; 0: off.")
+    ] = _SAMPLING.frequency_penalty
+    repeat_last_n: Annotated[
+        int, typer.Option(help="Number of recent tokens that the penalties consider; -1: all, 0: none.")
+    ] = _SAMPLING.penalty_window
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID(+|-)BIAS", help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. Repeatable."
+        ),
+    ] = None
+
+    def sampling(self) -> Sampling:
+        """What the sampler needs; raises TrigraphError for values out of range."""
+        return Sampling(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.repeat_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.repeat_last_n,
+            seed=secrets.randbits(32) if self.seed == -1 else self.seed,
+            logit_bias=tuple(map(parse_logit_bias, self.logit_bias or ())),
+        )
+
+
+@dataclass(frozen=True)
+class ConstraintArguments:
+    """The form that the completion must have."""
+
+    panel: ClassVar = "Structured output"
+
+    json_schema: Annotated[
+        str | None,
+        typer.Option(
+            "-j", "--json-schema", metavar="FILE|JSON", help="Generate JSON that is valid against this schema."
+        ),
+    ] = None
+    grammar: Annotated[
+        Path | None, typer.Option("--grammar", help="Follow the grammar in this file: Lark or GBNF.")
+    ] = None
+    regex: Annotated[
+        str | None, typer.Option("--regex", help="Match this regular expression with the whole completion.")
+    ] = None
+
+    def constraint(self) -> Constraint | None:
+        """The constraint, if one was asked for; a schema is JSON, or the name of a file with it."""
+        given = [value for value in (self.json_schema, self.grammar, self.regex) if value is not None]
+        if len(given) > 1:
+            raise TrigraphError("--json-schema, --grammar and --regex exclude each other")
+        if self.json_schema is not None:
+            schema = self.json_schema
+            return JsonSchema(schema if schema.lstrip().startswith("{") else read_text(Path(schema)))
+        if self.grammar is not None:
+            return Grammar(read_text(self.grammar))
+        return None if self.regex is None else Regex(self.regex)
+
+
+@dataclass(frozen=True)
+class SpeculationArguments:
+    """Whether to speculate, and how far ahead."""
+
+    panel: ClassVar = "Speculation"
+
+    spec: Annotated[
+        bool, typer.Option("--spec/--no-spec", help="Decode speculatively; the output is the same either way.")
+    ] = True
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="Draft length: tokens to draft each round (default: chosen by measurement)")
+    ] = None
+    draft_p_min: Annotated[
+        float | None, typer.Option(help="Stop drafting at a token less likely than this (default: 0)")
+    ] = None
+
+
+@dataclass(frozen=True)
+class OutputArguments:
+    """Where the completion ends, and how it is shown."""
+
+    panel: ClassVar = "Output"
+
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--n-predict",
+            "--max-tokens",
+            help="Maximum number of tokens to generate; -1: until the context is full.",
+        ),
+    ] = -1
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string; ends the completion. Repeatable.")
+    ] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, ids, stats.")] = False
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Report what was loaded, and how.")] = False
+
 
 _BIAS = re.compile(r"(\d{1,18})([+-](?:inf|\d+\.?\d*|\.\d+))", re.ASCII)
 
@@ -142,20 +241,10 @@ def parse_logit_bias(text: str) -> tuple[int, float]:
     return int(match[1]), float(match[2])
 
 
-def parse_constraint(json_schema: str | None, grammar: Path | None, regex: str | None) -> Constraint | None:
-    """The constraint that one of the three options asks for; `json_schema` is JSON, or the name of a file with it."""
-    given = [value for value in (json_schema, grammar, regex) if value is not None]
-    if len(given) > 1:
-        raise TrigraphError("--json-schema, --grammar and --regex exclude each other")
-    if json_schema is not None:
-        return JsonSchema(json_schema if json_schema.lstrip().startswith("{") else read_text(Path(json_schema)))
-    if grammar is not None:
-        return Grammar(read_text(grammar))
-    return None if regex is None else Regex(regex)
-
-
 def read_text(file: Path | None) -> str:
     """The text in a file; without one, of stdin."""
+    if file is None and sys.stdin is None:
+        raise TrigraphError("stdin is closed; give the text with -p or -f")
     try:
         return sys.stdin.buffer.read().decode("utf-8") if file is None else file.read_text(encoding="utf-8")
     except OSError as error:
@@ -164,8 +253,8 @@ def read_text(file: Path | None) -> str:
         raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def settle_activations(model: Path, activations: str | None) -> ExportOptions:
-    """The export that `--activations` asks for; a package has been exported already."""
+def export_options(model: Path, activations: str | None) -> ExportOptions:
+    """The export that `--activations` asks for. Raises TrigraphError for a package, which has been exported already."""
     if activations is not None and model.is_dir():
-        raise TrigraphError(f"{model}: is a package, whose activations are settled; give the .gguf file instead")
+        raise TrigraphError(f"{model}: is a package, which fixes its activations; give the .gguf file instead")
     return ExportOptions(activations=activations)

@@ -15,7 +15,7 @@ from trigraph.runtime.bench import BenchOptions
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.cli import arguments
-from trigraph.runtime.cli.arguments import read_text, settle_activations
+from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.execution.sessions import default_threads
 from trigraph.runtime.package_cache import cached_package
@@ -26,7 +26,7 @@ def bench(
     prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Tokens of the prompt.")] = BenchOptions.prompt,
     tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0: none.")] = BenchOptions.tokens,
     depths: Annotated[str, typer.Option("-k", help="Tokens of a verify, with commas.")] = "1,2,4,8",
-    threads: arguments.ThreadsOnly = None,
+    threads: arguments.Threads = None,
     repetitions: Annotated[
         int, typer.Option("-r", "--repetitions", help="Timed steps of each kind.")
     ] = BenchOptions.repetitions,
@@ -36,12 +36,12 @@ def bench(
     contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
     sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
     activations: arguments.Activations = None,
-    device: arguments.DeviceOnly = "cpu",
+    device: arguments.Device = "cpu",
     versus: Annotated[
         str | None,
         typer.Option(help="llama.cpp: time it too, on the same file, in turns.", autocompletion=lambda: ["llama.cpp"]),
     ] = None,
-    as_json: arguments.AsJsonOnly = False,
+    as_json: arguments.AsJson = False,
     plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,
 ) -> None:
     """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
@@ -60,7 +60,7 @@ def bench(
         device=device,
     )
     with progress_bars() as progress:
-        exported = settle_activations(model, activations)
+        exported = export_options(model, activations)
         folder = model if model.is_dir() else cached_package(model, exported, progress)
     report = run_bench(folder, options)
     if report.machine.load > 0.2 * report.machine.cores:
@@ -88,8 +88,8 @@ def perplexity(
             help="Say how far it is from itself with float32 activations, or from another model.",
         ),
     ] = None,
-    threads: arguments.ThreadsOnly = None,
-    as_json: arguments.AsJsonOnly = False,
+    threads: arguments.Threads = None,
+    as_json: arguments.AsJson = False,
 ) -> None:
     """Measure how well a model predicts a text: the second half of each window counts, as in llama.cpp."""
     for name, value in (("--ctx-size", context), ("--chunks", chunks)):
@@ -105,7 +105,7 @@ def perplexity(
                 context=context,
                 sequences=PARALLEL,
                 speculation=False,
-                options=settle_activations(path, activations),
+                options=export_options(path, activations),
                 progress=progress,
             )
 

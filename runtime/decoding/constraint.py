@@ -92,7 +92,10 @@ class Regex(Constraint):
 
     def grammar(self) -> str:
         """See Constraint."""
-        return str(_library().LLMatcher.grammar_from_regex(self.pattern))
+        try:
+            return str(_library().LLMatcher.grammar_from_regex(self.pattern))
+        except ValueError as error:
+            raise self._fault(str(error)) from error
 
 
 class Guide:

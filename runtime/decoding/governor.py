@@ -1,15 +1,17 @@
-"""How deep to draft: measures what plain and speculative rounds cost and bring, and takes the faster way.
+"""The draft length that pays: measures what plain and speculative rounds cost and bring, and takes the faster way.
 
 A round with n drafts brings 1 + a1 + a1 a2 + ... tokens, where ai is how often draft i is right when those before it
 were. It costs n draft steps and a verify of n + 1 tokens. Plain decoding is n = 0: when nothing is faster, speculation
-is parked and tried again after ever longer pauses.
+is parked, and tried again after ever longer pauses.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from trigraph.runtime.decoding.speculation import Round
+from trigraph.runtime.decoding.draft_length import Round
 
 _RECENT = 8  # times of a step that count; the least of them, for a busy machine or a page fault only ever adds
 _MEMORY = 0.97  # how much an observed draft counts one observation later
@@ -18,73 +20,99 @@ _ROW_COST = 0.15  # of a plain step, for one row more in a verify that was never
 _MARGIN = 1.02  # how much faster speculation must look
 _PLAIN_EVERY = 128  # speculative rounds between two plain ones, which show whether the machine has changed
 _FIRST_PAUSE, _LAST_PAUSE, _LONGER = 16, 256, 4  # plain rounds before speculation is tried again
+_TRIES = 2  # rounds of one draft that such a try takes
+
+
+class Shape(NamedTuple):
+    """What the time of a verify depends on."""
+
+    rows: int
+    """Tokens of a sequence."""
+    sequences: int = 1
 
 
 class Costs:
     """Measured seconds of steps. They belong to a model on a machine: requests share them."""
 
     def __init__(self) -> None:
-        self._verifies: dict[int, deque[float]] = {}
+        self._verifies: dict[Shape, deque[float]] = {}
         self._drafts: deque[float] = deque(maxlen=_RECENT)
-        self._seen: set[int] = set()
+        self._seen: set[Shape] = set()
 
     @property
-    def deepest(self) -> int:
-        """The most tokens in a verify that was timed; 0 when none was."""
-        return max(self._verifies, default=0)
+    def most_rows(self) -> int:
+        """The most rows of a verify that was timed; 0 when none was."""
+        return max((shape.rows for shape in self._verifies), default=0)
 
-    def observe(self, finished: Round, attempts: int) -> None:
+    def observe(self, finished: Round, draft_steps: int) -> None:
         """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
-        rows = finished.drafted + 1
-        if rows not in self._seen:
-            self._seen.add(rows)
+        shape = Shape(finished.drafted + 1, finished.sequences)
+        if shape not in self._seen:
+            self._seen.add(shape)
             return
         seconds = finished.seconds - finished.draft_seconds
-        self._verifies.setdefault(rows, deque(maxlen=_RECENT)).append(seconds)
-        if attempts:
-            self._drafts.append(finished.draft_seconds / attempts)
+        self._verifies.setdefault(shape, deque(maxlen=_RECENT)).append(seconds)
+        if draft_steps:
+            self._drafts.append(finished.draft_seconds / draft_steps)
 
     @property
     def draft(self) -> float | None:
         """Seconds of a draft step; None before one was timed."""
         return min(self._drafts, default=None)
 
-    def verify(self, rows: int) -> float | None:
-        """Seconds of a verify of `rows` tokens, timed or guessed from the nearest one that was."""
-        if not self._verifies:
+    def verify(self, rows: int, sequences: int = 1) -> float | None:
+        """Seconds of a verify, timed or guessed from the nearest one of as many sequences; None before one was."""
+        timed = [shape.rows for shape in self._verifies if shape.sequences == sequences]
+        if not timed:
             return None
-        nearest = min(self._verifies, key=lambda known: (abs(known - rows), known))
-        known = min(self._verifies[nearest])
-        step = known / (1 + _ROW_COST * (nearest - 1))
-        return known + _ROW_COST * step * (rows - nearest)
+        nearest = min(timed, key=lambda known: (abs(known - rows), known))
+        known = min(self._verifies[Shape(nearest, sequences)])
+        plain = known / (1 + _ROW_COST * (nearest - 1))
+        return known + _ROW_COST * plain * (rows - nearest)
+
+
+@dataclass
+class _Parked:
+    """Speculation rests for so many plain rounds and is tried again then, in a few rounds of one draft."""
+
+    pause: int
+    tries: int = _TRIES
+
+    def __post_init__(self) -> None:
+        self.rest = self.pause
+
+    def again(self) -> _Parked:
+        """The next and longer pause, after tries that did not pay either."""
+        return _Parked(min(_LONGER * self.pause, _LAST_PAUSE))
 
 
 class Governor:
-    """Chooses the depth of each round of one request."""
+    """Chooses the draft length of each round of one request; see DraftLength.
 
-    def __init__(self, costs: Costs, deepest: int) -> None:
-        """`deepest` is the most drafts that a round may have."""
+    It warms up until both ways of decoding have a time. From then on it speculates, with a plain round now and then, or
+    is parked.
+    """
+
+    def __init__(self, costs: Costs, longest: int) -> None:
+        """`longest` is the most drafts that a round may have."""
         self._costs = costs
-        self._deepest = deepest
-        self._right = [0.0] * deepest
-        self._tried = [0.0] * deepest
-        self._depths: list[int] = []
-        self._parked = False
-        self._pause = _FIRST_PAUSE
-        self._resting = 0  # plain rounds left before the next try
-        self._trying = 0  # rounds of a try left
-        self._speculative = 0  # rounds since the last plain one
+        self._longest = longest
+        self._right = [0.0] * longest
+        self._tried = [0.0] * longest
+        self._chosen: list[int] = []
+        self._parked: _Parked | None = None
+        self._speculative = 0  # rounds in which drafting paid
 
     def choose(self, room: int) -> int:
         """See DraftLength."""
-        depth = min(self._wanted(), room)
-        self._depths.append(depth)
-        return depth
+        length = min(self._wanted(), room)
+        self._chosen.append(length)
+        return length
 
     def observe(self, finished: Round) -> None:
         """See DraftLength."""
         # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
-        attempts = min(finished.drafted + 1, self._depths[-1])
+        attempts = min(finished.drafted + 1, self._chosen[-1])
         self._costs.observe(finished, attempts)
         for i in range(min(attempts, finished.accepted + 1)):
             self._right[i] = _MEMORY * self._right[i] + (i < finished.accepted)
@@ -92,36 +120,34 @@ class Governor:
 
     def report(self) -> str:
         """See DraftLength."""
-        speculative = [depth for depth in self._depths if depth]
+        speculative = [length for length in self._chosen if length]
         if not speculative:
             return "on, not tried yet"
         mean = sum(speculative) / len(speculative)
-        parked = len(self._depths) - len(speculative)
+        plain = len(self._chosen) - len(speculative)
         text = f"on, {mean:.1f} drafts a round"
         if self._parked:
             text = f"parked: drafting does not pay at {self._rate(0):.0%} accepted"
-        return text + (f", {parked} of {len(self._depths)} rounds plain" if parked else "")
+        return text + (f", {plain} of {len(self._chosen)} rounds plain" if plain else "")
 
     def _wanted(self) -> int:
+        """The draft length of the next round, if there is room for it."""
         if self._costs.verify(1) is None or self._costs.draft is None:
             # Two plain and two speculative rounds, of which the first ones warm up, give both ways a time.
             return 0 if self._costs.verify(1) is None else 1
-        if self._resting:
-            self._resting -= 1
-            self._trying = 0 if self._resting else 2
+        parked = self._parked
+        if parked is not None and parked.rest:
+            parked.rest -= 1
             return 0
-        best = max(range(min(self._deepest, self._costs.deepest) + 1), key=self._speed)
+        best = max(range(min(self._longest, self._costs.most_rows) + 1), key=self._speed)
         if best and self._speed(best) > _MARGIN * self._speed(0):
-            self._parked, self._pause, self._trying = False, _FIRST_PAUSE, 0
+            self._parked = None
             self._speculative += 1
-            if self._speculative % _PLAIN_EVERY == 0:
-                return 0
-            return best
-        if self._trying:
-            self._trying -= 1
+            return best if self._speculative % _PLAIN_EVERY else 0
+        if parked is not None and parked.tries:
+            parked.tries -= 1
             return 1
-        self._parked, self._resting = True, self._pause
-        self._pause = min(_LONGER * self._pause, _LAST_PAUSE)
+        self._parked = _Parked(_FIRST_PAUSE) if parked is None else parked.again()
         return 0
 
     def _rate(self, draft: int) -> float:
@@ -130,10 +156,10 @@ class Governor:
         prior = _PRIOR_RATE if draft == 0 else self._rate(draft - 1)
         return (self._right[draft] + prior * _PRIOR_WEIGHT) / (self._tried[draft] + _PRIOR_WEIGHT)
 
-    def _speed(self, depth: int) -> float:
-        """Tokens a second at `depth` drafts a round."""
+    def _speed(self, length: int) -> float:
+        """Tokens a second with rounds of `length` drafts."""
         tokens = chain = 1.0
-        for draft in range(depth):
+        for draft in range(length):
             chain *= self._rate(draft)
             tokens += chain
-        return tokens / ((self._costs.draft or 0.0) * depth + (self._costs.verify(depth + 1) or 1.0))
+        return tokens / ((self._costs.draft or 0.0) * length + (self._costs.verify(length + 1) or 1.0))

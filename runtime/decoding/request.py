@@ -1,12 +1,15 @@
-"""What a request asks for, and what it has brought so far. It is data: the loop is elsewhere."""
+"""What a request asks for, and how far it has come: data, which loops elsewhere work on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.decoding.constraint import Constraint, Guide
-from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.decoding.draft_length import DraftLength, Round
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
 
 
@@ -32,8 +35,23 @@ class Options:
             raise TrigraphError(f"draft_p_min is {self.draft_p_min}; it must be from 0 to 1")
 
 
+class Completion(Protocol):
+    """Takes the tokens of a request as they are chosen."""
+
+    @property
+    def left(self) -> int:
+        """How many more tokens it may take: what the token limit and the context leave."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it takes no more."""
+
+    def push(self, token: int) -> bool:
+        """Takes the next token; true when that finishes it."""
+
+
 class Transcript:
-    """The completion so far: takes tokens until something ends it.
+    """The ids and the text of a completion, until something finishes it.
 
     That is a stop token, a stop string, the token limit, the end of the context, or `guide` where nothing may follow.
     """
@@ -57,12 +75,17 @@ class Transcript:
 
     @property
     def left(self) -> int:
-        """Tokens that the token limit and the context leave."""
+        """See Completion."""
         return self._limit - self.sampled
 
+    @property
+    def finished(self) -> bool:
+        """See Completion."""
+        return self.finish_reason is not None
+
     def push(self, token: int) -> bool:
-        """Takes the next token; true when the text ends with it."""
-        if self.finish_reason is not None:
+        """See Completion."""
+        if self.finished:
             return True
         self.sampled += 1
         if token in self._stop_ids:
@@ -76,11 +99,11 @@ class Transcript:
             self._finish("stop")
         elif not self.left:
             self._finish("length" if self._limited else "context")
-        return self.finish_reason is not None
+        return self.finished
 
     def cancel(self) -> None:
         """Ends the text as it is; the round in progress still finishes."""
-        if self.finish_reason is None:
+        if not self.finished:
             self._finish("cancelled")
 
     def _finish(self, reason: str) -> None:
@@ -88,3 +111,19 @@ class Transcript:
         self.text += self._stops.push(self._detokenizer.flush())
         if not self._stops.found:
             self.text += self._stops.flush()
+
+
+@dataclass
+class Request:
+    """One sequence in the decoding loop."""
+
+    sequence: Sequence
+    token: int
+    """The next one of the sequence: sampled, but not in the state yet."""
+    sampler: Sampler
+    completion: Completion
+    draft_length: DraftLength
+    draft_p_min: float = 0.0
+    """A draft less likely than this is not verified."""
+    rounds: list[Round] = field(default_factory=list)
+    """What the loop has done so far."""

@@ -1,141 +1,91 @@
-"""Speculative decoding: draft, verify, keep what the request's own sampler agrees with."""
+"""Speculative decoding: draft, verify, keep what each request's own sampler agrees with."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from typing import Protocol
 
-from trigraph.runtime.decoding.sampling import Sampler
-from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.sequence import Sequence
-
-
-class Answer(Protocol):
-    """Takes the tokens of a text as they are chosen."""
-
-    @property
-    def left(self) -> int:
-        """How many more tokens it may take: what the token limit and the context leave."""
-
-    def push(self, token: int) -> bool:
-        """Takes the next token; true when the text ends with it."""
+from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.execution.steps import StepResult, Steps
 
 
 class Drafter(Protocol):
-    """Guesses how a text goes on."""
+    """Guesses how sequences go on."""
 
-    def propose(self, sequence: Sequence, token: int, limit: int) -> list[int]:
-        """At most `limit` tokens to follow `token`, which itself follows the committed text."""
-
-
-class DraftLength(Protocol):
-    """Decides how many tokens a round drafts."""
-
-    def choose(self, room: int) -> int:
-        """The most drafts of the next round, at most `room`."""
-
-    def observe(self, finished: Round) -> None:
-        """Learns what the round brought and cost."""
-
-    def report(self) -> str:
-        """What was decided and why, in a few words for the statistics."""
+    def propose(self, requests: list[Request], limits: list[int]) -> list[list[int]]:
+        """For each request at most `limits[i]` tokens to follow its next one."""
 
 
-@dataclass(frozen=True)
-class Round:
-    """What one verify brought: the tokens it added to the text, and how many of the drafted ones are among them."""
+def decode(steps: Steps, requests: list[Request], drafter: Drafter) -> Iterator[None]:
+    """Continues the requests until all of them are complete, a round at a time: one verify that they share.
 
-    tokens: SequenceOf[int]
-    drafted: int
-    accepted: int
-    draft_seconds: float
-    seconds: float
-
-
-def decode(
-    steps: Steps,
-    sequence: Sequence,
-    token: int,
-    sampler: Sampler,
-    drafter: Drafter,
-    depth: DraftLength,
-    answer: Answer,
-) -> Iterator[Round]:
-    """Continues a text until `answer` ends, a round at a time, from its next token: sampled, but not in the state yet.
-
-    No token beyond the end is kept. The last token of a round is never in the state: the next round verifies it.
-    Tokens that a constraint forces take the place of drafts, and nothing is to be learnt from them.
+    No token beyond the end of a completion is kept. The last token of a round is never in the state: the next round
+    verifies it. Tokens that a constraint forces take the place of drafts, and nothing is to be learnt from them.
     """
-    done = False
-    while not done:
+    while running := [request for request in requests if not request.completion.finished]:
         started = time.perf_counter()
-        room = min(answer.left, steps.max_pending) - 1
-        foreseen = sampler.forced(room)
-        drafts = foreseen or drafter.propose(sequence, token, depth.choose(room))
-        drafted = time.perf_counter()
-        step = steps.verify([sequence], [[token, *drafts]])
-        kept: list[int] = []
-        for row, draft in enumerate([*drafts, None]):
-            token = sampler.pick(step, row, sequence.length + row + 1)
-            kept.append(token)
-            done = answer.push(token)
-            if done or token != draft:
-                break
-        steps.accept(sequence, len(kept))
-        agreed = sum(a == b for a, b in zip(kept, drafts, strict=False))
-        times = drafted - started, time.perf_counter() - started
-        finished = Round(kept, 0, 0, *times) if foreseen else Round(kept, len(drafts), agreed, *times)
-        if not foreseen:
-            depth.observe(finished)
-        yield finished
+        rooms = [min(request.completion.left, steps.max_pending) - 1 for request in running]
+        forced = [request.sampler.forced(room) for request, room in zip(running, rooms, strict=True)]
+        limits = [
+            0 if tokens else request.draft_length.choose(room)
+            for request, room, tokens in zip(running, rooms, forced, strict=True)
+        ]
+        proposed = drafter.propose(running, limits)
+        drafts = [tokens or guess for tokens, guess in zip(forced, proposed, strict=True)]
+        draft_seconds = time.perf_counter() - started
+        verified = [[request.token, *draft] for request, draft in zip(running, drafts, strict=True)]
+        result = steps.verify([request.sequence for request in running], verified)
+        kept, row = [], 0
+        for request, draft in zip(running, drafts, strict=True):
+            kept.append(_keep(request, draft, result, row))
+            steps.accept(request.sequence, len(kept[-1]))
+            row += 1 + len(draft)
+        seconds = time.perf_counter() - started
+        for request, tokens, guess in zip(running, kept, proposed, strict=True):
+            agreed = sum(a == b for a, b in zip(tokens, guess, strict=False))
+            request.rounds.append(Round(tokens, len(guess), agreed, draft_seconds, seconds, len(running)))
+        for request, tokens in zip(running, forced, strict=True):
+            if not tokens:
+                request.draft_length.observe(request.rounds[-1])
+        yield
+
+
+def _keep(request: Request, drafts: list[int], result: StepResult, row: int) -> list[int]:
+    """Samples the request's tokens from rows `row` on, until one is no draft's or completes the text."""
+    kept: list[int] = []
+    position = request.sequence.length + 1
+    for i, draft in enumerate([*drafts, None]):
+        request.token = request.sampler.pick(result, row + i, position + i)
+        kept.append(request.token)
+        if request.completion.push(request.token) or request.token != draft:
+            break
+    return kept
 
 
 class MTPDrafter:
-    """Drafts with the model's MTP head, until its probability of a token falls under `floor`."""
+    """Drafts with the model's MTP head, until its probability of a token falls under the request's `draft_p_min`."""
 
-    def __init__(self, steps: Steps, floor: float) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._steps = steps
-        self._floor = floor
 
-    def propose(self, sequence: Sequence, token: int, limit: int) -> list[int]:
+    def propose(self, requests: list[Request], limits: list[int]) -> list[list[int]]:
         """See Drafter."""
-        if limit == 0:
-            return []
-        drafts: list[int] = []
-        guess = self._steps.draft([sequence], [token])
-        while guess.probability[0] >= self._floor:
-            drafts.append(int(guess.tokens[0]))
-            if len(drafts) == limit:
-                break
-            guess = self._steps.draft_more([sequence], guess)
-        return drafts
-
-
-class NoDrafter:
-    """Plain decoding."""
-
-    def propose(self, sequence: Sequence, token: int, limit: int) -> list[int]:
-        """See Drafter: nothing."""
-        return []
-
-
-@dataclass(frozen=True)
-class FixedLength:
-    """The same number of drafts in each round, for a stated reason."""
-
-    drafts: int
-    reason: str
-
-    def choose(self, room: int) -> int:
-        """See DraftLength."""
-        return min(self.drafts, room)
-
-    def observe(self, finished: Round) -> None:
-        """See DraftLength: nothing to learn."""
-
-    def report(self) -> str:
-        """See DraftLength."""
-        return self.reason
+        drafts: list[list[int]] = [[] for _ in requests]
+        chained = [i for i, limit in enumerate(limits) if limit]
+        if not chained:
+            return drafts
+        guess = self._steps.draft([requests[i].sequence for i in chained], [requests[i].token for i in chained])
+        while True:
+            rows = []
+            for row, i in enumerate(chained):
+                if guess.probability[row] >= requests[i].draft_p_min:
+                    drafts[i].append(int(guess.tokens[row]))
+                    if len(drafts[i]) < limits[i]:
+                        rows.append(row)
+            if not rows:
+                return drafts
+            if len(rows) < len(chained):
+                guess, chained = guess.of(rows), [chained[row] for row in rows]
+            guess = self._steps.draft_more([requests[i].sequence for i in chained], guess)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trigraph.models.errors import TrigraphError
 
+_ADDRESS_SPACE = 1 << 47  # bytes that a process of the usual systems can address
 # How libraries that we call word it.
 _SIGNS = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 
@@ -57,7 +58,7 @@ def explained_shortage(what: str, needed: int, remedy: str) -> Iterator[None]:
         return TrigraphError(f"{what} needs {needed / 1e6:,.0f} MB, and {found}; {remedy}")
 
     left = _left_of_limit()
-    if left is not None and left < needed:
+    if needed > (_ADDRESS_SPACE if left is None else left):
         raise shortage()
     try:
         yield

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, check_name
 from trigraph.runtime.device.device import Array, Device, Exchange, Memory
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import is_shortage
@@ -172,6 +172,7 @@ def open_session(
     refuses the graph or its weights.
     """
     source = path.read_bytes() if changed is None else changed.SerializeToString()
+    check_name(weights_folder)
     options = session_options(threads, weights_folder, device.library)
     for name, value in initializers.items():
         options.add_initializer(name, value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections import abc
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from trigraph.runtime.execution.sessions import Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 
-Tokens = SequenceOf[int]
+Tokens = abc.Sequence[int]
 
 
 class StepResult(NamedTuple):
@@ -41,14 +40,18 @@ class DraftResult(NamedTuple):
     probability: NDArray[np.float32]  # [sequences], of that token
     hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
 
+    def of(self, rows: list[int]) -> DraftResult:
+        """Those of some of the sequences, in memory of their own."""
+        return DraftResult(self.tokens[rows], self.probability[rows], self.hidden[rows])
+
 
 class Steps:
-    """Runs the graphs on the state, and keeps the books of the sequences in order."""
+    """Runs the graphs on the state, and keeps track of the sequences."""
 
     def __init__(
         self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
     ) -> None:
-        """`chunk`: tokens of a prompt that a prefill takes at once; a text is cut there whatever its companions."""
+        """`chunk`: tokens of a prompt that a prefill takes at once; a prompt is cut there whatever its companions."""
         if chunk < 1:
             raise TrigraphError(f"chunk is {chunk}; it must be 1 or more")
         self.state = state
@@ -71,19 +74,23 @@ class Steps:
         return self.state.new()
 
     def fork(self, sequence: Sequence) -> Sequence:
-        """A second sequence with the same text and state: bookkeeping, and a copy of the KV page still filling."""
+        """A second sequence with the same tokens and state: bookkeeping, and a copy of the KV page still filling."""
         return self.state.fork(sequence)
 
     def release(self, sequence: Sequence) -> None:
         """Gives the sequence's state back."""
         self.state.release(sequence)
 
-    def prefill(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
-        """Commits `tokens[i]` to each sequence. Raises TrigraphError for none, or more than the context holds."""
+    def prefill(self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+        """Commits `tokens[i]` to each sequence.
+
+        Raises TrigraphError, and changes nothing, for no tokens, more than the context holds, or no room for all.
+        """
         for sequence, new in zip(sequences, tokens, strict=True):
             if not len(new):
                 raise TrigraphError("the prompt is empty; give at least one token")
             self._check(sequence, new, "prompt")
+        self.state.check_room(sequences, _lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
             self._catch_up(sequence, 0)
@@ -101,15 +108,16 @@ class Steps:
             raise TrigraphError("a prefill needs at least one sequence")
         return result
 
-    def verify(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
-        """Runs 1 to K tokens of each sequence without committing them; `accept` says how many are kept, else none."""
+    def verify(self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+        """Runs 1 to K tokens of each sequence without committing them; `accept` says how many are kept, else none.
+
+        Raises TrigraphError, and changes nothing, for other numbers of tokens or where there is no room for all.
+        """
         limit = self.max_pending
         for sequence, new in zip(sequences, tokens, strict=True):
             if not 1 <= len(new) <= limit:
                 raise TrigraphError(f"a verify takes 1 to {limit} tokens of a sequence, not {len(new)}")
-            self._check(sequence, new, "text")
-        for sequence in sequences:
-            self._drop_pending(sequence)
+            self._check(sequence, new, "sequence")
         result = self._run(self._verify, sequences, tokens)
         row = 0
         for sequence, new in zip(sequences, tokens, strict=True):
@@ -125,7 +133,7 @@ class Steps:
             raise TrigraphError(f"accept of {count} tokens, but {len(sequence.pending)} are pending")
         sequence.tokens += sequence.pending[:count]
         if not count or sequence.pending[0] != sequence.draft_token:
-            # The entry of the drafted token is of no use: another one stands, or will stand, in its place.
+            # The head's KV of the drafted token is of no use: another token stands, or will stand, in its place.
             sequence.mtp_len = min(sequence.mtp_len, sequence.length - count)
         sequence.pending = []
         sequence.to_commit = count
@@ -134,14 +142,14 @@ class Steps:
         else:
             sequence.hiddens.keep(min(sequence.mtp_len, sequence.length) - 1, sequence.length)
 
-    def draft(self, sequences: SequenceOf[Sequence], tokens: Tokens) -> DraftResult:
+    def draft(self, sequences: abc.Sequence[Sequence], tokens: Tokens) -> DraftResult:
         """Predicts the token after `tokens[i]`, the sampled but not yet verified next token of each sequence.
 
-        The head's entries of tokens kept since its last run are rebuilt from their true hidden states in the same run.
+        The head's KV of tokens kept since its last run is rebuilt from their true hidden states in the same run.
         """
         pieces, hiddens = [], []
         for sequence, token in zip(sequences, tokens, strict=True):
-            self._check(sequence, [token], "text")
+            self._check(sequence, [token], "sequence")
             self._drop_pending(sequence)
             self._catch_up(sequence, self._chunk - 1)
             pieces.append([*sequence.tokens[sequence.mtp_len :], token])
@@ -153,7 +161,7 @@ class Steps:
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         return result
 
-    def draft_more(self, sequences: SequenceOf[Sequence], previous: DraftResult) -> DraftResult:
+    def draft_more(self, sequences: abc.Sequence[Sequence], previous: DraftResult) -> DraftResult:
         """Predicts one token more, from the previous prediction and the head's own hidden state."""
         pieces = [[token] for token in previous.tokens.tolist()]
         hiddens = [previous.hidden[i : i + 1] for i in range(len(pieces))]
@@ -162,7 +170,7 @@ class Steps:
             sequence.drafted_len += 1
         return result
 
-    def _chunks(self, tokens: SequenceOf[Tokens]) -> Iterator[tuple[list[int], list[Tokens]]]:
+    def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
         """Which sequences take part in each prefill, and with what: as many chunks as fit, at least one."""
         done = [0] * len(tokens)
         while True:
@@ -179,7 +187,7 @@ class Steps:
             for i in members:
                 done[i] += self._chunk
 
-    def _prefill_chunks(self, sequences: SequenceOf[Sequence], pieces: SequenceOf[Tokens]) -> StepResult:
+    def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
         result = self._run(self._prefill, sequences, pieces)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
             sequence.tokens += piece
@@ -192,7 +200,7 @@ class Steps:
             self.accept(sequence, 0)
 
     def _catch_up(self, sequence: Sequence, backlog: int) -> None:
-        """Rebuilds the head's entries of kept tokens until at most `backlog` are missing."""
+        """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it."""
         sequence.mtp_len = min(sequence.mtp_len, sequence.length)
         while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
             start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self._chunk)
@@ -200,15 +208,15 @@ class Steps:
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
             sequence.mtp_len = stop
 
-    def _run(self, graph: Graph, sequences: SequenceOf[Sequence], tokens: SequenceOf[Tokens]) -> StepResult:
+    def _run(self, graph: Graph, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
         binding = graph.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
         _fill_tokens(inputs, tokens)
-        slots = self.state.slots_out(sequences)
+        slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
         try:
-            for i, (sequence, new) in enumerate(zip(sequences, tokens, strict=True)):
-                self.state.reserve(sequence, sequence.length + len(new))
+            for i, sequence in enumerate(sequences):
+                self._drop_pending(sequence)
                 inputs["past_lens"][i] = sequence.length
                 inputs["accepted"][i] = sequence.to_commit
                 inputs["slots_in"][i] = sequence.slot
@@ -226,20 +234,22 @@ class Steps:
 
     def _run_draft(
         self,
-        sequences: SequenceOf[Sequence],
-        tokens: SequenceOf[Tokens],
-        hiddens: SequenceOf[NDArray[np.float32]],
-        past_lens: SequenceOf[int],
+        sequences: abc.Sequence[Sequence],
+        tokens: abc.Sequence[Tokens],
+        hiddens: abc.Sequence[NDArray[np.float32]],
+        past_lens: abc.Sequence[int],
     ) -> DraftResult:
         if self._draft is None:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
+        lengths = [past + len(new) for past, new in zip(past_lens, tokens, strict=True)]
+        for sequence, length in zip(sequences, lengths, strict=True):
+            self._check_room(sequence, length, "draft")
+        self.state.reserve(sequences, lengths)
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
         _fill_tokens(inputs, tokens)
         row = 0
         for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
-            self._check_room(sequence, past_lens[i] + len(new), "draft")
-            self.state.reserve(sequence, past_lens[i] + len(new))
             inputs["past_lens"][i] = past_lens[i]
             inputs["page_table"][i] = sequence.pages
             inputs["prev_hidden"][row : row + len(new)] = hidden
@@ -263,7 +273,12 @@ class Steps:
             )
 
 
-def _fill_tokens(inputs: Mapping[str, Array], tokens: SequenceOf[Tokens]) -> None:
+def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> list[int]:
+    """Lengths of the sequences with these tokens."""
+    return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
+
+
+def _fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:
     ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
     row = cu_seqlens[0] = 0
     for i, new in enumerate(tokens):

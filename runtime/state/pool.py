@@ -13,21 +13,31 @@ class Pool:
     def __init__(self, size: int, noun: str) -> None:
         self.size = size
         self._noun = noun
-        self._free = list(range(size))
-        self._references = [0] * size
+        self._references: dict[int, int] = {}
+        self._unused = 0  # this number and those after it were never taken
+        self._returned: list[int] = []  # a heap of the free ones before it
 
     @property
     def free(self) -> int:
         """How many numbers nobody holds."""
-        return len(self._free)
+        return self.size - len(self._references)
+
+    def require(self, count: int) -> None:
+        """Raises TrigraphError when fewer than `count` numbers are free."""
+        if count > self.free:
+            found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
+            if not self.free:
+                found = f"all {self.size} {self._noun} are in use"
+            raise TrigraphError(f"{found}; release sequences or load with more `sequences`")
 
     def take(self) -> int:
         """A number with one reference. Raises TrigraphError when none is free."""
-        if not self._free:
-            raise TrigraphError(
-                f"all {self.size} {self._noun} are in use; release sequences or load with more `sequences`"
-            )
-        number = heapq.heappop(self._free)
+        self.require(1)
+        if self._returned:
+            number = heapq.heappop(self._returned)
+        else:
+            number = self._unused
+            self._unused += 1
         self._references[number] = 1
         return number
 
@@ -40,7 +50,8 @@ class Pool:
         """Removes a reference; the last one frees the number."""
         self._references[number] -= 1
         if not self._references[number]:
-            heapq.heappush(self._free, number)
+            del self._references[number]
+            heapq.heappush(self._returned, number)
 
     def shared(self, number: int) -> bool:
         """Whether more than one reference is held."""

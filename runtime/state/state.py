@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import abc
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,14 @@ class State:
         if sequences < 1:
             raise TrigraphError(f"sequences is {sequences}; it must be 1 or more")
         self.limits = limits
-        # Twice as many: a forked sequence moves to a slot of its own while the shared one is still read.
-        self.slots = Pool(2 * sequences, "state slots")
-        self.pages = Pool(sequences * limits.pages, "KV pages")
-        sizes = {"slots": self.slots.size, "pages": self.pages.size}
+        # Twice as many slots: a forked sequence moves to one of its own while the shared one is still read.
+        sizes = {"slots": 2 * sequences, "pages": sequences * limits.pages}
+        self.slots = Pool(sizes["slots"], "state slots")
+        self.pages = Pool(sizes["pages"], "KV pages")
         needed = (1 + double_buffered) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
         what = f"the state of {sequences} sequences of {limits.context} tokens"
         with explained_shortage(what, needed, "load with a smaller context or fewer sequences"):
-            self.buffers: Mapping[str, StateBuffer] = {
+            self.buffers: abc.Mapping[str, StateBuffer] = {
                 tensor.name: StateBuffer(
                     tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
@@ -81,7 +81,7 @@ class State:
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
-    def tensors(self) -> Mapping[str, Memory]:
+    def tensors(self) -> abc.Mapping[str, Memory]:
         """What the last steps left, by name."""
         return {name: buffer.current for name, buffer in self.buffers.items()}
 
@@ -97,10 +97,7 @@ class State:
         limits = self.limits
         settled = (min(parent.length, parent.mtp_len) if self._mtp else parent.length) // limits.page_size
         copied = range(settled, parent.page_count)
-        if self.pages.free < len(copied):
-            raise TrigraphError(
-                f"a fork needs {len(copied)} free KV pages; release sequences or load with more `sequences`"
-            )
+        self.pages.require(len(copied))
         child = Sequence(self.slots.share(parent.slot), limits)
         child.tokens, child.pending = parent.tokens.copy(), parent.pending.copy()
         child.to_commit, child.mtp_len, child.drafted_len = parent.to_commit, parent.mtp_len, parent.drafted_len
@@ -122,25 +119,41 @@ class State:
         sequence.page_count = 0
         sequence.damaged = True
 
-    def reserve(self, sequence: Sequence, length: int) -> None:
-        """Makes sure that positions 0 .. length - 1 have pages."""
-        wanted = -(-length // self.limits.page_size)
-        while sequence.page_count < wanted:
-            sequence.pages[sequence.page_count] = self.pages.take()
-            sequence.page_count += 1
+    def reserve(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
+        """Makes sure that positions 0 .. lengths[i] - 1 have pages: all of them or, with a TrigraphError, none."""
+        counts = [
+            max(0, -(-length // self.limits.page_size) - sequence.page_count)
+            for sequence, length in zip(sequences, lengths, strict=True)
+        ]
+        self.pages.require(sum(counts))
+        for sequence, count in zip(sequences, counts, strict=True):
+            for _ in range(count):
+                sequence.pages[sequence.page_count] = self.pages.take()
+                sequence.page_count += 1
 
-    def slots_out(self, sequences: Iterable[Sequence]) -> list[int]:
-        """The slot that each sequence of a step writes: its own, or a new one while others still read that."""
+    def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
+        """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
+        if len({id(sequence) for sequence in sequences}) < len(sequences):
+            raise TrigraphError("a step takes each sequence once")
+        self.slots.require(sum(self.slots.shared(sequence.slot) for sequence in sequences))
+        self.reserve(sequences, lengths)
+
+    def slots_out(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> list[int]:
+        """The slot that each sequence of a step writes: its own, or a new one while others still read that.
+
+        Reserves pages too. Takes all that the step needs or, with a TrigraphError, nothing.
+        """
+        self.check_room(sequences, lengths)
         return [self.slots.take() if self.slots.shared(seq.slot) else seq.slot for seq in sequences]
 
-    def move(self, sequences: Iterable[Sequence], slots: Iterable[int]) -> None:
+    def move(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step: the sequences live in the slots that `slots_out` gave."""
         for sequence, slot in zip(sequences, slots, strict=True):
             if slot != sequence.slot:
                 self.slots.drop(sequence.slot)
                 sequence.slot = slot
 
-    def abandon(self, sequences: Iterable[Sequence], slots: Iterable[int]) -> None:
+    def abandon(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step that failed: its sequences cannot go on, and the new slots are free again."""
         for sequence, slot in zip(sequences, slots, strict=True):
             sequence.damaged = True

@@ -1,4 +1,4 @@
-"""Damaged saved texts: a model goes on from each, or refuses it with a TrigraphError.
+"""Damaged session files: a model goes on from each, or refuses it with a TrigraphError.
 
 Damage knows the file: its metadata, the table of tensors, and their numbers, mostly with checksums that fit; then any
 bytes.
@@ -44,7 +44,7 @@ class Fuzzer:
         self._chat, self._prompt = (folder / "chat").read_bytes(), (folder / "prompt").read_bytes()
 
     def run(self, seed: int, case: int) -> str:
-        """Damage a saved text and go on from it; whatever becomes of that, no slot and no page is lost."""
+        """Damage a session file and go on from it; whatever becomes of that, no slot and no page is lost."""
         rng = random.Random(f"{seed}:{case}")
         state = self._engine.steps.state
         is_chat = rng.random() < 0.5
@@ -89,7 +89,7 @@ def _damaged(rng: random.Random, content: bytes) -> bytes:
 
 
 def _damage_metadata(rng: random.Random, metadata: dict[str, Any], fits: bool) -> None:
-    key = rng.choice(("model", "points", "points", "messages", "format", "version"))
+    key = rng.choice(("model", "checkpoints", "checkpoints", "messages", "format", "version"))
     if key in ("format", "version"):
         metadata[key] = rng.choice(("", "2", "trigraph package", "x" * 70000))
     else:

@@ -1,4 +1,4 @@
-"""Random weights of every stored type, and rows to multiply them with."""
+"""Random weights of every stored type, rows to multiply them with, and the operator that does."""
 
 from typing import Any
 
@@ -6,23 +6,9 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.synth.blocks import random_weights
+from support.operators import Operator
+from trigraph.models.synth.blocks import HALVES, random_weights
 
-# Byte offsets of the half-precision fields of a block.
-HALVES = {
-    "Q8_0": (0,),
-    "Q4_0": (0,),
-    "Q4_1": (0, 2),
-    "Q5_0": (0,),
-    "Q5_1": (0, 2),
-    "Q2_K": (80, 82),
-    "Q3_K": (108,),
-    "Q4_K": (0, 2),
-    "Q5_K": (0, 2),
-    "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
-}
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
 
 
@@ -59,3 +45,22 @@ def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
 
 def widths(type: str) -> tuple[int, ...]:
     return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]
+
+
+class MatMul:
+    """The operator for one type; BF16 bits travel as the harness wants them."""
+
+    def __init__(self, type: str, kind: str = "float32", threads: int = 1) -> None:
+        self.type = type
+        example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
+        inputs = [np.zeros((1, 1), np.float32), example]
+        self.operator = Operator(
+            "BlockMatMul", inputs, [np.float32], {"types": type, "activations": kind}, threads=threads
+        )
+
+    def tensor(self, weight: NDArray[Any]) -> Any:
+        return ("bf16", weight) if self.type == "BF16" else weight
+
+    def __call__(self, x: NDArray[np.float32], weight: NDArray[Any]) -> NDArray[np.float32]:
+        shape = (len(x), len(weight))
+        return np.asarray(self.operator(x, self.tensor(weight), output_shapes=[shape])[0])

@@ -1,4 +1,4 @@
-"""Texts that are saved and go on later: to the bit, and for the same model only."""
+"""Session files: sequences resume to the bit, and with the same model only."""
 
 import dataclasses
 import json
@@ -15,9 +15,9 @@ from support.interrupts import Interrupts
 from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.session_file import SavedText, save_text
-from trigraph.runtime.cache.snapshot import Snapshot
+from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
 
@@ -28,14 +28,14 @@ MODELS = [("trained", "Q8_0"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M")]
 
 
 def save(path: Path, steps: Steps, *sequences: Sequence, model: ModelIdentity = MODEL) -> None:
-    """Saves the text of the last sequence, with a point for each."""
-    points = [Snapshot.of(steps.state, sequence) for sequence in sequences]
-    save_text(path, model, steps.state, sequences[-1], points)
+    """Saves the last sequence, with a checkpoint for each."""
+    checkpoints = [Checkpoint.of(steps.state, sequence) for sequence in sequences]
+    save_session(path, model, steps.state, sequences[-1], checkpoints)
 
 
 def resume(path: Path, steps: Steps, model: ModelIdentity = MODEL) -> list[Sequence]:
-    saved = SavedText(path, model, steps)
-    return saved.resume([saved.snapshot(i) for i in range(len(saved.lengths))])
+    saved = SessionFile(path, model, steps)
+    return saved.resume([saved.checkpoint(i) for i in range(len(saved.lengths))])
 
 
 def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[bytes]:
@@ -64,7 +64,7 @@ def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[
 @pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
 @pytest.mark.parametrize("moment", ["prompt", "accepted", "pending"])
-def test_a_text_goes_on_with_the_same_bits(
+def test_a_sequence_resumes_with_the_same_bits(
     packages: Packages, model: tuple[str, str], moment: str, drafts: int, tmp_path: Path
 ) -> None:
     engine = load(packages(*model), threads=1, context=300, sequences=2)
@@ -77,7 +77,7 @@ def test_a_text_goes_on_with_the_same_bits(
     if moment == "accepted":
         steps.accept(sequence, 3)
         assert sequence.to_commit == 3
-    save(tmp_path / "text", steps, sequence, model=engine.identity)
+    save(tmp_path / "session", steps, sequence, model=engine.identity)
 
     def onward(engine: Engine, sequence: Sequence) -> list[bytes]:
         if moment == "pending":
@@ -85,23 +85,23 @@ def test_a_text_goes_on_with_the_same_bits(
         return rounds(engine, sequence, 6, drafts)
 
     other = load(packages(*model), threads=2, context=600, sequences=1)
-    (copy,) = resume(tmp_path / "text", other.steps, other.identity)
+    (copy,) = resume(tmp_path / "session", other.steps, other.identity)
     assert copy.tokens == sequence.tokens
     assert onward(other, copy) == onward(engine, sequence)
     assert copy.tokens == sequence.tokens
 
 
 @pytest.mark.parametrize("saver", [True, False])
-def test_programs_with_and_without_speculation_share_a_text(packages: Packages, saver: bool, tmp_path: Path) -> None:
-    """One that cannot draft keeps no entries for one that can: drafts are worse then, and the text is the same."""
+def test_programs_with_and_without_speculation_share_a_session(packages: Packages, saver: bool, tmp_path: Path) -> None:
+    """One that cannot draft keeps no KV of the head for one that can: drafts get worse, the text stays."""
     folder = packages("trained", "Q8_0")
     first = load(folder, context=300, sequences=1, speculation=saver)
     second = load(folder, context=300, sequences=1, speculation=not saver)
     sequence = first.steps.new_sequence()
     first.steps.prefill([sequence], [first.tokenizer.encode("And it came to pass")])
     rounds(first, sequence, 70, 0)
-    save(tmp_path / "text", first.steps, sequence, model=first.identity)
-    (copy,) = resume(tmp_path / "text", second.steps, second.identity)
+    save(tmp_path / "session", first.steps, sequence, model=first.identity)
+    (copy,) = resume(tmp_path / "session", second.steps, second.identity)
     rounds(first, sequence, 20, 2 if saver else 0)
     rounds(second, copy, 20, 0 if saver else 2)
     shorter = min(sequence.length, copy.length)
@@ -115,7 +115,7 @@ def fake(context: int = 64, *, draft: bool = True, vocab: int = VOCAB) -> tuple[
 
 
 def fill(model: FakeModel, steps: Steps) -> tuple[Sequence, Sequence]:
-    """A text of 15 tokens, three of them accepted and two pending, and a fork of its first 9."""
+    """A sequence of 15 tokens, three of them accepted and two pending, and a fork of its first 9."""
     sequence = steps.new_sequence()
     steps.prefill([sequence], [[1, 2, 3, 4, 5, 6, 7, 8, 9]])
     shorter = steps.fork(sequence)
@@ -127,16 +127,16 @@ def fill(model: FakeModel, steps: Steps) -> tuple[Sequence, Sequence]:
     return shorter, sequence
 
 
-def test_points_of_one_text_share_its_pages(tmp_path: Path) -> None:
+def test_checkpoints_of_one_sequence_share_its_pages(tmp_path: Path) -> None:
     """The fake model checks every token of KV pages, MTP entries and states that a step reads."""
     model, steps = fake()
     shorter, sequence = fill(model, steps)
-    save(tmp_path / "text", steps, shorter, sequence)
+    save(tmp_path / "session", steps, shorter, sequence)
     for old in (shorter, sequence):
         steps.release(old)
     before = steps.state.pages.free
-    first, second = resume(tmp_path / "text", steps)
-    # Pages of 4: two are shared, the third is filled twice, the fourth and fifth are the longer text's.
+    first, second = resume(tmp_path / "session", steps)
+    # Pages of 4: two are shared, the third is filled twice, the fourth and fifth are the longer one's.
     assert before - steps.state.pages.free == 2 + 2 + 2
     steps.accept(second, 2)
     for copy in (first, second):
@@ -153,11 +153,11 @@ def test_points_of_one_text_share_its_pages(tmp_path: Path) -> None:
 def test_the_format_is_that_of_safetensors(tmp_path: Path) -> None:
     model, steps = fake()
     _, sequence = fill(model, steps)
-    save(tmp_path / "text", steps, sequence)
-    tensors = load_file(tmp_path / "text")
+    save(tmp_path / "session", steps, sequence)
+    tensors = load_file(tmp_path / "session")
     assert tensors["tokens"].tolist() == sequence.tokens
     assert tensors["pages.kv.3.key"].reshape(-1)[:13].tolist() == sequence.tokens
-    assert not tensors["pages.kv.3.key"].reshape(-1)[17:].any(), "what another text left is in the file"
+    assert not tensors["pages.kv.3.key"].reshape(-1)[17:].any(), "what another sequence left is in the file"
 
 
 @pytest.mark.parametrize(
@@ -174,20 +174,20 @@ def test_the_format_is_that_of_safetensors(tmp_path: Path) -> None:
 )
 def test_another_model_is_refused(change: dict[str, object], named: str, tmp_path: Path) -> None:
     model, steps = fake()
-    save(tmp_path / "text", steps, fill(model, steps)[1])
+    save(tmp_path / "session", steps, fill(model, steps)[1])
     with pytest.raises(TrigraphError, match=named):
-        SavedText(tmp_path / "text", dataclasses.replace(MODEL, **change), steps)  # type: ignore[arg-type]
+        SessionFile(tmp_path / "session", dataclasses.replace(MODEL, **change), steps)  # type: ignore[arg-type]
 
 
 def test_a_smaller_context_is_refused(tmp_path: Path) -> None:
     model, steps = fake()
-    save(tmp_path / "text", steps, fill(model, steps)[1])
-    with pytest.raises(TrigraphError, match="the text has 17 tokens and the context holds 16"):
-        SavedText(tmp_path / "text", MODEL, fake(16)[1])
+    save(tmp_path / "session", steps, fill(model, steps)[1])
+    with pytest.raises(TrigraphError, match="the session has 17 tokens and the context holds 16"):
+        SessionFile(tmp_path / "session", MODEL, fake(16)[1])
 
 
 def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) -> None:
-    """Changes metadata of a saved text, or the length that its header states for a tensor."""
+    """Changes metadata of a session file, or the length that its header states for a tensor."""
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -204,20 +204,20 @@ def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) ->
     "metadata",
     [
         {"format": "pt"},
-        {"version": "2"},
+        {"version": "1"},
         {"model": "[1]"},
         {"model": '{"name": 5}'},
         {"model": "{"},
-        {"points": "3"},
-        {"points": "[3]"},
-        {"points": "[{}]"},
-        {"points": "[]"},
-        {"points": '[{"length": 13, "pending": [], "accepted": 9, "entries": 0}]'},
-        {"points": '[{"length": 99, "pending": [], "accepted": 0, "entries": 0}]'},
-        {"points": '[{"length": 13, "pending": [77], "accepted": 0, "entries": 0}]'},
-        {"points": '[{"length": 13.0, "pending": [], "accepted": 0, "entries": 0}]'},
-        {"points": '[{"length": 13, "pending": [], "accepted": 0, "entries": 14}]'},
-        {"points": "[" * 100000},
+        {"checkpoints": "3"},
+        {"checkpoints": "[3]"},
+        {"checkpoints": "[{}]"},
+        {"checkpoints": "[]"},
+        {"checkpoints": '[{"length": 13, "pending": [], "to_commit": 9, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 99, "pending": [], "to_commit": 0, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 13, "pending": [77], "to_commit": 0, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 13.0, "pending": [], "to_commit": 0, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 13, "pending": [], "to_commit": 0, "mtp_len": 14}]'},
+        {"checkpoints": "[" * 100000},
         {"messages": '["hello"]'},
         {"messages": '[{"role": "user"}]'},
     ],
@@ -225,15 +225,15 @@ def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) ->
 )
 def test_contradictions_are_refused(metadata: dict[str, str], tmp_path: Path) -> None:
     model, steps = fake()
-    save(tmp_path / "text", steps, fill(model, steps)[1])
-    rewrite(tmp_path / "text", metadata)
-    with pytest.raises(TrigraphError, match="is not a saved text, or damaged"):
-        SavedText(tmp_path / "text", MODEL, steps)
+    save(tmp_path / "session", steps, fill(model, steps)[1])
+    rewrite(tmp_path / "session", metadata)
+    with pytest.raises(TrigraphError, match="is not a session file, or damaged"):
+        SessionFile(tmp_path / "session", MODEL, steps)
 
 
 def test_any_damage_is_noticed(tmp_path: Path) -> None:
     """Every file that is cut short, and every bit that is flipped, is refused, and no state is lost or half filled."""
-    path = tmp_path / "text"
+    path = tmp_path / "session"
     model, steps = fake()
     save(path, steps, fill(model, steps)[1])
     content = path.read_bytes()
@@ -262,13 +262,13 @@ def test_any_damage_is_noticed(tmp_path: Path) -> None:
 
 def test_a_length_that_the_file_does_not_have(tmp_path: Path) -> None:
     model, steps = fake()
-    save(tmp_path / "text", steps, fill(model, steps)[1])
-    rewrite(tmp_path / "text", tokens=1 << 60)
-    with pytest.raises(TrigraphError, match="is not a saved text, or damaged"):
-        SavedText(tmp_path / "text", MODEL, steps)
+    save(tmp_path / "session", steps, fill(model, steps)[1])
+    rewrite(tmp_path / "session", tokens=1 << 60)
+    with pytest.raises(TrigraphError, match="is not a session file, or damaged"):
+        SessionFile(tmp_path / "session", MODEL, steps)
 
 
-def test_what_is_not_a_saved_text_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_not_a_session_file_is_left_alone(tmp_path: Path) -> None:
     model, steps = fake()
     _, sequence = fill(model, steps)
     path = tmp_path / "thesis.txt"
@@ -277,7 +277,7 @@ def test_what_is_not_a_saved_text_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(TrigraphError):
             save(target, steps, sequence)
     with pytest.raises(TrigraphError, match="cannot be written"):
-        save(tmp_path / "none" / "text", steps, sequence)
+        save(tmp_path / "none" / "session", steps, sequence)
     assert path.read_text() == "Years of work."
     assert list(tmp_path.iterdir()) == [path]
 
@@ -288,16 +288,16 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 
     model, steps = fake()
     shorter, sequence = fill(model, steps)
-    save(tmp_path / "text", steps, shorter)
-    before = (tmp_path / "text").read_bytes()
+    save(tmp_path / "session", steps, shorter)
+    before = (tmp_path / "session").read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
         with pytest.raises(TrigraphError, match="cannot be written"):
-            save(tmp_path / "text", steps, sequence)
+            save(tmp_path / "session", steps, sequence)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (tmp_path / "text").read_bytes() == before
+    assert (tmp_path / "session").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -306,19 +306,19 @@ def test_an_interrupt_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None
     _, steps = fake(context=50000)
     sequence = steps.new_sequence()
     steps.prefill([sequence], [[1, 2, 3]])
-    steps.state.reserve(sequence, 40000)
-    save(tmp_path / "text", steps, sequence)
-    before = (tmp_path / "text").read_bytes()
+    steps.state.reserve([sequence], [40000])
+    save(tmp_path / "session", steps, sequence)
+    before = (tmp_path / "session").read_bytes()
     sequence.tokens += [4] * 30000
     after: bytes | None = None
     random, interrupted = np.random.default_rng(3), 0
     for _ in range(30):
         try:
             with Interrupts(float(random.uniform(1e-4, 0.1))):
-                save(tmp_path / "text", steps, sequence)
+                save(tmp_path / "session", steps, sequence)
         except KeyboardInterrupt:
             interrupted += 1
-        content = (tmp_path / "text").read_bytes()
+        content = (tmp_path / "session").read_bytes()
         after = content if content != before and after is None else after
         assert content in (before, after)
         assert len(list(tmp_path.iterdir())) == 1
@@ -331,16 +331,16 @@ def test_a_failed_step_leaves_nothing_to_save() -> None:
     model.fail = True
     with pytest.raises(RuntimeError):
         steps.verify([sequence], [[1]])
-    for text in (sequence, steps.new_sequence()):
+    for empty in (sequence, steps.new_sequence()):
         with pytest.raises(TrigraphError, match="no state to save"):
-            Snapshot.of(steps.state, text)
+            Checkpoint.of(steps.state, empty)
 
 
 @pytest.mark.parametrize(
     "sampling", [Sampling(temperature=0), Sampling(temperature=1.0, seed=5)], ids=["greedy", "sampled"]
 )
 @pytest.mark.parametrize("speculate", [False, True])
-def test_an_answer_goes_on_as_if_it_had_not_been_saved(
+def test_a_completion_goes_on_as_if_it_had_not_been_saved(
     packages: Packages, sampling: Sampling, speculate: bool, tmp_path: Path
 ) -> None:
     """20 tokens, a file, and 20 tokens more are the 40 tokens of one run."""

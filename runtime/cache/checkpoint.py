@@ -1,4 +1,4 @@
-"""What a text needs to go on from a point, copied out of its state slot. Tokens and KV pages are the text's own."""
+"""What a sequence needs to resume at a length, copied out of its state slot; tokens and KV pages are kept elsewhere."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trigraph.runtime.state.state import State
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A point of a text: everything that recurrent layers cannot get back from a later one."""
+class Checkpoint:
+    """A sequence at one length: everything that recurrent layers cannot get back from a later one."""
 
     length: int
     """Committed tokens, at least 1."""
     pending: tuple[int, ...]
     """Tokens of a verify that nobody has accepted yet."""
-    accepted: int
+    to_commit: int
     """How many of the last committed tokens the recurrent state still holds apart."""
-    entries: int
-    """Leading entries of the MTP cache that are of true hidden states."""
+    mtp_len: int
+    """KV length of the MTP head: leading entries that are of true hidden states."""
     hiddens: NDArray[np.float32]
     """[rows, hidden], of consecutive positions, up to the last of the committed and pending tokens."""
     recurrent: Mapping[str, NDArray[Any]]
@@ -35,10 +35,12 @@ class Snapshot:
     """[vocabulary], of the token after a prompt that ends here."""
 
     @classmethod
-    def of(cls, state: State, sequence: Sequence, logits: NDArray[np.float32] | None = None) -> Snapshot:
+    def of(cls, state: State, sequence: Sequence, logits: NDArray[np.float32] | None = None) -> Checkpoint:
         """A copy of what `sequence` holds now. Raises TrigraphError when it is empty, or a step of it failed."""
         if sequence.damaged or not sequence.length:
-            raise TrigraphError("there is no state to save: the text is empty, was released, or a step of it failed")
+            raise TrigraphError(
+                "there is no state to save: the sequence is empty, was released, or a step of it failed"
+            )
         return cls(
             sequence.length,
             tuple(sequence.pending),
@@ -62,16 +64,15 @@ class Snapshot:
         return StepResult(self.logits[np.newaxis], np.array([self.logits.argmax()], np.int64), self.hiddens[-1:])
 
     def restore(self, state: State, sequence: Sequence, tokens: list[int]) -> None:
-        """Puts `sequence`, new or a fork of a shorter one, at this point of the text `tokens`, but for its KV pages."""
-        state.reserve(sequence, self.end)
-        slots = state.slots_out([sequence])
+        """Puts `sequence`, new or a fork of a shorter one, to this length of `tokens`, without KV."""
+        slots = state.slots_out([sequence], [self.end])
         state.move([sequence], slots)
         for name, buffer in state.recurrent.items():
             buffer.current[sequence.slot] = self.recurrent[name]
         sequence.tokens, sequence.pending = tokens[: self.length], list(self.pending)
-        sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.accepted, 0, -1
+        sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.to_commit, 0, -1
         first = self.end - len(self.hiddens)
         sequence.hiddens.restart(first, self.hiddens[0])
         sequence.hiddens.append(self.hiddens[1:])
-        # A program that cannot draft keeps no hidden rows: the entries of its text stay empty, which costs acceptance.
-        sequence.mtp_len = self.entries if first < self.entries else self.length
+        # A program that cannot draft keeps no hidden rows: the head's KV stays empty there, which costs acceptance.
+        sequence.mtp_len = self.mtp_len if first < self.mtp_len else self.length

@@ -1,0 +1,77 @@
+// Activation rows as products take them, the same for every weight type: super-blocks of 256 elements in their own
+// order, the last one padded with zeros.
+#pragma once
+
+#include "row_kernel.h"
+#include "unpack.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
+
+struct alignas(64) Int8Part {
+  int8_t code[kSuper];
+  int16_t sum[kSuper / 16];  // of 16 codes each
+  float scale;
+};
+struct alignas(64) FloatPart {
+  float value[kSuper];
+  float apart[16];  // rows a power of two apart would share sets of the cache
+};
+
+// Codes in [-127, 127], rounded to nearest even. A super-block that is not finite gets a scale of NaN, so that its
+// products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the reciprocal must be finite.
+inline float quantise(const float* x, int8_t* out) {
+  alignas(64) uint32_t bits[kSuper];
+  std::memcpy(bits, x, sizeof bits);
+  uint32_t largest = 0;
+  for (uint32_t b : bits) largest = (b & 0x7fffffff) > largest ? (b & 0x7fffffff) : largest;
+  float magnitude;
+  std::memcpy(&magnitude, &largest, 4);
+  const bool finite = largest < 0x7f800000;
+  if (!finite || magnitude <= 1e-36f) {
+    std::memset(out, 0, kSuper);
+    return finite ? 0.0f : std::nanf("");
+  }
+  const float inverse = 127.0f / magnitude;
+  for (int i = 0; i < kSuper; ++i) {
+    const float shifted = x[i] * inverse + 12582912.0f;  // rounds: the integer is in the last bits of the fraction now
+    int32_t code;
+    std::memcpy(&code, &shifted, 4);
+    out[i] = static_cast<int8_t>(code - 0x4b400000);
+  }
+  return magnitude / 127.0f;
+}
+
+// Calls body(i, values) for each super-block i of a row.
+template <class Body>
+void each_super(const float* x, int64_t width, Body&& body) {
+  const int64_t whole = width / kSuper;
+  for (int64_t i = 0; i < whole; ++i) body(i, x + i * kSuper);
+  if (width % kSuper == 0) return;
+  alignas(64) float padded[kSuper] = {};
+  std::memcpy(padded, x + whole * kSuper, static_cast<size_t>(width % kSuper) * 4);
+  body(whole, static_cast<const float*>(padded));
+}
+
+inline int64_t int8_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(Int8Part)); }
+inline void prepare_int8(const float* x, int64_t width, void* prepared) {
+  each_super(x, width, [prepared](int64_t s, const float* values) {
+    Int8Part& part = static_cast<Int8Part*>(prepared)[s];
+    part.scale = quantise(values, part.code);
+    for (int i = 0; i < kSuper / 16; ++i) {
+      int sum = 0;
+      for (int k = 0; k < 16; ++k) sum += part.code[16 * i + k];
+      part.sum[i] = static_cast<int16_t>(sum);
+    }
+  });
+}
+
+inline int64_t float_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(FloatPart)); }
+inline void prepare_float(const float* x, int64_t width, void* prepared) {
+  each_super(x, width, [prepared](int64_t s, const float* values) {
+    std::memcpy(static_cast<FloatPart*>(prepared)[s].value, values, sizeof(FloatPart::value));
+  });
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

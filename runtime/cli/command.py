@@ -1,0 +1,117 @@
+"""How commands take their arguments: parameters in groups, and a helpful word on options that do not exist."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, get_args, get_type_hints
+
+from typer.core import TyperCommand
+from typer.models import OptionInfo
+
+from trigraph.models.errors import TrigraphError, quote
+
+# What users of llama.cpp may look for: what to do instead, and the option of ours that it takes, if any.
+_OF_LLAMA_CPP = {
+    ("-m", "--model"): ("the model is the first argument, without an option", None),
+    ("-hf", "-hfr", "--hf-repo", "-mu", "--model-url"): ("download the model first, then give its .gguf file", None),
+    ("-md", "--model-draft"): ("drafts come from the model's own MTP head; --mtp names a file with it", "--mtp"),
+    ("-ngl", "--gpu-layers", "--n-gpu-layers"): ("--device cuda runs all layers on the GPU", "--device"),
+    ("-dev",): ("use --device", "--device"),
+    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe"): ("--experts cpu leaves routed experts to the CPU", "--experts"),
+    ("-cnv", "--conversation", "-i", "--interactive"): ("without a prompt, run starts a chat", "--prompt"),
+    ("-no-cnv", "--no-conversation"): ("--raw completes a prompt without the chat template", "--raw"),
+    ("-st", "--single-turn"): ("-p answers one message", "--prompt"),
+    ("--jinja", "--chat-template", "--chat-template-file"): ("the chat template is the model's own", None),
+    ("-fa", "--flash-attn"): ("not needed: attention is always fused", None),
+    ("-nkvo", "--no-kv-offload"): ("keys and values are kept where --device computes", "--device"),
+    ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"): ("use trigraph export --kv-type", None),
+    ("-b", "-ub", "--batch-size", "--ubatch-size"): ("not needed: batch sizes follow the model", None),
+    ("-tb", "--threads-batch"): ("-t sets the threads of prompts, too", "--threads"),
+    ("--mlock", "--no-mmap", "--no-warmup"): ("not needed: weights are always mapped", None),
+    ("--draft", "--draft-n", "--draft-max", "--spec-draft-n-max"): ("use --draft-tokens", "--draft-tokens"),
+    ("--spec-draft-p-min",): ("use --draft-p-min", "--draft-p-min"),
+    ("-r", "--reverse-prompt"): ("use --stop", "--stop"),
+    ("-l",): ("use --logit-bias", "--logit-bias"),
+    ("-jf", "--json-schema-file"): ("-j takes a file, too", "--json-schema"),
+    ("--grammar-file",): ("use --grammar", "--grammar"),
+    ("-d", "--n-depth"): ("use --contexts", "--contexts"),
+    ("-o", "--output"): ("use --json", "--json"),
+}
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of commands: a parameter that is a dataclass stands for one option for each of its fields.
+
+    The class attribute `panel` is the heading of these options in `--help`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if hasattr(hint, "panel")}
+    parameters = [parameter for group in groups.values() for parameter in _parameters(group)]
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        command(**{name: group(**{f.name: values[f.name] for f in fields(group)}) for name, group in groups.items()})
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        annotation: Any = hints[field.name]
+        kind, info = get_args(annotation)
+        if isinstance(info, OptionInfo):
+            info = copy.copy(info)
+            info.rich_help_panel = group.panel
+            annotation = Annotated[kind, info]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+class Command(TyperCommand):
+    """A command that explains what it does not know. Options of one letter are not clustered: `-ngl` is one option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises TrigraphError for unknown options, and for more arguments than the command takes."""
+        if not ctx.resilient_parsing:  # as when the shell completes a word
+            self._check(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _check(self, ctx: Any, args: list[str]) -> None:
+        parameters = self.get_params(ctx)
+        options = [p for p in parameters if p.param_type_name == "option"]
+        takes_value = {name: not p.is_flag for p in options for name in (*p.opts, *p.secondary_opts)}  # type: ignore[attr-defined]
+        free = len(parameters) - len(options)
+        words = iter(args)
+        for word in words:
+            name, given, _ = word.partition("=")
+            if word == "--":
+                return
+            if not word.startswith("-") or word == "-":
+                free -= 1
+                if free < 0:
+                    hint = "; give the prompt with -p" if "--prompt" in takes_value else ""
+                    raise TrigraphError(f"unexpected argument {quote(word)}{hint}")
+            elif takes_value.get(name):
+                if not given:
+                    next(words, None)
+            elif name not in takes_value and not (takes_value.get(word[:2]) and re.fullmatch(r"-\w-?\d+", word)):
+                hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} --help' lists all"
+                raise TrigraphError(f"unknown option {name}: {hint}")
+
+
+def _advice(name: str, ours: list[str]) -> str | None:
+    """What to use in place of an unknown option, if that is known."""
+    for names, (remedy, needed) in _OF_LLAMA_CPP.items():
+        if name in names and (needed is None or needed in ours):
+            return remedy
+    near = difflib.get_close_matches(name, ours, n=1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else None

@@ -1,0 +1,114 @@
+"""The commands that read and write model files: `trigraph export`, `inspect` and `synth`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trigraph.exporter import ExportOptions, describe
+from trigraph.exporter import export as export_package
+from trigraph.exporter.describe.picture import write_picture
+from trigraph.exporter.package.state_tensors import KV_TYPES
+from trigraph.models.errors import TrigraphError
+from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.synth import QUANTS, write_synthetic
+from trigraph.runtime.cli import arguments
+from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.device.choice import open_device
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.gguf", help="The model; for a split model, its first file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
+    mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, for a model file without one.")] = None,
+    max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
+    draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
+    kv_type: Annotated[
+        str, typer.Option(help="Type of keys and values: f16 or f32.", autocompletion=lambda: list(KV_TYPES))
+    ] = "f16",
+    activations: arguments.Activations = None,
+    copy_weights: Annotated[
+        bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
+    ] = False,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Refer to the GGUF file where it is instead of hard-linking it.")
+    ] = False,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Add function bodies: the graphs run, slowly, without the library, too.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
+) -> None:
+    """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in that file."""
+    if copy_weights and reference:
+        raise TrigraphError("--copy-weights and --reference exclude each other")
+    weights = "copy" if copy_weights else "reference" if reference else "link"
+    options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights, portable)
+    started = time.perf_counter()
+    with progress_bars() as progress:
+        manifest = export_package(model, out, options, progress, replace=force)
+    for notice in manifest.notices:
+        say(f"note: {notice}")
+    if "draft" not in manifest.graphs:
+        say("note: the model has no MTP head; it runs without speculation")
+    print(f"{out}: {', '.join(manifest.graphs)} in {time.perf_counter() - started:.1f} s")
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file.")],
+    context: Annotated[
+        int | None, typer.Option("-c", "--context", help="Context size, in tokens, to compute the KV memory for.")
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the graphs with their state and weights.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Check that cpu, cuda or auto can be used; name its execution provider.")
+    ] = None,
+    as_json: arguments.AsJson = False,
+) -> None:
+    """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
+    description = describe(path, context)
+    if graph is not None:
+        write_picture(path, graph, context)
+    if device is not None:
+        say(f"device: {open_device(device).description}")
+    if as_json:
+        print(json.dumps(description.as_json(), ensure_ascii=False))
+    else:
+        from rich import print as rich_print
+
+        rich_print(description)
+
+
+def synth(
+    geometry: Annotated[
+        str,
+        typer.Argument(
+            metavar="GEOMETRY", help=f"One of {', '.join(GEOMETRIES)}.", autocompletion=lambda: list(GEOMETRIES)
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")],
+    layers: Annotated[int | None, typer.Option(help="Number of trunk layers (default: the model's)")] = None,
+    vocab: Annotated[int | None, typer.Option(help="Vocabulary size (default: the model's)")] = None,
+    experts: Annotated[int | None, typer.Option(help="Experts in each layer (default: the model's)")] = None,
+    quant: Annotated[
+        str, typer.Option(help=f"One of {', '.join(QUANTS)}.", autocompletion=lambda: list(QUANTS))
+    ] = "Q4_K_M",
+    seed: Annotated[int, typer.Option(help="Random seed of the weights.")] = 0,
+) -> None:
+    """Write a GGUF file with random weights in the shapes and types of a published model."""
+    with progress_bars() as progress:
+        total = [0]
+
+        def show(tensor: str, done: int, size: int) -> None:
+            total[0] = size
+            progress("write", done, size)
+
+        write_synthetic(
+            geometry, out, layers=layers, vocab=vocab, experts=experts, quant=quant, seed=seed, progress=show
+        )
+    print(f"{out}: {total[0] / 1e9:.2f} GB of weights")

@@ -1,0 +1,101 @@
+"""The decoding loop: requests that share steps are decoded as if each were alone."""
+
+import numpy as np
+import pytest
+
+from support.fake_model import FakeModel, chaotic, mostly_right
+from trigraph.runtime.decoding.draft_length import FixedLength
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import MTPDrafter, decode
+from trigraph.runtime.execution.steps import Steps
+
+VOCAB = 23
+
+
+class Limit:
+    """A completion of so many tokens."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens: list[int] = []
+        self._limit = limit
+
+    @property
+    def left(self) -> int:
+        return self._limit - len(self.tokens)
+
+    @property
+    def finished(self) -> bool:
+        return not self.left
+
+    def push(self, token: int) -> bool:
+        assert not self.finished, "a token leaked past the end"
+        self.tokens.append(token)
+        return self.finished
+
+
+def model() -> FakeModel:
+    logits = chaotic(VOCAB)
+    return FakeModel(VOCAB, logits, mostly_right(logits))
+
+
+def request(steps: Steps, number: int) -> tuple[Request, Limit]:
+    """Request `number` of a mixed crowd: its own prompt, sampling, draft length, floor and end."""
+    prompt = [int(token) for token in np.random.default_rng(number).integers(0, VOCAB, 1 + 3 * number)]
+    sampling = Sampling(temperature=0 if number % 2 else 0.9, seed=number, repeat_penalty=1.2 if number % 3 else 1.0)
+    sampler, completion = Sampler(sampling, prompt), Limit(9 + 7 * number)
+    sequence = steps.new_sequence()
+    token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
+    completion.push(token)
+    length = Governor(Costs(), 7) if number == 4 else FixedLength(2 * number, "fixed")
+    return Request(sequence, token, sampler, completion, length, 0.5 if number == 3 else 0.0), completion
+
+
+def alone(number: int) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a request that shares no step, and those of its rounds."""
+    steps = model().steps(context=128)
+    single, completion = request(steps, number)
+    for _ in decode(steps, [single], MTPDrafter(steps)):
+        pass
+    return completion.tokens, [finished.tokens for finished in single.rounds]
+
+
+@pytest.mark.parametrize("numbers", [[1], [0, 1], [3, 0, 2], [0, 1, 2, 3, 4], [4, 4, 3, 3]])
+def test_companions_change_nothing(numbers: list[int]) -> None:
+    fake = model()
+    steps = fake.steps(context=128, sequences=5)
+    crowd = [request(steps, number) for number in numbers]
+    fake.runs.clear()
+    requests = [member for member, _ in crowd]
+    rounds = sum(1 for _ in decode(steps, requests, MTPDrafter(steps)))
+    for number, (member, completion) in zip(numbers, crowd, strict=True):
+        tokens, of_rounds = alone(number)
+        assert completion.tokens == tokens
+        if number != 4:  # the governor goes by times
+            assert [finished.tokens for finished in member.rounds] == of_rounds
+        verified = member.rounds[0].sequences
+        assert verified == len(numbers)
+    assert sum(graph == "verify" for graph, _ in fake.runs) == rounds == max(len(r.rounds) for r in requests)
+
+
+def test_a_request_that_is_complete_costs_nothing() -> None:
+    steps = model().steps()
+    single, completion = request(steps, 0)
+    while not completion.finished:
+        completion.push(0)
+    assert list(decode(steps, [single], MTPDrafter(steps))) == []
+    assert single.rounds == []
+
+
+def test_drafts_are_counted_for_the_request_that_they_are_of() -> None:
+    steps = model().steps(context=128, sequences=5)
+    crowd = [request(steps, number)[0] for number in (0, 2)]
+    for _ in decode(steps, crowd, MTPDrafter(steps)):
+        pass
+    plain, speculative = crowd
+    assert sum(finished.drafted for finished in plain.rounds) == 0
+    drafted = sum(finished.drafted for finished in speculative.rounds)
+    accepted = sum(finished.accepted for finished in speculative.rounds)
+    assert 0 < accepted < drafted
+    assert sum(len(finished.tokens) for finished in speculative.rounds) >= accepted

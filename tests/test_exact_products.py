@@ -1,0 +1,55 @@
+"""Products on every instruction set against the portable kernels, which are the definition, to the bit."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from support.block_weights import BLOCK, HALVES, TYPES, MatMul, activations, random_blocks, weights
+from support.operators import LIBRARY, same_bits
+
+WIDTHS = {1: (1, 77, 1027), 32: (32, 288, 1056), 256: (256, 512, 2304)}
+ROWS = 40
+
+pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="the portable set is in the other library")
+
+
+@cache
+def matmul(isa: str, type: str, kind: str, threads: int = 1) -> MatMul:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIGRAPH_ISA", isa)
+        return MatMul(type, kind, threads)
+
+
+@cache
+def expected(type: str, kind: str, rows: int, width: int) -> NDArray[np.float32]:
+    return matmul("portable", type, kind)(activations(ROWS, width), weights(type, rows, width))
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", TYPES)
+def test_equal_to_portable(isa: str, type: str, kind: str) -> None:
+    """Any number of activation rows and of weight rows, of any width: a row's bits are its own."""
+    for width in WIDTHS[BLOCK[type]]:
+        x = activations(ROWS, width)
+        for rows in (1, 3, 17, 65):
+            weight, whole = weights(type, rows, width), expected(type, kind, rows, width)
+            for count in range(1, ROWS + 1):
+                y = matmul(isa, type, kind)(x[:count], weight)
+                assert same_bits(y, whole[:count]), (width, rows, count)
+            for row in range(0, ROWS, 7):
+                alone = matmul(isa, type, kind)(x[row : row + 1].copy(), weight)
+                assert same_bits(alone, whole[row : row + 1]), (width, rows, row)
+            assert same_bits(matmul(isa, type, kind, 2)(x, weight), whole)
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", HALVES)
+def test_random_bits(isa: str, type: str, kind: str) -> None:
+    """Every code, scale and min, and halves of any size, with the largest activation codes."""
+    width = 1024
+    weight = random_blocks(type, 37, width // BLOCK[type], seed=5)
+    x = activations(9, width)
+    x[3:6] = np.where(np.random.default_rng(6).random((3, width)) < 0.5, -1, 1)
+    assert same_bits(matmul(isa, type, kind)(x, weight), matmul("portable", type, kind)(x, weight))
