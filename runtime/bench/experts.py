@@ -35,7 +35,7 @@ class ExpertCounter:
         }
 
     def count(self, draws: Sequence[Sequence[int]]) -> Mapping[str, float]:
-        """Mean number of distinct experts a draw, by the name of the expert node; each draw is a text of its own."""
+        """Mean number of distinct experts in a draw, by expert node; each draw starts a sequence of its own."""
         if not self._nodes:
             return {}
         counts = dict.fromkeys(self._nodes, 0.0)
