@@ -57,20 +57,23 @@ class Conversation:
         """Gives the state back; the messages stay, and the next turn computes all of them again."""
         self._kept.release()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        checkpoints, longest = self._kept.checkpoints()
-        save_session(path, self._model.identity, self._model.steps.state, longest, checkpoints, self.messages)
+        steps = self._model.steps
+        with steps.lock:
+            checkpoints, longest = self._kept.checkpoints()
+            save_session(Path(path), self._model.identity, steps.state, longest, checkpoints, self.messages)
 
-    def load(self, path: Path) -> None:
+    def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
-        saved = SessionFile(path, self._model.identity, self._model.steps)
+        saved = SessionFile(Path(path), self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
-        self.close()
-        self._kept.load(saved)
+        with self._model.steps.lock:
+            self.close()
+            self._kept.load(saved)
         self.messages = saved.messages
 
     @property
@@ -172,9 +175,10 @@ class _Kept:
 
     def release(self, *names: str) -> None:
         """Gives some of the sequences back, or all of them."""
-        for name in names or [*self.sequences]:
-            if name in self.sequences:
-                self._steps.release(self.sequences.pop(name))
+        with self._steps.lock:
+            for name in names or [*self.sequences]:
+                if name in self.sequences:
+                    self._steps.release(self.sequences.pop(name))
 
     def checkpoints(self) -> tuple[list[Checkpoint], Sequence | None]:
         """Checkpoints in ascending order of length, and the sequence of the last one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import undisturbed
@@ -18,7 +18,10 @@ from trigraph.runtime.model import Model
 
 
 class Generation:
-    """A completion in the making: iterate to get its text in pieces. `stats` counts what was done so far."""
+    """A completion in the making: iterate to get its text in pieces. `stats` counts what was done so far.
+
+    It is iterated over once. Threads that share a model take turns, a round or a prompt each.
+    """
 
     def __init__(self, model: Model, prompt: list[int], options: Options, prefix: Prefix | None = None) -> None:
         """`prefix`, unless given, is a new sequence."""
@@ -35,6 +38,7 @@ class Generation:
         self._guide = None if options.constraint is None else model.guide(options.constraint)
         self._transcript = Transcript(model.tokenizer, options, len(prompt), model.context, self._guide)
         self._draft_length = model.draft_length(options)
+        self._begun = False
         self._reused = 0
         self._prompt_seconds = 0.0
         self._rounds: list[Round] = []
@@ -78,9 +82,17 @@ class Generation:
         return self.text
 
     def __iter__(self) -> Iterator[str]:
+        """Raises TrigraphError when an earlier iteration has begun and not come to the end."""
+        lock = self._model.steps.lock
+        with lock:
+            if self._begun and not self._transcript.finished:
+                raise TrigraphError("this completion has been begun; call generate for another one")
+            begun, self._begun = self._begun, True
+        if begun:
+            return
         shown = 0
-        with closing(undisturbed(self._run())) as steps:
-            for _ in steps:
+        with closing(_in_turns(undisturbed(self._run()), lock)) as rounds:
+            for _ in rounds:
                 if len(self.text) > shown:
                     yield self.text[shown:]
                     shown = len(self.text)
@@ -119,3 +131,18 @@ class Generation:
         transcript.push(request.token)
         yield
         yield from decode(steps, [request], MTPDrafter(steps))
+
+
+def _in_turns(items: Generator[None, None, None], lock: AbstractContextManager[object]) -> Generator[None, None, None]:
+    """The same items, each made while `lock` is held. Closing it closes `items`."""
+    try:
+        while True:
+            with lock:
+                try:
+                    next(items)
+                except StopIteration:
+                    return
+            yield
+    finally:
+        with lock:
+            items.close()

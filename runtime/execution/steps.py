@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import abc
 from typing import NamedTuple
 
@@ -46,7 +47,10 @@ class DraftResult(NamedTuple):
 
 
 class Steps:
-    """Runs the graphs on the state, and keeps track of the sequences."""
+    """Runs the graphs on the state, and keeps track of the sequences.
+
+    One thread at a time: threads that share it hold `lock` from a step until they have read its rows.
+    """
 
     def __init__(
         self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
@@ -54,6 +58,7 @@ class Steps:
         """`chunk`: tokens of a prompt that a prefill takes at once; a prompt is cut there whatever its companions."""
         if chunk < 1:
             raise TrigraphError(f"chunk is {chunk}; it must be 1 or more")
+        self.lock = threading.RLock()
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft

@@ -49,6 +49,7 @@ class ChatTemplate:
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # threads that share the process ask one after the other
 
     def render(self, messages: SequenceOf[Message], *, add_generation_prompt: bool = True) -> str:
         """The conversation as text; with the generation prompt, the assistant speaks next.
@@ -57,9 +58,10 @@ class ChatTemplate:
         """
         variables = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         request = {"source": self._source, "special_tokens": self._special_tokens, "variables": variables}
-        if self._process is None:
-            self._process = self._start()
-        answer = self._ask(self._process, json.dumps(request).encode() + b"\n", _MAX_SECONDS)
+        with self._lock:
+            if self._process is None:
+                self._process = self._start()
+            answer = self._ask(self._process, json.dumps(request).encode() + b"\n", _MAX_SECONDS)
         if "text" not in answer:
             raise TrigraphError(f"the chat template failed ({answer.get('error')}); {_REMEDY}")
         return str(answer["text"])
