@@ -300,7 +300,8 @@ def test_a_plot_shows_medians_spread_and_where_it_comes_from(tmp_path: Path) -> 
     assert "context length in tokens" not in texts  # nothing was swept
     frame = _points(re.findall(r'<g id="patch_2">\s*<path d="(.*?)"', drawing, re.DOTALL)[0])
     zero = frame[:, 1].max()
-    band = _points(re.findall(r'PolyCollection_1">.*?<path .*?d="(.*?)"', drawing, re.DOTALL)[0])
+    found = re.findall(r'PolyCollection_1">.*?<path .*? d="(.*?)".*?<use [^>]*y="(.*?)"', drawing, re.DOTALL)
+    band = _points(found[0][0]) + np.array([0, float(found[0][1])])
     (line,) = map(_points, re.findall(r'<path d="([^"]*)" clip-path[^>]*stroke: #1f77b4', drawing))
     one, four = zero - line[:, 1]
     assert four / one == pytest.approx(10.0 / 5.0, rel=1e-3)

@@ -74,7 +74,7 @@ def _panels(report: Report) -> list[_Panel]:
 
 
 def _draw(axes: Any, panel: _Panel) -> None:
-    for engine in dict.fromkeys(r.engine for r in panel.results):
+    for engine in sorted({r.engine for r in panel.results}, key=lambda name: (name != "trigraph", name)):
         results = sorted({panel.x(r): r for r in panel.results if r.engine == engine}.values(), key=panel.x)
         x = [panel.x(r) for r in results]
         (line,) = axes.plot(x, [r.median_ms for r in results], marker="o", label=engine)
