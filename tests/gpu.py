@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "gpu"
 OPERATOR_TESTS = ("block_gather", "block_matmul", "gated_delta_net", "gated_delta_net_errors", "grouped_expert_ffn",
-                  "operator_errors", "paged_attention", "native_rows")  # fmt: skip
+                  "operator_errors", "paged_attention", "paged_attention_errors", "native_rows")  # fmt: skip
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
 # A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
 SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"

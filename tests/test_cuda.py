@@ -27,6 +27,7 @@ OPERATOR_TESTS = (
     "test_grouped_expert_ffn.py",
     "test_operator_errors.py",
     "test_paged_attention.py",
+    "test_paged_attention_errors.py",
 )
 
 
