@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import BLOCK, HALVES, STORED, TYPES, activations, weights, widths
+from support.block_weights import BLOCK, STORED, TYPES, activations, weights, widths
 from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
+from trigraph.models.synth.blocks import HALVES
 
 
 class MatMul:
