@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
+from operator import index
+from typing import SupportsIndex
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import undisturbed
 from trigraph.runtime.cache.prefix import NoPrefix, Prefix, Resumed
 from trigraph.runtime.decoding.draft_length import Round
@@ -25,6 +27,9 @@ class Generation:
 
     def __init__(self, model: Model, prompt: list[int], options: Options, prefix: Prefix | None = None) -> None:
         """`prefix`, unless given, is a new sequence."""
+        if not isinstance(options, Options):
+            raise TrigraphError(f"options is {quote(options)}; it must be an Options")
+        prompt = _token_ids(prompt)
         model.weights.check()
         if not 1 <= len(prompt) <= model.context:
             raise TrigraphError(
@@ -131,6 +136,15 @@ class Generation:
         transcript.push(request.token)
         yield
         yield from decode(steps, [request], MTPDrafter(steps))
+
+
+def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+    try:
+        if not isinstance(prompt, bytes):
+            return [index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise TrigraphError(f"the prompt is {quote(prompt)}; it must be a string or a list of token ids")
 
 
 def _in_turns(items: Generator[None, None, None], lock: AbstractContextManager[object]) -> Generator[None, None, None]:

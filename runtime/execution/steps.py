@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
 from trigraph.runtime.device.device import Array
 from trigraph.runtime.execution.sessions import Graph
@@ -56,8 +57,7 @@ class Steps:
         self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
     ) -> None:
         """`chunk`: tokens of a prompt that a prefill takes at once; a prompt is cut there whatever its companions."""
-        if chunk < 1:
-            raise TrigraphError(f"chunk is {chunk}; it must be 1 or more")
+        check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
         self.state = state
         self.vocab = vocab
@@ -267,6 +267,8 @@ class Steps:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence, sequence.length + len(new), noun)
+        if np.asarray(new).dtype.kind not in "iu":
+            raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
             raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
 
