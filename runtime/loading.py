@@ -21,7 +21,7 @@ from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, default_threads, open_session
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
@@ -56,7 +56,8 @@ def load(
     path = Path(path)
     if threads is not None and threads < 1:
         raise TrigraphError(f"threads is {threads}; it must be 1 or more")
-    folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
+    package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
+    folder = package.folder
     manifest = read_manifest(folder)
     limits = _limits(manifest, context)
     chosen = open_device(device, manifest.portable, experts)
@@ -77,7 +78,7 @@ def load(
     if "cpu" in (chosen.name, experts):  # a GPU has copies of its own
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
-    notices = manifest.notices
+    notices = package.notices + manifest.notices
     if chosen.library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     template = _template(folder, manifest, tokenizer)

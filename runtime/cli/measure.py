@@ -20,7 +20,7 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.execution.sessions import default_threads
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.package_cache import CachedPackage, cached_package
 
 _TABLE_WIDTH = 116  # of a table with all its figures
 
@@ -79,8 +79,10 @@ def bench(
         check_plot(plot)
     with progress_bars() as progress:
         exported = export_options(model, activations)
-        folder = model if model.is_dir() else cached_package(model, exported, progress)
-    report = run_bench(folder, options)
+        package = CachedPackage(model) if model.is_dir() else cached_package(model, exported, progress)
+    for notice in package.notices:
+        say(f"note: {notice}")
+    report = run_bench(package.folder, options)
     _show(report, as_json=as_json)
     if plot is not None:
         write_plot(report, plot)
