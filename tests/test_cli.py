@@ -130,6 +130,10 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a session file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
+        (
+            ["run", "{tiny}", "-p", "a", "--json", "--prompt-cache", "{tmp}/" + "x" * 255],
+            "cannot be written: File name",
+        ),
         (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
         (["export", "{tmp}/missing.gguf", "-o", "{tmp}/out"], "missing.gguf"),
         (["export", "{tiny}", "-o", "/proc/out"], "/proc/out"),
@@ -246,6 +250,21 @@ def test_a_prompt_cache_of_another_model(trigraph: Run, package: Path, operator_
     assert_one_line_error(result, "was saved with the model")
     assert "and this is" in result.err
     assert cache.read_bytes() == before
+
+
+def test_a_prompt_cache_of_other_weights(
+    trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    """Of a model with the same name, header and size: two megabytes of its weights differ."""
+    content = bytearray(tiny_gguf.read_bytes())
+    (tmp_path / "one.gguf").write_bytes(content)
+    middle = len(content) // 2
+    content[middle : middle + (2 << 20)] = bytes(2 << 20)
+    (tmp_path / "other.gguf").write_bytes(content)
+    cache = ["--prompt-cache", tmp_path / "session"]
+    assert trigraph("run", tmp_path / "one.gguf", "-p", "a", "-n", 2, *cache).status == 0
+    result = trigraph("run", tmp_path / "other.gguf", "-p", "a", "-n", 2, *cache)
+    assert_one_line_error(result, "was saved with the model")
 
 
 def test_a_gguf_file_is_exported_to_the_cache_once(
