@@ -19,7 +19,7 @@ from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.execution.sessions import default_threads
+from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 
 _TABLE_WIDTH = 116  # of a table with all its figures
@@ -61,11 +61,14 @@ def bench(
     """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline."""
     if versus not in (None, "llama.cpp"):
         raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
+    used, capped = choose_threads(threads)
+    if capped is not None:
+        say(f"note: {capped}")
     options = BenchOptions(
         prompt,
         tokens,
         _numbers("-k", verify_tokens),
-        default_threads() if threads is None else threads,
+        used,
         repetitions,
         accept,
         versus_llama_cpp=versus is not None,
