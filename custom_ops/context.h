@@ -18,7 +18,7 @@ class Api {
   void check(OrtStatus* status, const char* call) const {
     if (!status) return;
     table_->ReleaseStatus(status);
-    fail("ONNX Runtime refused %s", call);
+    fail("ONNX Runtime failed in %s", call);
   }
 
  private:

@@ -32,7 +32,7 @@ class Exchange:
         """Lets the graph see what was filled in."""
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device refused its inputs."""
+        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
 
 
 @dataclass(frozen=True)

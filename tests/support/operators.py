@@ -38,7 +38,7 @@ def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 class _Device:
-    """Where a library's operators run, and what they refused there."""
+    """Where a library's operators run, and the errors that they report there."""
 
     def __init__(self) -> None:
         self._library = CudaLibrary(library_path(LIBRARY)) if LIBRARY == "cuda" else None
@@ -53,7 +53,7 @@ class _Device:
             array = aligned
         return ort.OrtValue.ortvalue_from_numpy(array, self._memory)
 
-    def raise_refusal(self) -> None:
+    def raise_device_error(self) -> None:
         """A GPU may find a bad value when the run is over for the host."""
         if self._library:
             self._library.wait()
@@ -155,7 +155,7 @@ class Operator:
 
     def _run(self, binding: ort.IOBinding) -> None:
         self.session.run_with_iobinding(binding)
-        self.device.raise_refusal()
+        self.device.raise_device_error()
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
