@@ -15,6 +15,7 @@ from support.command import CommandInput, Result, Run
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.random_gguf import write_random
+from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
@@ -46,14 +47,8 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 @pytest.fixture(scope="session")
 def operator_library() -> Path:
-    """The built operator library; tests that need it skip where it is missing."""
-    custom_ops = pytest.importorskip("trigraph.custom_ops")
-    from trigraph.models.errors import TrigraphError
-
-    try:
-        return Path(custom_ops.library_path(LIBRARY))
-    except (TrigraphError, OSError) as error:
-        pytest.skip(f"the operator library is not built: {error}")
+    """The built operator library. A test that needs it fails where it is missing."""
+    return library_path(LIBRARY)
 
 
 @pytest.fixture

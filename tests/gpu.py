@@ -20,6 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trigraph.custom_ops import library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import load
+
 ROOT = Path(__file__).resolve().parents[1]
 OPERATOR_TESTS = ("block_gather", "block_matmul", "gated_delta_net", "gated_delta_net_errors", "grouped_expert_ffn",
                   "operator_errors", "paged_attention", "paged_attention_errors", "native_rows")  # fmt: skip
@@ -129,9 +133,7 @@ def time_27b(session: Session) -> None:
 
 
 def state(session: Session) -> None:
-    """Fork and rollback. The module is imported here: it needs the library of this build."""
-    from trigraph.runtime import load
-
+    """Fork and rollback."""
     engine = load(model(session, "qwen3.6-35b-a3b"), device="cuda", sequences=4, context=4096)
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [list(range(1000))])
@@ -155,7 +157,7 @@ STAGES: dict[str, Callable[[Session], None]] = {
 
 
 def main() -> int:
-    """Runs the stages asked for, or all; 1 when one failed, 2 when there is no GPU."""
+    """Runs the stages asked for, or all; 1 when one failed, 2 when there is no GPU or no CUDA library."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all by default")
     parser.add_argument("--layers", type=int, help="of the files that are timed; all of the model's by default")
@@ -167,6 +169,11 @@ def main() -> int:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         print("skipped: everything; no NVIDIA driver is installed (libcuda.so.1 is missing)")
+        return 2
+    try:
+        library_path("cuda")
+    except TrigraphError as error:
+        print(f"skipped: everything; {error}")
         return 2
     options.folder.mkdir(parents=True, exist_ok=True)
     session = Session(options.layers, options.folder)

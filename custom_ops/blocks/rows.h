@@ -134,16 +134,13 @@ struct Rows {
   // A panel of super-blocks [first, last) of unpacked weight rows, and the sums of kGroup activation rows.
   struct Panel {
     Block block[kLine][Step::kPanel ? Step::kPanel : 1];
-    vf sum[kGroup / kRows][kLine * kRows];
+    vf sum[kGroup * kLine];
     int64_t j, width, first, last;
     int count;
   };
 
   // Up to kLine weight rows from j with up to kGroup activation rows: weights are unpacked once for all of them.
   static void tile(const Weights& w, int64_t j, int64_t n, const void* const* x, int64_t m, float* const* y) {
-    static constexpr decltype(&add_panel<1>) kAdd[] = {
-        add_panel<1>,          add_panel<at_most(2)>, add_panel<at_most(3)>, add_panel<at_most(4)>,
-        add_panel<at_most(5)>, add_panel<at_most(6)>, add_panel<at_most(7)>, add_panel<at_most(8)>};
     auto& panel = *static_cast<Panel*>(scratch<Panel>(sizeof(Panel)));
     panel.j = j;
     panel.width = w.width;
@@ -156,8 +153,16 @@ struct Rows {
         const Unpacked row{w.data + (j + k) * w.row_bytes, w.width, ahead(k)};
         for (int64_t s = panel.first; s < panel.last; ++s) row(s, &panel.block[k][s - panel.first]);
       }
-      for (int64_t i = 0; i < m; i += kRows)
-        kAdd[(m - i < kRows ? m - i : kRows) - 1](panel, x + i, panel.sum[i / kRows], y + i);
+      // Whole groups, then the rest by powers of two: every size of its own would double the code.
+      for (int64_t i = 0, rows; i < m; i += rows) {
+        const int64_t left = m - i;
+        rows = left >= kRows ? kRows : left >= 4 && kRows > 4 ? 4 : left >= 2 ? 2 : 1;
+        const auto add = rows == 1   ? add_panel<1>
+                         : rows == 2 ? add_panel<2>
+                         : rows == 4 ? add_panel<at_most(4)>
+                                     : add_panel<kRows>;
+        add(panel, x + i, panel.sum + i * kLine, y + i);
+      }
     }
   }
 

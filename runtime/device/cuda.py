@@ -244,9 +244,9 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
     """The first GPU. Raises TrigraphError that says what is missing, and what to do about it."""
     try:
         library = CudaLibrary(library_path("cuda"))
-    except TrigraphError as error:
-        _check_driver()
-        raise TrigraphError(f"{error}; it is built where nvcc is found (cmake -S custom_ops)") from error
+    except TrigraphError:
+        _check_driver()  # without a driver, that comes first
+        raise
     if library.provider == PROVIDER:
         _check_driver()
         _check_provider()
