@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """What was generated so far."""
         return self._transcript.text
 
     @property
@@ -77,11 +77,11 @@ class Generation:
         )
 
     def cancel(self) -> None:
-        """Ends the text after the round in progress."""
+        """Ends the completion after the round in progress."""
         self._transcript.cancel()
 
     def run(self) -> str:
-        """The whole text."""
+        """The whole completion, as text."""
         for _ in self:
             pass
         return self.text

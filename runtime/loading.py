@@ -77,7 +77,7 @@ def load(
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
         draft = graphs.open("draft") if no_draft is None else None
         steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
-    if "cpu" in (chosen.name, experts):  # a GPU has copies of its own
+    if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
     notices = package.notices + manifest.notices + (() if capped is None else (capped,))

@@ -73,7 +73,7 @@ class JsonSchema(Constraint):
 
 @dataclass(frozen=True)
 class Grammar(Constraint):
-    """A text of the language of a context-free grammar, in llguidance's dialect of Lark or llama.cpp's GBNF."""
+    """Text that a context-free grammar generates, in llguidance's dialect of Lark or llama.cpp's GBNF."""
 
     text: str
     noun = "grammar"
@@ -88,7 +88,7 @@ class Grammar(Constraint):
 
 @dataclass(frozen=True)
 class Regex(Constraint):
-    """A text that a regular expression, in the syntax of Rust's `regex`, matches from its beginning to its end."""
+    """Text that a regular expression, in the syntax of Rust's `regex`, matches from beginning to end."""
 
     pattern: str
     noun = "regular expression"
@@ -122,7 +122,7 @@ class Guide:
         return list(self._forced)
 
     def allows(self, token: int) -> bool:
-        """Whether `token` may come next; a stop token may where the text could end. Costs microseconds."""
+        """Whether `token` may come next; a stop token may where the completion could end. Costs microseconds."""
         return bool(self._matcher.validate_tokens([token]) == 1)
 
     def allowed(self) -> NDArray[np.int64]:

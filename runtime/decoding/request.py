@@ -110,7 +110,7 @@ class Transcript:
         return self.finished
 
     def cancel(self) -> None:
-        """Ends the text as it is; the round in progress still finishes."""
+        """Ends the completion as it is; the round in progress still finishes."""
         if not self.finished:
             self._finish("cancelled")
 

@@ -103,7 +103,7 @@ class Sampler:
         self._penalties = Penalties(options, history) if options.penalizes else None
 
     def pick(self, step: Rows, row: int, position: int) -> int:
-        """The token at `position` of the text, chosen from row `row` of `step`."""
+        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         token = self._choose(step, row, position)
         if self._penalties is not None:
             self._penalties.add(token)

@@ -153,6 +153,11 @@ class CudaDevice(Device):
         """See Device."""
         return self.functions.provider
 
+    @property
+    def reads_mapped_weights(self) -> bool:
+        """See Device."""
+        return self.experts == "cpu"
+
     def providers(self, graph: str) -> list[Any]:
         """See Device: kernels and copies share one stream, so that nothing waits but the end of a step."""
         if self.provider != PROVIDER:
