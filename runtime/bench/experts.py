@@ -1,4 +1,4 @@
-"""How many distinct experts the tokens of a verify choose: the routers of the verify graph, run on the same tokens."""
+"""How many distinct experts the tokens of a verify choose: runs the routers of the verify graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trigraph.runtime.execution.sessions import session_options
 
 
 class ExpertCounter:
-    """The verify graph with the chosen expert ids as its only outputs, on a state of its own."""
+    """The verify graph with the chosen expert ids as its only outputs, and its own state."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         self._nodes = GraphCost(folder / "verify.onnx").expert_nodes()

@@ -10,7 +10,7 @@ import numpy as np
 
 from trigraph.models.errors import TrigraphError
 
-# The callback that keeps the library quiet: it may call it long after the model that set it is gone.
+# The callback that silences the library, which may call it long after the model that set it is gone.
 _kept: list[Any] = []
 
 

@@ -11,7 +11,8 @@ from trigraph.runtime.decoding.constraint import Constraint, Guide
 from trigraph.runtime.decoding.draft_length import DraftLength, Round
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.state.sequence import Sequence
-from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+from trigraph.runtime.text.stop_strings import StopStrings
+from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 
 @dataclass(frozen=True)

@@ -129,36 +129,3 @@ class Detokenizer:
     def flush(self) -> str:
         """U+FFFD if the text ends within a character."""
         return self._decoder.decode(b"", final=True)
-
-
-class StopStrings:
-    """Passes text on up to the first of `stops`, and holds back what might be the beginning of one."""
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = tuple(stops)
-        if "" in self._stops:
-            raise TrigraphError("a stop string is empty; give at least one character")
-        self._held = ""
-        self.found = False
-
-    def push(self, text: str) -> str:
-        """The text that is certain not to be part of a stop string."""
-        text = self._held + text
-        found = [index for index in map(text.find, self._stops) if index >= 0]
-        if found:
-            self.found = True
-            self._held = ""
-            return text[: min(found)]
-        held = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def flush(self) -> str:
-        """What was held back, when the text ends."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
