@@ -23,7 +23,7 @@ from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_j
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
 if TYPE_CHECKING:
     from trigraph.exporter.graphs.network import Network
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
 DRAFT_VOCAB = 65536
@@ -71,7 +71,7 @@ def export(
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
     cannot be written.
     """
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = open_model(source, options.mtp)
