@@ -14,7 +14,6 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from support.block_weights import HALVES
 from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
 from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
@@ -31,6 +30,7 @@ from trigraph.custom_ops.rms_norm.reference import rms_norm
 from trigraph.custom_ops.router.reference import router
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows
 from trigraph.custom_ops.top_token.reference import top_token
+from trigraph.models.synth.blocks import HALVES
 from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]

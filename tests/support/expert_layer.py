@@ -68,9 +68,17 @@ class Layer:
         return self.operator(x, ids, weights, *self.matrices(), output_shapes=[x.shape])[0]
 
     def expected(
-        self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any], *shared: NDArray[Any]
+        self,
+        x: NDArray[Any],
+        ids: NDArray[Any],
+        weights: NDArray[Any],
+        shared: NDArray[Any] | None = None,
+        shared_gate: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        return grouped_expert_ffn(x, ids, weights, self.gate, self.down, self.up, *shared, **self.attributes)
+        return grouped_expert_ffn(
+            x, ids, weights, self.gate, self.down, self.up, shared, shared_gate,
+            gate_type=self.gate_type, down_type=self.down_type, up_type=self.up_type, activations=self.activations,
+        )  # fmt: skip
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:
