@@ -13,7 +13,7 @@ from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
-from trigraph.exporter.placement import MODES, bring, locate
+from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
@@ -46,7 +46,8 @@ class ExportOptions:
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
     weights: str = "link"
-    """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
+    """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
+    system cannot link it; the manifest's `weights_folder` tells."""
     portable: bool = False
     """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
 
@@ -82,19 +83,20 @@ def export(
         if options.activations not in (None, "float32"):
             notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
     files = _weight_files(model)
-    check_target(out, list(files), referenced=options.weights == "reference", replace=replace)
+    check_target(out, list(files), replace=replace)
     draft_vocab = None
     if model.config.mtp_layers:
         draft_vocab = options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)
 
-    placement = locate(list(files), out, options.weights)
     metadata = model.file.metadata
     tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
 
     with staged(out, replace=replace) as folder:
+        placement = place(list(files), out, folder, options.weights)
         weights = Weights(model, placement.locations, placement.side_location)
         graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
-        bring(placement.locations, folder, options.weights, progress)
+        if options.weights == "copy":
+            copy(placement, folder, progress)
         weight_files = [WeightFile.of(path, placement.locations[path], size) for path, size in files.items()]
         if weights.side_bytes:
             weights.write_side_file(folder / SIDE_FILE, progress)

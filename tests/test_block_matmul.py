@@ -4,10 +4,11 @@ import gguf
 import numpy as np
 import pytest
 
-from support.block_weights import BLOCK, HALVES, TYPES, MatMul, activations, weights, widths
+from support.block_weights import BLOCK, TYPES, MatMul, activations, weights, widths
 from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.block_matmul.reference import block_matmul
 from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
+from trigraph.models.synth.blocks import HALVES
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])

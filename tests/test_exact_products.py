@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import BLOCK, HALVES, TYPES, MatMul, activations, random_blocks, weights
+from support.block_weights import BLOCK, TYPES, MatMul, activations, random_blocks, weights
 from support.operators import LIBRARY, same_bits
 
 WIDTHS = {1: (1, 77, 1027), 32: (32, 288, 1056), 256: (256, 512, 2304)}

@@ -14,7 +14,6 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from support.block_weights import HALVES
 from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
 from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
@@ -27,6 +26,7 @@ from trigraph.custom_ops.blocks.reference import unpack
 from trigraph.custom_ops.bodies import bodies, overload
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
+from trigraph.models.synth.blocks import HALVES
 from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]

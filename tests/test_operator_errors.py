@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuzz.operators import CALLS, Array, Call
+from fuzz.calls import CALLS, Array, Call
 from support.operators import Operator
 
 NAMES = {

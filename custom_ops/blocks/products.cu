@@ -1,4 +1,4 @@
-#include "../cuda/refusal.cuh"
+#include "../cuda/device_error.cuh"
 #include "products.h"
 #include "tiles.cuh"
 
@@ -76,22 +76,22 @@ bool fused(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const 
 
 template <class F, Layout kLayout>
 void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
-             const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
+             const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y, float* second_y,
              cudaStream_t stream) {
   const Weights weights = weights_of<F, kLayout>(w, stride, n, row_bytes, width);
   const auto grid = [&](int64_t columns, unsigned parts) {
-    return dim3(blocks_of(n, columns), static_cast<unsigned>(most), second ? 2 * parts : parts);
+    return dim3(blocks_of(n, columns), static_cast<unsigned>(max_buckets), second ? 2 * parts : parts);
   };
   const auto* rows = static_cast<const char*>(x);
   const int64_t x_bytes = prepared_bytes(kLayout, width);
   if constexpr (kLayout == Layout::int8) {
-    if (places >= most * kManyRows / 2) {
+    if (pairs >= max_buckets * kManyRows / 2) {
       launch(tiles<F>, grid(kTileColumns, 1), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0, y, second,
              second_y);
       return;
     }
   }
-  const bool few = places <= most;  // rows in most buckets: one or two
+  const bool few = pairs <= max_buckets;  // rows in most buckets: one or two
   const auto kernel = few ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
   launch(kernel, grid(kThreads / weights.lanes, few ? 1 : 2), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0,
          y, second, second_y);
@@ -100,10 +100,10 @@ void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n,
 // A block for a part of a row.
 template <class F>
 __global__ void unpack_rows(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
-                            float* y, RefusalRecord* record) {
+                            float* y, ErrorRecord* record) {
   const int64_t row = blockIdx.x, at = int64_t{blockIdx.y} * kThreads + threadIdx.x, id = ids[row];
   if (id < 0 || id >= count) {
-    if (at == 0) refuse(record, Operator::block_gather, Reason::gather_id, row, id, count);
+    if (at == 0) report(record, Operator::block_gather, Reason::gather_id, row, id, count);
     return;
   }
   const uint8_t* w = table + id * row_bytes;
@@ -124,7 +124,7 @@ template <class F>
 void unpack(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids, int64_t rows,
             float* y, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(rows), std::max(1u, blocks_of(kPlain<F> ? width : width / kRun, kThreads)));
-  launch(unpack_rows<F>, grid, kThreads, 0, stream, table, count, row_bytes, width, ids, y, refusal_record());
+  launch(unpack_rows<F>, grid, kThreads, 0, stream, table, count, row_bytes, width, ids, y, error_record());
 }
 
 template <class F, Layout kLayout>

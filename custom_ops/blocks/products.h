@@ -21,12 +21,13 @@ void prepare(Layout layout, const float* x, int64_t rows, int64_t width, void* p
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
                    cudaStream_t stream);
 
-// The rows of an expert FFN: place p of a bucket reads activation row source[p] (p itself without a source).
+// The (token, slot) pairs of an expert FFN sorted by expert: pair i of that order reads activation row source[i] (i
+// itself without a source).
 struct Buckets {
   const int* used;    // how many buckets there are
   const int* matrix;  // [buckets] of the stack
-  const int* first;   // [buckets + 1] places
-  const int* source;  // [places] or nullptr
+  const int* first;   // [buckets + 1] sorted indices
+  const int* source;  // [pairs] or nullptr
 };
 
 // y[i][j] of one weight type depends on activation row i and weight row j alone, bit for bit: lanes of a warp split the
@@ -41,12 +42,12 @@ struct ProductKernel : WeightType {
   // y [m, n] for m prepared rows and n weight rows of `row_bytes`.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
                   cudaStream_t stream);
-  // y [places, n] for the places of at most `most` buckets; a matrix of the stack has `stride` bytes, of which `w` is
-  // the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own.
+  // y [pairs, n] for the sorted pairs of at most `max_buckets` buckets; a matrix of the stack has `stride` bytes, of
+  // which `w` is the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own.
   void (*grouped)(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
-                  const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
+                  const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y, float* second_y,
                   cudaStream_t stream);
-  // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is refused.
+  // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is a device error.
   void (*unpack)(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
                  int64_t rows, float* y, cudaStream_t stream);
 };

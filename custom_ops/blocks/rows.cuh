@@ -86,8 +86,8 @@ __device__ __forceinline__ void few_rows(const uint8_t* w, int64_t width, int la
   float sum[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    const int64_t place = first + min(m, count - 1);
-    row[m] = x + (source ? source[place] : place) * x_bytes;
+    const int64_t index = first + min(m, count - 1);
+    row[m] = x + (source ? source[index] : index) * x_bytes;
     sum[m] = 0;
   }
   if (w) add_runs<F, kLayout, M>(w, width, lane, lanes, row, sum);
@@ -122,15 +122,15 @@ struct Weights {
 };
 
 // Which rows a block meets with which weights. grid: [parts of the weight rows, bucket, parts of a bucket's rows, twice
-// with a second stack]. Without buckets there is one, with `places` rows.
+// with a second stack]. Without buckets there is one, with `x_rows` rows.
 struct Task {
   const uint8_t* w;  // of the matrix
   float* y;
   int64_t first, end, part, parts;
 
-  __device__ Task(const Weights& weights, const Buckets& buckets, int64_t places, float* y, const uint8_t* second,
+  __device__ Task(const Weights& weights, const Buckets& buckets, int64_t x_rows, float* y, const uint8_t* second,
                   float* second_y)
-      : w(weights.data), y(y), first(0), end(places), part(blockIdx.z), parts(gridDim.z) {
+      : w(weights.data), y(y), first(0), end(x_rows), part(blockIdx.z), parts(gridDim.z) {
     if (second) parts /= 2;
     if (part >= parts) {
       part -= parts;
@@ -148,8 +148,8 @@ struct Task {
 
 template <class F, Layout kLayout, int kMost>
 __global__ void __launch_bounds__(kThreads) products(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
-                                                     int64_t places, float* y, const uint8_t* second, float* second_y) {
-  const Task task(weights, buckets, places, y, second, second_y);
+                                                     int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
+  const Task task(weights, buckets, x_rows, y, second, second_y);
   const int lane = threadIdx.x % weights.lanes;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / weights.lanes) + threadIdx.x / weights.lanes;
   // A warp without a row still takes part in the sums of its lanes.

@@ -13,14 +13,14 @@ constexpr int kLevels = 5;                        // of the tree over a warp's l
 // results as the lanes of a warp do, chain by chain, with the tree over chains kept on a stack.
 template <class F>
 __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
-                                                     int64_t places, float* y, const uint8_t* second, float* second_y) {
+                                                     int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
   constexpr int kStride = 12;  // words; eight columns of four words each meet all banks
   constexpr int kQuarters = kTileColumns / 8;
   __shared__ uint32_t code[kStage][kTileColumns][kStride];
   __shared__ float scale[kStage][kTileColumns][2], min_[kStage][kTileColumns][2];
   // Upper levels of the stack, which few chains reach; in registers they would halve the warps that fit.
   __shared__ float upper_levels[kLevels - 1][4 * kQuarters][kThreads];
-  const Task task(weights, buckets, places, y, second, second_y);
+  const Task task(weights, buckets, x_rows, y, second, second_y);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int runs = static_cast<int>(weights.width / kRun), lanes = weights.lanes;
   const int levels = 31 - __clz(lanes), steps = (runs + lanes - 1) / lanes, entries = lanes * steps;
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char
   const uint8_t* w = own_row < weights.rows ? task.w + own_row * weights.row_bytes : nullptr;
 
   for (int64_t base = task.first + task.part * kTileRows; base < task.end; base += task.parts * kTileRows) {
-    const int64_t place[2] = {base + warp * 16 + g, base + warp * 16 + g + 8};
+    const int64_t index[2] = {base + warp * 16 + g, base + warp * 16 + g + 8};
     const char* row[2];
     for (int i = 0; i < 2; ++i) {
-      const int64_t there = min(place[i], task.end - 1);
-      row[i] = x + (buckets.source ? buckets.source[there] : there) * x_bytes;
+      const int64_t last = min(index[i], task.end - 1);
+      row[i] = x + (buckets.source ? buckets.source[last] : last) * x_bytes;
     }
     const Int8Row upper(row[0], weights.width), lower(row[1], weights.width);
     float chain[kQuarters][4] = {}, lowest[kQuarters][4] = {}, total[kQuarters][4] = {};
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int64_t column = int64_t{blockIdx.x} * kTileColumns + 8 * n + 2 * t + i % 2;
-        if (place[i / 2] < task.end && column < weights.rows)
-          task.y[place[i / 2] * weights.rows + column] = total[n][i];
+        if (index[i / 2] < task.end && column < weights.rows)
+          task.y[index[i / 2] * weights.rows + column] = total[n][i];
       }
   }
 }

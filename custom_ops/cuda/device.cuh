@@ -20,7 +20,7 @@ constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) fail("CUDA refused %s: %s", what, cudaGetErrorString(status));
+  if (status != cudaSuccess) fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
 }
 
 // Enqueues kernel(arguments...); an empty grid is no work.

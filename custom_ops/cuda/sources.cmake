@@ -3,7 +3,7 @@ set(CUDA_SOURCES
   operators.cc
   cuda/library.cu
   cuda/memory.cu
-  cuda/refusal.cu
+  cuda/device_error.cu
   blocks/products.cu
   block_matmul/cuda.cu
   block_gather/cuda.cu

@@ -252,7 +252,7 @@ inline void scan_prefill(const Token* tokens, int64_t count, float* state, void*
   if (count % C) scan_tokens(tokens + whole * C, count % C, count % C, state, state, scratch, dim);
 }
 
-// Readies `to` for a scan from it: zeros at the start of a text, else the state at `from`.
+// Readies `to` for a scan from it: zeros at the start of a sequence, else the state at `from`.
 inline void copy_state(bool fresh, const float* from, float* to, int64_t size) {
   if (fresh)
     std::memset(to, 0, size * sizeof(float));

@@ -53,7 +53,7 @@ def decode(steps: Steps, requests: list[Request], drafter: Drafter) -> Iterator[
 
 
 def _keep(request: Request, drafts: list[int], result: StepResult, row: int) -> list[int]:
-    """Samples the request's tokens from rows `row` on, until one is no draft's or completes the text."""
+    """Samples the request's tokens from rows `row` on, until one differs from its draft or finishes the completion."""
     kept: list[int] = []
     position = request.sequence.length + 1
     for i, draft in enumerate([*drafts, None]):

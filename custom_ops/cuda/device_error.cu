@@ -1,5 +1,5 @@
-// Where a refusal is kept, and how it reads.
-#include "refusal.cuh"
+// Where a device error is kept, and how it reads.
+#include "device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -32,34 +32,34 @@ constexpr const char* kSentences[] = {
 };
 static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::gdn_read_written) + 1);
 
-RefusalRecord* made = nullptr;  // once the first kernel needs it
+ErrorRecord* made = nullptr;  // once the first kernel needs it
 
-RefusalRecord* make_record() {
+ErrorRecord* make_record() {
   void* memory = nullptr;
-  check(cudaHostAlloc(&memory, sizeof(RefusalRecord), cudaHostAllocMapped | cudaHostAllocPortable),
+  check(cudaHostAlloc(&memory, sizeof(ErrorRecord), cudaHostAllocMapped | cudaHostAllocPortable),
         "memory for error records");
-  std::memset(memory, 0, sizeof(RefusalRecord));
-  return made = static_cast<RefusalRecord*>(memory);
+  std::memset(memory, 0, sizeof(ErrorRecord));
+  return made = static_cast<ErrorRecord*>(memory);
 }
 
 }  // namespace
 
-RefusalRecord* refusal_record() {
-  static RefusalRecord* const record = make_record();
+ErrorRecord* error_record() {
+  static ErrorRecord* const record = make_record();
   return record;
 }
 
-Refusal take_refusal() {
-  Refusal refusal{};
-  RefusalRecord* record = made;
-  if (!record || !record->ready) return refusal;
-  refusal.found = true;
-  refusal.op = kOps[record->op];
+DeviceError take_device_error() {
+  DeviceError error{};
+  ErrorRecord* record = made;
+  if (!record || !record->ready) return error;
+  error.found = true;
+  error.op = kOps[record->op];
   const long long* v = record->value;
-  std::snprintf(refusal.text, sizeof refusal.text, kSentences[record->reason], v[0], v[1], v[2], v[3]);
+  std::snprintf(error.text, sizeof error.text, kSentences[record->reason], v[0], v[1], v[2], v[3]);
   record->ready = 0;
-  record->taken = 0;  // a kernel that is still running may refuse again
-  return refusal;
+  record->taken = 0;  // a kernel that is still running may report another
+  return error;
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA
