@@ -23,7 +23,7 @@ from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_j
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
 if TYPE_CHECKING:
     from trigraph.exporter.graphs.network import Network
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
 DRAFT_VOCAB = 65536
@@ -71,23 +71,15 @@ def export(
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
     cannot be written.
     """
-    from trigraph.exporter.graphs.portable import memory_notice
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
-    notices: tuple[str, ...] = ()
-    if options.portable:
-        notices = memory_notice(model)
-        if options.activations not in (None, "float32"):
-            notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
+    notices = _portable_notices(model, options) if options.portable else ()
     files = _weight_files(model)
     check_target(out, list(files), replace=replace)
-    draft_vocab = None
-    if model.config.mtp_layers:
-        draft_vocab = options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)
-
+    draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
     metadata = model.file.metadata
     tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
 
@@ -123,6 +115,15 @@ def export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
+    from trigraph.exporter.graphs.portable import memory_notice
+
+    if options.activations in (None, "float32"):
+        return memory_notice(model)
+    changed = f"function bodies have no {options.activations} activations: the package has float32 ones"
+    return (*memory_notice(model), changed)
 
 
 def _write_graphs(

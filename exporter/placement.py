@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trigraph.exporter.package.manifest import SIDE_FILE
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, check_name
 from trigraph.models.progress import Progress
 
 MODES = ("link", "copy", "reference")
@@ -28,6 +28,10 @@ class Placement:
     """For each weight file its path in `folder`, with forward slashes."""
     side_location: str
     """The same for the side file of converted weights, which is always in the package."""
+
+    def __post_init__(self) -> None:
+        for name in (self.folder or "", *self.locations.values(), self.side_location):
+            check_name(name)
 
 
 def place(sources: Sequence[Path], out: Path, folder: Path, mode: str) -> Placement:

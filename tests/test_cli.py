@@ -409,6 +409,12 @@ def test_values_of_options(trigraph: Run, tiny_gguf: Path, operator_library: Pat
     assert (result.status, "generated 20 tokens" in result.err) == (0, True), result
 
 
+def test_notices_are_shown(trigraph: Run, tiny_gguf: Path, operator_library: Path) -> None:
+    result = trigraph("run", tiny_gguf, "-p", "a", "-n", 2, "-t", 2000)
+    assert result.status == 0
+    assert result.err.startswith("note: 2000 threads were asked for; ")
+
+
 def run_in_shell(command: str) -> subprocess.CompletedProcess[bytes]:
     program = f"{sys.executable} -c 'from trigraph.runtime.cli.app import main; main()'"
     return subprocess.run(["sh", "-c", f"{program} {command}"], capture_output=True, check=False, timeout=60)

@@ -147,6 +147,9 @@ def test_a_source_that_is_cut_short_while_it_is_converted(rich_source: Path, tmp
         if stage == "convert":
             os.truncate(growing, growing.stat().st_size // 2)
 
-    with patch("trigraph.exporter.weights.CHUNK_ELEMENTS", 4096), pytest.raises(TrigraphError, match="became shorter"):
+    with (
+        patch("trigraph.exporter.graphs.weights.CHUNK_ELEMENTS", 4096),
+        pytest.raises(TrigraphError, match="became shorter"),
+    ):
         export(growing, tmp_path / "package", ExportOptions(), cut)
     assert {path.name for path in tmp_path.iterdir()} == {"model.gguf"}

@@ -52,12 +52,24 @@ struct Run {
   void tokens(const Sequence& sequence, int64_t first, int64_t count, int64_t v_head, const float* k, const float* q,
               const float* v, float* o, Token* out) const {
     const int64_t dim = geometry.dim;
-    for (int64_t t = 0; t < count; ++t) {
+    for (int64_t t = 0; t < count; ++t, k += dim, q += dim, v += dim, o += dim) {
       const bool own = first + t >= sequence.pending;
       const int64_t gate = (sequence.first + first + t) * gate_row + v_head;
-      out[t] = {k + t * dim, v + t * dim, own ? q + t * dim : nullptr, own ? o + t * dim : nullptr,
-                decay[gate], beta[gate]};
+      out[t] = {k, v, own ? q : nullptr, own ? o : nullptr, decay[gate], beta[gate], own ? dot(q, k, dim) : 0};
     }
+  }
+
+  // Asks memory for some rows of a head while other work goes on.
+  static void fetch(const float* row, int64_t dim) {
+    for (int64_t i = 0; i < dim; i += 16) prefetch(row + i);
+  }
+  void fetch_columns(const float* const* columns, int64_t count, int64_t unit) const {
+    for (int64_t t = 0; t < count; ++t)
+      if (columns[t]) fetch(columns[t] + unit * geometry.dim, geometry.dim);
+  }
+  void fetch_z(const Sequence& sequence, int64_t first, int64_t count, int64_t v_head) const {
+    for (int64_t t = first; t < first + count; ++t)
+      fetch(z + ((sequence.begin + t) * geometry.v_heads + v_head) * geometry.dim, geometry.dim);
   }
 
   // Output norm and gate of own tokens first..first + count.
@@ -104,10 +116,10 @@ inline void verify(const Context& context, const Run& run, const Step& step) {
     const Sequence& sequence = step.sequences[task / g.v_heads];
     const int64_t v_head = task % g.v_heads, k_head = g.k_head(v_head);
     const int64_t n = sequence.count(), size = dim * dim;
-    float* o = static_cast<float*>(
-        scratch<HeadScratch>(n * dim * sizeof(float) + n * sizeof(Token) + scan_bytes(n, dim)));  // [n][dim]
-    void* work = o + n * dim;
-    Token* tokens = reinterpret_cast<Token*>(static_cast<char*>(work) + scan_bytes(n, dim));
+    float* o = static_cast<float*>(  // [n][dim]
+        scratch<HeadScratch>(n * dim * sizeof(float) + n * sizeof(Token) + scan_bytes(dim)));
+    float* work = o + n * dim;
+    Token* tokens = reinterpret_cast<Token*>(reinterpret_cast<char*>(work) + scan_bytes(dim));
     run.tokens(sequence, 0, n, v_head, unit(sequence, g.k_heads + k_head), unit(sequence, k_head),
                unit(sequence, 2 * g.k_heads + v_head), o, tokens);
 
@@ -117,12 +129,12 @@ inline void verify(const Context& context, const Run& run, const Step& step) {
       copy_state(sequence.fresh, from, to, size);
       from = to;
     }
-    scan_tokens(tokens, n, sequence.pending, from, to, work, dim);
+    scan(tokens, n, sequence.pending, from, to, work, dim);
     run.finish(sequence, 0, sequence.own, v_head, o + sequence.pending * dim);
   });
 }
 
-constexpr int64_t kPrefillBlock = 32;  // tokens whose keys, queries and values are in cache together
+constexpr int64_t kPrefillBlock = 64;  // tokens whose keys, queries and values are in cache together
 
 // A key head's tokens in blocks, each from projections to outputs while it is in cache.
 inline void prefill(const Context& context, const Run& run, const Step& step) {
@@ -135,10 +147,10 @@ inline void prefill(const Context& context, const Run& run, const Step& step) {
     const Sequence& sequence = step.sequences[s];
     const float* const* columns = run.columns_of(s, sequence);
     float* keys = static_cast<float*>(
-        scratch<HeadScratch>(4 * block * dim * sizeof(float) + block * sizeof(Token) + scan_bytes(block, dim)));
+        scratch<HeadScratch>(4 * block * dim * sizeof(float) + block * sizeof(Token) + scan_bytes(dim)));
     float *queries = keys + block * dim, *values = queries + block * dim, *o = values + block * dim;
-    void* work = o + block * dim;
-    Token* tokens = reinterpret_cast<Token*>(static_cast<char*>(work) + scan_bytes(block, dim));
+    float* work = o + block * dim;
+    Token* tokens = reinterpret_cast<Token*>(reinterpret_cast<char*>(work) + scan_bytes(dim));
     const auto state = [&](int64_t v_head) { return run.state.out(sequence.slot_out) + v_head * size; };
     for (int64_t i = 0; i < group; ++i) {
       const int64_t v_head = g.v_head(k_head, i);
@@ -154,10 +166,16 @@ inline void prefill(const Context& context, const Run& run, const Step& step) {
         const int64_t v_head = g.v_head(k_head, i);
         run.mix(columns + first, n, 2 * g.k_heads + v_head, values);
         run.tokens(sequence, first, n, v_head, keys, queries, values, o, tokens);
-        if (own)
-          scan_prefill(tokens, n, state(v_head), work, dim);
-        else
-          scan_tokens(tokens, n, n, state(v_head), state(v_head), work, dim);
+        if (own) run.fetch_z(sequence, first - sequence.pending, n, v_head);
+        if (i + 1 < group) {
+          run.fetch_columns(columns + first + 3, n, 2 * g.k_heads + g.v_head(k_head, i + 1));
+        } else {
+          const int64_t more = std::min(sequence.count() - first - n, kPrefillBlock);
+          run.fetch_columns(columns + first + n + 3, more, g.k_heads + k_head);
+          run.fetch_columns(columns + first + n + 3, more, k_head);
+          run.fetch_columns(columns + first + n + 3, more, 2 * g.k_heads + g.v_head(k_head, 0));
+        }
+        scan(tokens, n, n, state(v_head), state(v_head), work, dim);
         if (own) run.finish(sequence, first - sequence.pending, n, v_head, o);
       }
     }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cmath>
-#include <complex>
 #include <vector>
 
 #include "../simd.h"
+#include "angles.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -13,31 +13,20 @@ namespace trigraph::TRIGRAPH_ISA {
 class Rotary : public RotaryAttributes {
  public:
   explicit Rotary(const KernelInfo& info) : RotaryAttributes(info) {
-    for (int64_t i = 0; i < dims / 2; ++i)
-      frequency_.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims)));
-    for (int64_t step = 0; step < kAnchor; ++step)
-      for (double f : frequency_) steps.push_back(std::polar(1.0, static_cast<double>(step) * f));
+    for (int64_t i = 0; i < dims / 2; ++i) frequency_.push_back(frequency(exact_log(theta), i, dims));
   }
 
   int64_t angle_size() const { return dims; }
 
-  // Of `count` positions from `position` on: rope_dims / 2 cosines, then as many sines. Each position is turned from
-  // the multiple of kAnchor below it, so its angles do not depend on the others asked for.
+  // Of `count` positions from `position` on: rope_dims / 2 cosines, then as many sines.
   void angles(int64_t position, int64_t count, float* out) const {
     const int64_t half = dims / 2;
-    std::complex<double> anchor[kMostDims / 2];
-    for (int64_t t = 0; t < count; ++t, ++position, out += dims) {
-      const int64_t step = position % kAnchor;
-      if (t == 0 || step == 0)
-        for (int64_t i = 0; i < half; ++i)
-          anchor[i] = std::polar(1.0, static_cast<double>(position - step) * frequency_[i]);
-      const std::complex<double>* turn = steps.data() + step * half;
+    for (int64_t t = 0; t < count; ++t, ++position, out += dims)
       for (int64_t i = 0; i < half; ++i) {
-        const double c = anchor[i].real(), s = anchor[i].imag();
-        out[i] = static_cast<float>(c * turn[i].real() - s * turn[i].imag());
-        out[half + i] = static_cast<float>(c * turn[i].imag() + s * turn[i].real());
+        const Angle a = angle(static_cast<double>(position) * frequency_[i]);
+        out[i] = static_cast<float>(a.cosine);
+        out[half + i] = static_cast<float>(a.sine);
       }
-    }
   }
 
   // out = rotate(x / rms(x) * norm) * scale, for one head; NEOX pairs (i, i + rope_dims / 2). `out` is not x.
@@ -57,9 +46,7 @@ class Rotary : public RotaryAttributes {
   }
 
  private:
-  static constexpr int64_t kAnchor = 64;
-  std::vector<double> frequency_;           // radians a position
-  std::vector<std::complex<double>> steps;  // [kAnchor, dims / 2]
+  std::vector<double> frequency_;  // [dims / 2], radians a position
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -3,6 +3,8 @@
 // only.
 #pragma once
 
+#include <cmath>
+
 #include "../kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -39,7 +41,7 @@ struct RotaryAttributes {
     if (dims < 0 || dims % 2 != 0 || dims > kMostDims)
       fail("attribute rope_dims is %lld, not an even number from 0 to %lld", static_cast<long long>(dims),
            static_cast<long long>(kMostDims));
-    if (!(theta > 0)) fail("attribute rope_theta is %g, not above 0", theta);
+    if (!(theta > 0) || std::isinf(theta)) fail("attribute rope_theta is %g, not above 0 and finite", theta);
     if (!(eps >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps));
   }
 

@@ -37,6 +37,8 @@ constexpr bool kWiden = true;
 
 inline vf load_entry(const float* p) { return load(p); }
 inline vf load_entry(const uint16_t* p) { return load_f16(p); }
+inline Part load_entry_part(const float* p) { return load_part(p); }
+inline Part load_entry_part(const uint16_t* p) { return load_f16_part(p); }
 
 template <class T>
 TRIGRAPH_INLINE void prefetch(const T* from, int64_t count) {
@@ -56,28 +58,52 @@ struct Entries {
   }
 };
 
+// Products of ROWS rows with POSITIONS entries, in the lanes of one part.
 template <int ROWS, int POSITIONS, class T>
-TRIGRAPH_TILE void dot_tile(const float* q, const Entries<T>& entries, int64_t position, int64_t width, float* scores) {
-  constexpr int kSums = ROWS * POSITIONS, kQuads = kSums / 4 * 4;
-  vf sum[kSums];
-  const T* entry[POSITIONS];
-  const T* ahead[POSITIONS];
-  for (int p = 0; p < POSITIONS; ++p) entry[p] = entries.list[position + p], ahead[p] = entries.ahead(position)[p];
+TRIGRAPH_INLINE void dot_part(const float* q, const T* const* entry, const T* const* ahead, int64_t width, int part,
+                              Part* sum) {
   TRIGRAPH_TILE_UNROLL
-  for (int i = 0; i < kSums; ++i) sum[i] = zero();
+  for (int i = 0; i < ROWS * POSITIONS; ++i) sum[i] = zero_part();
+  q += part * kPartLanes;
   for (int64_t i = 0; i < width; i += VL) {
-    vf x[POSITIONS];
+    Part x[POSITIONS];
     TRIGRAPH_TILE_UNROLL
-    for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry(entry[p] + i);
-    if (!kWiden && i * sizeof(T) % 64 == 0)
+    for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry_part(entry[p] + part * kPartLanes + i);
+    if (!kWiden && i * static_cast<int>(sizeof(T)) % (64 * kParts) == 64 * part)
       for (int p = 0; p < POSITIONS; ++p) prefetch(ahead[p] + i);
     TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
-      const vf y = load(q + m * width + i);
+      const Part y = load_part(q + m * width + i);
       TRIGRAPH_TILE_UNROLL
       for (int p = 0; p < POSITIONS; ++p) sum[m * POSITIONS + p] = fmadd(y, x[p], sum[m * POSITIONS + p]);
     }
   }
+}
+
+// The same for parts `part`, part + STEP ... added up as reduce_add does. Part by part, so that a tile's sums fit
+// registers.
+template <int ROWS, int POSITIONS, int STEP, class T>
+TRIGRAPH_INLINE void dot_parts(const float* q, const T* const* entry, const T* const* ahead, int64_t width, int part,
+                               Part* sum) {
+  if constexpr (STEP == kParts) {
+    dot_part<ROWS, POSITIONS>(q, entry, ahead, width, part, sum);
+  } else {
+    Part high[ROWS * POSITIONS];
+    dot_parts<ROWS, POSITIONS, 2 * STEP>(q, entry, ahead, width, part, sum);
+    dot_parts<ROWS, POSITIONS, 2 * STEP>(q, entry, ahead, width, part + STEP, high);
+    TRIGRAPH_TILE_UNROLL
+    for (int i = 0; i < ROWS * POSITIONS; ++i) sum[i] = add(sum[i], high[i]);
+  }
+}
+
+template <int ROWS, int POSITIONS, class T>
+TRIGRAPH_TILE void dot_tile(const float* q, const Entries<T>& entries, int64_t position, int64_t width, float* scores) {
+  constexpr int kSums = ROWS * POSITIONS, kQuads = kSums / 4 * 4;
+  Part sum[kSums];
+  const T* entry[POSITIONS];
+  const T* ahead[POSITIONS];
+  for (int p = 0; p < POSITIONS; ++p) entry[p] = entries.list[position + p], ahead[p] = entries.ahead(position)[p];
+  dot_parts<ROWS, POSITIONS, 1>(q, entry, ahead, width, 0, sum);
   float lanes[kSums];
   TRIGRAPH_TILE_UNROLL
   for (int i = 0; i < kQuads; i += 4) reduce_add4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3], lanes + i);
@@ -94,30 +120,30 @@ inline void dot(const float* q, const Entries<T>& entries, int64_t count, int64_
   for (; p < count; ++p) dot_tile<ROWS, 1>(q, entries, p, width, scores + p);
 }
 
-template <int ROWS, int VECTORS, class T>
+template <int ROWS, int PARTS, class T>
 TRIGRAPH_TILE void sum_tile(const float* weights, const Entries<T>& entries, int64_t first, int64_t last, int64_t width,
                             int64_t column, float* out) {
-  vf sum[ROWS * VECTORS];
+  Part sum[ROWS * PARTS];
   TRIGRAPH_TILE_UNROLL
   for (int m = 0; m < ROWS; ++m) TRIGRAPH_TILE_UNROLL
-  for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = load(out + m * width + column + j * VL);
+  for (int j = 0; j < PARTS; ++j) sum[m * PARTS + j] = load_part(out + m * width + column + j * kPartLanes);
   for (int64_t p = first; p < last; ++p) {
     const T* entry = entries.list[p] + column;
     const T* ahead = *entries.ahead(p) + column;
-    vf x[VECTORS];
+    Part x[PARTS];
     TRIGRAPH_TILE_UNROLL
-    for (int j = 0; j < VECTORS; ++j) x[j] = load_entry(entry + j * VL);
-    if (!kWiden) prefetch(ahead, VECTORS * VL);
+    for (int j = 0; j < PARTS; ++j) x[j] = load_entry_part(entry + j * kPartLanes);
+    if (!kWiden) prefetch(ahead, PARTS * kPartLanes);
     TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
-      const vf y = splat(weights[m * kSplit + p]);
+      const Part y = splat_part(weights[m * kSplit + p]);
       TRIGRAPH_TILE_UNROLL
-      for (int j = 0; j < VECTORS; ++j) sum[m * VECTORS + j] = fmadd(y, x[j], sum[m * VECTORS + j]);
+      for (int j = 0; j < PARTS; ++j) sum[m * PARTS + j] = fmadd(y, x[j], sum[m * PARTS + j]);
     }
   }
   TRIGRAPH_TILE_UNROLL
   for (int m = 0; m < ROWS; ++m) TRIGRAPH_TILE_UNROLL
-  for (int j = 0; j < VECTORS; ++j) store(out + m * width + column + j * VL, sum[m * VECTORS + j]);
+  for (int j = 0; j < PARTS; ++j) store_part(out + m * width + column + j * kPartLanes, sum[m * PARTS + j]);
 }
 
 // out[m] += sum over positions [first, last) of weights[m][p] * entries[p].
@@ -126,9 +152,10 @@ inline void weighted_sum(const float* weights, const Entries<T>& entries, int64_
                          float* out) {
   if (first >= last) return;
   int64_t i = 0;
-  for (; i + kTileColumns * VL <= width; i += kTileColumns * VL)
+  for (; i + kTileColumns * kPartLanes <= width; i += kTileColumns * kPartLanes)
     sum_tile<ROWS, kTileColumns>(weights, entries, first, last, width, i, out);
-  for (; i + 2 * VL <= width; i += 2 * VL) sum_tile<ROWS, 2>(weights, entries, first, last, width, i, out);
+  for (; i + 2 * kPartLanes <= width; i += 2 * kPartLanes)
+    sum_tile<ROWS, 2>(weights, entries, first, last, width, i, out);
   if (i < width) sum_tile<ROWS, 1>(weights, entries, first, last, width, i, out);
 }
 

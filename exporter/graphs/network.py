@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, GraphBuilder, shape
+from trigraph.exporter.graphs.weights import Matrix, Weights
 from trigraph.exporter.package.state_tensors import StateTensor
-from trigraph.exporter.weights import Matrix, Weights
 from trigraph.models import names
 from trigraph.models.config import ModelConfig
 

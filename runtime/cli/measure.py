@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Console
@@ -18,6 +19,7 @@ from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
+from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.package_cache import CachedPackage, cached_package
@@ -25,70 +27,97 @@ from trigraph.runtime.package_cache import CachedPackage, cached_package
 _TABLE_WIDTH = 116  # of a table with all its figures
 
 
-def bench(
-    model: arguments.Model,
-    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Prompt length in tokens.")] = BenchOptions.prompt,
-    tokens: Annotated[
-        int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0 skips generation.")
-    ] = BenchOptions.tokens,
+@dataclass(frozen=True)
+class BenchModelArguments:
+    """The model to time, and where it runs."""
+
+    panel: ClassVar = "Model"
+
+    model: arguments.Model
+    threads: arguments.Threads = None
+    activations: arguments.Activations = None
+    device: arguments.Device = "cpu"
+
+
+@dataclass(frozen=True)
+class BenchWorkArguments:
+    """What to time."""
+
+    panel: ClassVar = "Workload"
+
+    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Prompt length in tokens.")] = BenchOptions.prompt
+    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0 skips generation.")] = (
+        BenchOptions.tokens
+    )
     verify_tokens: Annotated[
         str, typer.Option("-k", help="Numbers of tokens to verify in a step, comma-separated.")
-    ] = "1,2,4,8",
-    threads: arguments.Threads = None,
-    repetitions: Annotated[
-        int, typer.Option("-r", "--repetitions", help="Timed repetitions of each step.")
-    ] = BenchOptions.repetitions,
-    accept: Annotated[
-        float | None, typer.Option(help="Simulate drafts that are accepted with this probability.")
-    ] = None,
+    ] = "1,2,4,8"
+    repetitions: Annotated[int, typer.Option("-r", "--repetitions", help="Timed repetitions of each step.")] = (
+        BenchOptions.repetitions
+    )
+    accept: Annotated[float | None, typer.Option(help="Simulate drafts that are accepted with this probability.")] = (
+        None
+    )
     contexts: Annotated[
         str, typer.Option(help="Context lengths to decode at as well, comma-separated: 1,1024,16384.")
-    ] = "",
-    sequences: Annotated[str, typer.Option(help="Batch sizes to decode as well, comma-separated: 1,2,4,8.")] = "",
-    activations: arguments.Activations = None,
-    device: arguments.Device = "cpu",
+    ] = ""
+    sequences: Annotated[str, typer.Option(help="Batch sizes to decode as well, comma-separated: 1,2,4,8.")] = ""
     versus: Annotated[
         str | None,
         typer.Option(
             help="llama.cpp: time it as well, on the same file, interleaved.", autocompletion=lambda: ["llama.cpp"]
         ),
-    ] = None,
-    as_json: arguments.AsJson = False,
+    ] = None
+
+    def options(self, threads: int, device: str) -> BenchOptions:
+        """What the benchmark needs; raises TrigraphError for values out of range."""
+        if self.versus not in (None, "llama.cpp"):
+            raise TrigraphError(f"--versus {self.versus}: only llama.cpp can be compared with")
+        return BenchOptions(
+            self.prompt,
+            self.tokens,
+            _numbers("-k", self.verify_tokens),
+            threads,
+            self.repetitions,
+            self.accept,
+            versus_llama_cpp=self.versus is not None,
+            contexts=_numbers("--contexts", self.contexts),
+            sequences=_numbers("--sequences", self.sequences),
+            device=device,
+        )
+
+
+@dataclass(frozen=True)
+class BenchOutputArguments:
+    """How the figures are shown."""
+
+    panel: ClassVar = "Output"
+
+    as_json: arguments.AsJson = False
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Plot the time of a step to a .png or .svg file.")
-    ] = None,
-) -> None:
+    ] = None
+
+
+@grouped
+def bench(measured: BenchModelArguments, work: BenchWorkArguments, output: BenchOutputArguments) -> None:
     """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline."""
-    if versus not in (None, "llama.cpp"):
-        raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
-    used, capped = choose_threads(threads)
-    if capped is not None:
-        say(f"note: {capped}")
-    options = BenchOptions(
-        prompt,
-        tokens,
-        _numbers("-k", verify_tokens),
-        used,
-        repetitions,
-        accept,
-        versus_llama_cpp=versus is not None,
-        contexts=_numbers("--contexts", contexts),
-        sequences=_numbers("--sequences", sequences),
-        device=device,
-    )
+    threads, capped = choose_threads(measured.threads)
+    options = work.options(threads, measured.device)
     if options.versus_llama_cpp:
         check_llama_cpp()
-    if plot is not None:
-        check_plot(plot)
+    if output.plot is not None:
+        check_plot(output.plot)
+    exported = export_options(measured.model, measured.activations)
     with progress_bars() as progress:
-        exported = export_options(model, activations)
-        package = CachedPackage(model) if model.is_dir() else cached_package(model, exported, progress)
-    for notice in package.notices:
+        given = measured.model.is_dir()
+        package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
+    for notice in (*package.notices, *([capped] if capped else [])):
         say(f"note: {notice}")
     report = run_bench(package.folder, options)
-    _show(report, as_json=as_json)
-    if plot is not None:
-        write_plot(report, plot)
+    _show(report, as_json=output.as_json)
+    if output.plot is not None:
+        write_plot(report, output.plot)
 
 
 def _show(report: Report, *, as_json: bool) -> None:

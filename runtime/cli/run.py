@@ -80,6 +80,8 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
         )
     if engine.kernels != "no":
         explain_bus_errors()
+    for notice in engine.notices:
+        say(f"note: {notice}")
     if engine.device.reason is not None:
         say(f"note: running on the CPU: {engine.device.reason}")
     for notice in engine.notices:

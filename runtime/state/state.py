@@ -125,6 +125,8 @@ class State:
             max(0, -(-length // self.limits.page_size) - sequence.page_count)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
+        if not any(counts):
+            return
         self.pages.require(sum(counts))
         for sequence, count in zip(sequences, counts, strict=True):
             for _ in range(count):
@@ -133,7 +135,7 @@ class State:
 
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
-        if len({id(sequence) for sequence in sequences}) < len(sequences):
+        if len(sequences) > 1 and len(set(map(id, sequences))) < len(sequences):
             raise TrigraphError("a step takes each sequence once")
         self.slots.require(sum(self.slots.shared(sequence.slot) for sequence in sequences))
         self.reserve(sequences, lengths)
