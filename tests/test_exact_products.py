@@ -13,6 +13,7 @@ from trigraph.models.synth.blocks import HALVES
 WIDTHS = {1: (1, 77, 1027), 32: (32, 288, 1056), 256: (256, 512, 2304)}
 ROWS = 40
 
+
 @cache
 def matmul(isa: str, type: str, kind: str, threads: int = 1) -> MatMul:
     with pytest.MonkeyPatch.context() as patch:
