@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 OPERATOR_TESTS = (
     "test_block_gather.py",
     "test_block_matmul.py",
+    "test_exact_products.py",
     "test_gated_delta_net.py",
     "test_gated_delta_net_errors.py",
     "test_grouped_expert_ffn.py",

@@ -26,10 +26,10 @@ class BlockMatMul {
     const cudaStream_t stream = stream_of(context);
     const uint8_t* w = weight.as<uint8_t>();
     if (kernel_.few && kernel_.few(w, columns, row_bytes, width, x.as<float>(), rows, y.as<float>(), stream)) return;
-    const bool raw = kernel_.layout == Layout::raw;
-    const Arena::Memory memory = arena_.take<char>(raw ? 0 : rows * prepared_bytes(kernel_.layout, width));
-    if (!raw) prepare(kernel_.layout, x.as<float>(), rows, width, memory.as<char>(), stream);
-    kernel_.product(w, columns, row_bytes, width, raw ? x.data : memory.as<char>(), rows, y.as<float>(), stream);
+    const bool as_is = kernel_.layout == Layout::float32;
+    const Arena::Memory memory = arena_.take<char>(as_is ? 0 : rows * prepared_bytes(kernel_.layout, width));
+    if (!as_is) prepare(x.as<float>(), rows, width, memory.as<char>(), stream);
+    kernel_.product(w, columns, row_bytes, width, as_is ? x.data : memory.as<char>(), rows, y.as<float>(), stream);
   }
 
  private:

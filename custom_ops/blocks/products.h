@@ -7,17 +7,17 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// How activation rows lie in memory while weights meet them.
+// Activation rows as weights meet them.
 enum class Layout {
-  raw,    // float32 as they are: for F32, F16 and BF16 weights
-  tiled,  // float32, four elements of each of 32 neighbouring runs at a time: one coalesced load for a warp
-  int8,   // 256 codes to a scale, with the sums of 16 codes
+  float32,  // as they are
+  int8,     // 256 codes to a scale, with the sums of 16 codes
 };
 
 // Bytes of a prepared row.
 int64_t prepared_bytes(Layout layout, int64_t width);
-// Prepares `rows` rows of x, or of silu(gate) * up.
-void prepare(Layout layout, const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
+// `rows` rows of x as int8.
+void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
+// The same of silu(gate) * up, in either layout.
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
                    cudaStream_t stream);
 
@@ -30,8 +30,8 @@ struct Buckets {
   const int* source;  // [pairs] or nullptr
 };
 
-// y[i][j] of one weight type depends on activation row i and weight row j alone, bit for bit: lanes of a warp split the
-// runs of a row by number, and their sums meet in a tree, both by the width alone.
+// y[i][j] of one weight type depends on activation row i and weight row j alone, and has the bits of the CPU's kernels:
+// int8_products.h and float_products.h define them.
 struct ProductKernel : WeightType {
   Layout layout;
   int alignment;  // of weight rows, in bytes

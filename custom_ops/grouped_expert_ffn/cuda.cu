@@ -162,12 +162,12 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
   // Rows as a kernel wants them; `memory` holds what had to be made.
   static const void* prepared(Layout layout, const float* x, int64_t rows, int64_t width, const Arena::Memory& memory,
                               cudaStream_t stream) {
-    if (layout == Layout::raw) return x;
-    prepare(layout, x, rows, width, memory.as<char>(), stream);
+    if (layout == Layout::float32) return x;
+    prepare(x, rows, width, memory.as<char>(), stream);
     return memory.as<char>();
   }
   Arena::Memory room(Layout layout, int64_t rows, int64_t width) const {
-    return arena_.take<char>(layout == Layout::raw ? 0 : rows * prepared_bytes(layout, width));
+    return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
   }
 
   void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, const float* x,
@@ -178,7 +178,7 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
     const Arena::Memory gate_room = room(first, tokens, shapes.width),
                         hidden_room = arena_.take<char>(pairs * prepared_bytes(third, shapes.ffn));
-    const Arena::Memory up_room = room(second == first ? Layout::raw : second, tokens, shapes.width);
+    const Arena::Memory up_room = room(second == first ? Layout::float32 : second, tokens, shapes.width);
     const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);

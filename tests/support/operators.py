@@ -38,8 +38,8 @@ def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 class _Device:
     """Where a library's operators run, and the errors that they report there."""
 
-    def __init__(self) -> None:
-        self._library = CudaLibrary(library_path(LIBRARY)) if LIBRARY == "cuda" else None
+    def __init__(self, library: str) -> None:
+        self._library = CudaLibrary(library_path(library)) if library == "cuda" else None
         self.provider = self._library.provider if self._library else "CPUExecutionProvider"
         self._memory = self._library.memory_name if self._library else "cpu"
 
@@ -59,14 +59,15 @@ class _Device:
 
 def provider() -> str:
     """The execution provider under test."""
-    return _Device().provider
+    return _Device(LIBRARY).provider
 
 
 class Operator:
     """One node in a session: `Operator("BlockMatMul", ...)(x, weight)` -> list of arrays.
 
     `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only
-    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
+    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer. `library`: cpu
+    or cuda.
     """
 
     def __init__(
@@ -78,9 +79,9 @@ class Operator:
         *,
         threads: int = 1,
         alias: Mapping[int, int] | None = None,
+        library: str = LIBRARY,
     ) -> None:
-        library = str(library_path(LIBRARY))
-        self.device = _Device()
+        self.device = _Device(library)
         self.alias = dict(alias or {})
         self.output_types = [np.dtype(t) for t in output_types]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
@@ -109,7 +110,7 @@ class Operator:
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
-        options.register_custom_ops_library(library)
+        options.register_custom_ops_library(str(library_path(library)))
         self.names, self.outs = names, outs
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=[self.device.provider])
 

@@ -15,10 +15,9 @@ Array = NDArray[Any]
 
 @contextmanager
 def portable_kernels() -> Iterator[None]:
-    """Sessions made in the block run the portable set, which defines the bits. (A GPU's library has one set.)"""
+    """Sessions of the CPU library that are made in the block run the portable set, which defines the bits."""
     before = os.environ.get("TRIGRAPH_ISA")
-    if LIBRARY == "cpu":
-        os.environ["TRIGRAPH_ISA"] = "portable"
+    os.environ["TRIGRAPH_ISA"] = "portable"
     try:
         yield
     finally:
@@ -44,15 +43,15 @@ def run_rows(
     inputs = order(list(rows), list(constants))
     types = [dtype for dtype, _ in outputs.values()]
 
-    def run(threads: int, part: slice) -> list[Array]:
-        operator = Operator(op_type, inputs, types, attributes, threads=threads)
+    def run(threads: int, part: slice, library: str = LIBRARY) -> list[Array]:
+        operator = Operator(op_type, inputs, types, attributes, threads=threads, library=library)
         taken = [np.ascontiguousarray(tensor[part]) for tensor in rows]
         shapes = [(len(taken[0]),) if width is None else (len(taken[0]), width) for _, width in outputs.values()]
         return operator(*order(taken, list(constants)), output_shapes=shapes)
 
     whole, count = run(1, slice(None)), len(rows[0])
     with portable_kernels():
-        expect(run(1, slice(None)), whole, "portable")
+        expect(run(1, slice(None), "cpu"), whole, "portable")
     expect(run(2, slice(None)), whole, "two threads")
     for part in (slice(0, 1), slice(count - 1, count), slice(count // 3, 2 * count // 3 + 1)):
         expect(run(1, part), [output[part] for output in whole], f"rows {part}")
