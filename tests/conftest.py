@@ -79,6 +79,12 @@ def packages(
 
 
 @pytest.fixture(scope="session")
+def tiny_package(packages: Packages) -> Path:
+    """The trained model's package, with weights by reference; not to be changed."""
+    return packages("trained", "Q8_0")
+
+
+@pytest.fixture(scope="session")
 def copied_package(tmp_path_factory: pytest.TempPathFactory, operator_library: Path) -> Path:
     """The trained model with weights of its own; tests that change a file of it make a copy first."""
     out = tmp_path_factory.mktemp("copied") / "package"
