@@ -68,8 +68,8 @@ def export(
     """Write the package of a model to the folder `out`; with `replace`, in the place of a package that is there.
 
     Of tensor data a sample is read, and all of types that no kernel reads; those are converted and named in the
-    manifest's notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
-    cannot be written.
+    manifest's notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the
+    folder cannot be written.
     """
     from trigraph.exporter.graphs.weights import Weights
 
