@@ -32,6 +32,12 @@ def tiny_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
+def nano_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 1 MB: qwen35moe, F32, with an MTP head."""
+    return write_random(tmp_path_factory.mktemp("nano") / "model.gguf", "qwen35moe", preset="nano")
+
+
+@pytest.fixture(scope="session")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """`synthetic(geometry, quant)`: a random file of a small geometry (tiny-dense, tiny-moe, tiny-next), made once."""
     folder = tmp_path_factory.mktemp("synthetic")
