@@ -100,20 +100,21 @@ def test_closed_streams(tiny_package: Path, operator_library: Path) -> None:
         result = run_in_shell(command)
         assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
         assert result.stderr.startswith(b"error: stdout is closed")
-    result = run_in_shell(f"run {tiny_package} -p hi -n 2 <&-")
+    result = run_in_shell(f"run {tiny_package} -p hi -n 2 --seed 1 <&-")
     assert (result.returncode, result.stdout.endswith(b"\n")) == (0, True)
     silent = run_in_shell(f"run {tiny_package} -p hi -n 2 --seed 1 2>&-")
-    assert (silent.returncode, silent.stdout) == (0, run_in_shell(f"run {tiny_package} -p hi -n 2 --seed 1").stdout)
-    assert run_in_shell("run 2>&-").returncode == 2
+    assert (silent.returncode, silent.stdout) == (0, result.stdout)
 
 
 @pytest.mark.parametrize("name", ["bogus", "neon" if platform.machine() in ("x86_64", "AMD64") else "avx2"])
 def test_an_instruction_set_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, tiny_package: Path, operator_library: Path, name: str
+    monkeypatch: pytest.MonkeyPatch, trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path, name: str
 ) -> None:
+    package = tmp_path / "package"  # with function bodies, which do not take the place of a library that is there
+    assert trigraph("export", tiny_gguf, "-o", package, "--reference", "--portable").status == 0
     # In a process of its own: this one remembers its instruction set.
     monkeypatch.setenv("TRIGRAPH_ISA", name)
-    for command in (f"run {tiny_package} -p hi -n 2", f"bench {tiny_package} -n 2"):
+    for command in (f"run {package} -p hi -n 2", f"bench {package} -n 2"):
         result = run_in_shell(command)
         assert result.returncode == 2
         assert result.stderr.startswith(f"error: TRIGRAPH_ISA={name}: ".encode())
