@@ -30,7 +30,7 @@ ROOMS = {
         "registry",
         "bodies",
     ],
-    "exporter": ["package", "weights", "graphs", "placement", "export", "describe", "picture", "__init__"],
+    "exporter": ["package", "graphs", "placement", "export", "describe", "__init__"],
     "runtime": [
         "text",
         "device",
@@ -44,6 +44,7 @@ ROOMS = {
         "engine",
         "package_cache",
         "loading",
+        "api",
         "__init__",
         "bench",
         "cli",

@@ -256,6 +256,21 @@ def test_a_step_gets_all_of_its_pages_or_none(step: str) -> None:
     check(model, steps, b, text(4, 2))
 
 
+def test_a_sequence_is_released_once() -> None:
+    model, steps, (first,) = crowded(sequences=2, forks=0)
+    steps.release(first)
+    second = steps.new_sequence()
+    before = free(steps)
+    steps.release(first)  # the slot is another sequence's by now
+    assert free(steps) == before
+    with pytest.raises(TrigraphError, match="was released"):
+        steps.verify([first], [[1]])
+    with pytest.raises(TrigraphError, match="was released"):
+        steps.fork(first)
+    steps.prefill([second], [[1]])
+    check(model, steps, second, [1])
+
+
 def test_a_step_takes_each_sequence_once() -> None:
     model, steps, (sequence,) = crowded(sequences=2, forks=0)
     with pytest.raises(TrigraphError, match="takes each sequence once"):
