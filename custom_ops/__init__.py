@@ -59,6 +59,15 @@ def instruction_set() -> str:
     return name
 
 
+def instruction_sets() -> tuple[str, ...]:
+    """Names of all instruction sets with kernels that this processor can run, best first; the last is portable."""
+    library = _library()
+    if not hasattr(library, "trigraph_instruction_sets"):  # of an earlier patch version
+        return (instruction_set(),)
+    library.trigraph_instruction_sets.restype = ctypes.c_char_p
+    return tuple(library.trigraph_instruction_sets().decode().split())
+
+
 def host_operator(name: str) -> int:
     """The address of an operator of the CPU library, for another one to register. Raises TrigraphError without it."""
     library = _library()

@@ -62,6 +62,17 @@ extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_set() {
   return set ? set->name : "";
 }
 
+// Names of the instruction sets that this processor has, best first, separated by spaces.
+extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_sets() {
+  static const std::string names = [] {
+    std::string joined;
+    for (const trigraph::InstructionSet* set : trigraph::instruction_sets())
+      if (set->supported()) joined += (joined.empty() ? "" : " ") + std::string(set->name);
+    return joined;
+  }();
+  return names.c_str();
+}
+
 #if !defined(_WIN32)
 // For programs that end with the model: a weight file that somebody cuts short while it is mapped ends the process at
 // the next read, with SIGBUS. From now on with a sentence and status 2.

@@ -47,6 +47,7 @@ ROOMS = {
         "api",
         "__init__",
         "bench",
+        "doctor",
         "cli",
         "__main__",
     ],

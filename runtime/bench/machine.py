@@ -54,7 +54,8 @@ def _seconds(work: Callable[[int], object], threads: int) -> float:
     return time.perf_counter() - start
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the operating system calls the processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -82,7 +83,7 @@ def measure_machine(threads: int, repetitions: int = 5) -> Machine:
         return sum(products) / seconds
 
     return Machine(
-        processor=_processor(),
+        processor=processor(),
         cores=os.cpu_count() or 1,
         threads=threads,
         instruction_set=instruction_set(),

@@ -13,6 +13,7 @@ import typer
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.command import Command
 from trigraph.runtime.cli.console import say
+from trigraph.runtime.cli.doctor import doctor
 from trigraph.runtime.cli.export import export, inspect, synth
 from trigraph.runtime.cli.measure import bench, perplexity
 from trigraph.runtime.cli.run import run
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, export, inspect, synth, bench, perplexity):
+for command in (run, export, inspect, synth, bench, perplexity, doctor):
     app.command(cls=Command)(command)
 
 

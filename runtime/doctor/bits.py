@@ -1,0 +1,97 @@
+"""Hashes of everything that packages compute for fixed tokens.
+
+`python -m trigraph.runtime.doctor.bits DEVICE DIR...` prints those of each package as one JSON list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.loading import load
+from trigraph.runtime.state.sequence import Sequence as Text
+
+_CHUNK = 48  # the longer prompt is cut
+
+
+class _Hashes:
+    """A SHA-256 for each part of a model's output and state. Numbers count as little-endian bytes."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+
+    def add(self, part: str, array: NDArray[Any]) -> None:
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        self._parts.setdefault(part, hashlib.sha256()).update(little.tobytes())
+
+    def digests(self) -> dict[str, str]:
+        return {part: digest.hexdigest() for part, digest in self._parts.items()}
+
+
+def package_bits(folder: Path, device: str = "cpu") -> Mapping[str, str]:
+    """Hashes of logits, hidden rows, drafts, recurrent state and KV of a package with an MTP head.
+
+    Two sequences are prefilled, verified with some tokens rejected, drafted and prefilled again. The environment
+    variable TRIGRAPH_ISA chooses the kernels of a CPU.
+    """
+    steps = load(folder, context=256, chunk=_CHUNK, device=device).steps
+    long, short = steps.new_sequence(), steps.new_sequence()
+    both, found = [long, short], _Hashes()
+    _add_rows(found, steps.prefill(both, [_tokens(steps, 101, 0), _tokens(steps, 29, 1)]))
+    for round_number, (kept_long, kept_short) in enumerate(((5, 0), (1, 4))):
+        _draft(found, steps, both, _tokens(steps, 2, 2 + round_number))
+        new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
+        _add_rows(found, steps.verify(both, new))
+        steps.accept(long, kept_long)
+        steps.accept(short, kept_short)
+    _add_rows(found, steps.prefill([short], [_tokens(steps, 7, 8)]))
+    _draft(found, steps, both, _tokens(steps, 2, 9))
+    _add_rows(found, steps.verify(both, [[1], [2]]))  # commits all tokens before
+    for sequence in both:
+        for part, array in _state(steps, sequence):
+            found.add(part, array)
+    return found.digests()
+
+
+def _tokens(steps: Steps, count: int, number: int) -> list[int]:
+    """Tokens that no library's random numbers decide."""
+    return [(7919 * (i + 1) * (i + number + 3) + 104729 * number) % steps.vocab for i in range(count)]
+
+
+def _add_rows(found: _Hashes, rows: Any) -> None:
+    found.add("logits", rows.logits)
+    found.add("tokens", rows.tokens)
+    found.add("hidden rows", rows.hidden)
+
+
+def _draft(found: _Hashes, steps: Steps, sequences: Sequence[Text], tokens: list[int]) -> None:
+    guess = steps.draft(sequences, tokens)
+    for _ in range(3):
+        for array in guess:
+            found.add("drafts", array)
+        guess = steps.draft_more(sequences, guess)
+
+
+def _state(steps: Steps, sequence: Text) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The committed state of a sequence, in order of position and without what no token has written."""
+    for name, memory in sorted(steps.state.tensors.items()):
+        if name in steps.state.paged:
+            part = "KV of the MTP head" if name.startswith("mtp.") else "KV"
+            size = steps.state.limits.page_size
+            for first in range(0, sequence.length, size):
+                yield part, memory[int(sequence.pages[first // size])][: sequence.length - first]
+        elif name.endswith(".window"):
+            yield "recurrent state", memory[sequence.slot][: memory.shape[1] - steps.max_pending]
+        elif name.endswith(".state"):
+            yield "recurrent state", memory[sequence.slot]
+
+
+if __name__ == "__main__":
+    print(json.dumps([package_bits(Path(folder), sys.argv[1]) for folder in sys.argv[2:]]))

@@ -1,0 +1,142 @@
+"""Compares the bits of this machine with the recorded ones, which ship with the tiny model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime as ort
+
+from trigraph.custom_ops import instruction_sets, library_version
+from trigraph.exporter import ExportOptions, export
+from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.models.errors import TrigraphError
+from trigraph.models.synth import write_synthetic
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime.bench.machine import processor
+from trigraph.runtime.device.choice import open_device
+
+RECORD = TINY_GGUF.with_name("recorded_bits.json")
+"""Contract version, and hashes by model and part; `python -m trigraph.runtime.doctor.record` writes it."""
+
+Bits = Mapping[str, Mapping[str, str]]
+"""Hashes by model, then by part of its output and state."""
+
+_TIMEOUT = 600  # seconds for one set of kernels; a few are usual
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one set of kernels computed."""
+
+    kernels: str
+    """An instruction set, or the name of a device."""
+    differs: tuple[str, ...] = ()
+    """What is not as recorded: "logits of the trained model" ..."""
+    problem: str | None = None
+    """Why nothing was computed."""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.differs and self.problem is None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found, and where."""
+
+    processor: str
+    library: str
+    onnxruntime: str
+    contract: int
+    recorded: str
+    """A short hash of all recorded hashes."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(finding.agrees for finding in self.findings)
+
+
+def examine(device: str = "cpu") -> Examination:
+    """Computes the bits on every instruction set that the processor has, and on `device` where that is another one.
+
+    Takes some seconds. Raises TrigraphError when there is nothing to compare with, no library, or no such device.
+    """
+    recorded = recorded_bits()
+    kernels = list(instruction_sets())
+    if (name := open_device(device).name) != "cpu":
+        kernels.append(name)
+    with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
+        packages = make_packages(Path(folder))
+        findings = tuple(_compare(one, packages, recorded) for one in kernels)
+    digest = hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
+    return Examination(processor(), library_version(), ort.__version__, CONTRACT_VERSION, digest[:16], findings)
+
+
+def recorded_bits() -> Bits:
+    """The recorded hashes. Raises TrigraphError when they are of another contract version."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    if record["contract_version"] != CONTRACT_VERSION:
+        raise TrigraphError(
+            f"{RECORD}: the bits of contract version {record['contract_version']} are recorded, and this is version "
+            f"{CONTRACT_VERSION}; record them with python -m trigraph.runtime.doctor.record"
+        )
+    found: Bits = record["bits"]
+    return found
+
+
+def make_packages(folder: Path) -> Mapping[str, Path]:
+    """Packages of the trained tiny model, and of a random one in which every block type occurs, in both activations."""
+    synthetic = folder / "synthetic.gguf"
+    write_synthetic("tiny-moe", synthetic, quant="mixed")
+    wanted = {
+        "the trained model": (TINY_GGUF, "int8"),
+        "the synthetic model": (synthetic, "int8"),
+        "the synthetic model with float32 activations": (synthetic, "float32"),
+    }
+    packages = {}
+    for number, (name, (source, activations)) in enumerate(wanted.items()):
+        packages[name] = folder / str(number)
+        export(source, packages[name], ExportOptions(weights="reference", activations=activations))
+    return packages
+
+
+def compute(kernels: str, packages: Mapping[str, Path]) -> Bits:
+    """Hashes by model, computed in a process of their own. Raises TrigraphError when that fails."""
+    environment = dict(os.environ)
+    if kernels in instruction_sets():
+        environment["TRIGRAPH_ISA"], device = kernels, "cpu"
+    else:
+        device = kernels
+    command = [sys.executable, "-m", "trigraph.runtime.doctor.bits", device, *map(str, packages.values())]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
+    except subprocess.TimeoutExpired as error:
+        raise TrigraphError(f"no result within {_TIMEOUT} seconds") from error
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.strip().splitlines()[-1:] or [f"the process ended with status {error.returncode}"]
+        raise TrigraphError(reason[0]) from error
+    return dict(zip(packages, json.loads(done.stdout), strict=True))
+
+
+def _compare(kernels: str, packages: Mapping[str, Path], recorded: Bits) -> Finding:
+    try:
+        found = compute(kernels, packages)
+    except TrigraphError as error:
+        return Finding(kernels, problem=str(error))
+    return Finding(kernels, tuple(_differences(found, recorded)))
+
+
+def _differences(found: Bits, recorded: Bits) -> Iterator[str]:
+    for model, parts in recorded.items():
+        for part, digest in parts.items():
+            if found[model].get(part) != digest:
+                yield f"{part} of {model}"
