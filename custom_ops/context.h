@@ -104,6 +104,13 @@ class Context {
     return tensor;
   }
 
+  // Of the outputs that an operator may leave out, a node must name those that its inputs or attributes ask for.
+  void expect_outputs(size_t count) const {
+    size_t found = 0;
+    api_.check(api_->KernelContext_GetOutputCount(context_, &found), "GetOutputCount");
+    if (found != count) fail("the node has %zu outputs, but its inputs and attributes make %zu", found, count);
+  }
+
   Tensor output(size_t index, std::initializer_list<int64_t> shape) const {
     return output(index, shape.begin(), static_cast<int>(shape.size()));
   }

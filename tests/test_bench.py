@@ -99,10 +99,11 @@ def test_bytes_and_products_of_a_verify_with_experts(packages: Packages) -> None
 
 def test_bytes_and_products_of_a_draft(packages: Packages) -> None:
     cost = GraphCost(packages("tiny-dense", "F32") / "draft.onnx").of(work())
-    keys_and_values, others = 2 * 128 * 256 + 2 * 256 * 256, 2 * 256 * 256 + 256 * 256 + DENSE + OUTPUT
-    assert cost.bytes == 4 * (keys_and_values + others) + TOKENS * EMBEDDING + CACHE_BYTES
-    # Only entries of the cache are made for tokens before the last one of a sequence.
-    assert cost.float32_products == TOKENS * keys_and_values + SEQUENCES * (others + 2 * 256 * CONTEXT)
+    combined, queries, keys_and_values = 2 * 256 * 256, 2 * 256 * 256, 2 * 128 * 256
+    each, last = combined + queries + keys_and_values, 256 * 256 + DENSE + OUTPUT
+    assert cost.bytes == 4 * (each + last) + TOKENS * EMBEDDING + CACHE_BYTES
+    # Tokens before the last one of a sequence end at the projections, of which the cache keeps keys and values.
+    assert cost.float32_products == TOKENS * each + SEQUENCES * (last + 2 * 256 * CONTEXT)
 
 
 @pytest.mark.parametrize("activations", ["float32", "int8"])

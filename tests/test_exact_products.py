@@ -1,4 +1,4 @@
-"""Products on every instruction set, and on CUDA, against the portable kernels, their definition, to the bit."""
+"""Products on every instruction set, and on CUDA, against the portable kernels, which define the bits."""
 
 from functools import cache
 

@@ -4,7 +4,8 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather", "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite", "PagedAttention"};
+constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",
+                                "PagedAttention", "LastRows",      "PreviousRows"};
 
 // By Reason; every number is a long long.
 constexpr const char* kSentences[] = {
@@ -29,8 +30,9 @@ constexpr const char* kSentences[] = {
     "input slots_out[%lld] is %lld, which sequence %lld writes too",
     "input accepted[%lld] is %lld, but slot %lld holds %lld pending tokens",
     "input slots_in[%lld] is %lld, which sequence %lld writes in the same step",
+    "input past_lens[%lld] is %lld, not a position that %lld more follow",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::gdn_read_written) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::last_position) + 1);
 
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 

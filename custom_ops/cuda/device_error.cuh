@@ -10,7 +10,15 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-enum class Operator : int { block_gather, gated_delta_net, grouped_expert_ffn, paged_kv_write, paged_attention };
+enum class Operator : int {
+  block_gather,
+  gated_delta_net,
+  grouped_expert_ffn,
+  paged_kv_write,
+  paged_attention,
+  last_rows,
+  previous_rows
+};
 
 // What is wrong, with up to four numbers; the sentences are in device_error.cu.
 enum class Reason : int {
@@ -35,6 +43,7 @@ enum class Reason : int {
   gdn_two_writers,
   gdn_pending,
   gdn_read_written,
+  last_position,
 };
 
 // Written by the device, read by the host.

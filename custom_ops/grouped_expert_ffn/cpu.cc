@@ -3,6 +3,7 @@
 // companions.
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include "../blocks/row_kernel.h"
 #include "../kernel.h"
@@ -104,12 +105,23 @@ struct Step {
   Matrices gate, up, down;
   int64_t up_row;  // where up's rows start in an expert: gate|up may be one tensor
 
-  void run(const float* x, const int64_t* ids, const float* weights, int64_t tokens, float* y) const {
+  // The tokens of one part of the step: a row of each for every token.
+  struct Tokens {
+    const float* x;
+    const int64_t* ids;
+    const float* weights;
+    const float *shared, *shared_gate;  // of the shared expert, or nullptr
+    int64_t count;
+    float* y;
+  };
+
+  void run(const Tokens& all) const {
+    const auto [x, ids, tokens] = std::tuple(all.x, all.ids, all.count);
     Buckets buckets(ids, tokens * k, experts);
     const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
     const void** up_x = gate_x;
     if (up.kernel->prepare != gate.kernel->prepare) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
-    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), weights, tokens, y);
+    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), all);
   }
 
   // Prepares each token's row once. Returns a pointer to it for every sorted pair.
@@ -162,10 +174,10 @@ struct Step {
     return prepared;
   }
 
-  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j]. Wide steps run some columns at a time.
-  void down_and_sum(const Buckets& buckets, const char* prepared, const float* weights, int64_t tokens,
-                    float* y) const {
-    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = tokens * k;
+  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j], then the shared expert. Wide steps run some
+  // columns at a time.
+  void down_and_sum(const Buckets& buckets, const char* prepared, const Tokens& all) const {
+    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = all.count * k;
     const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.max_tokens_per_expert);
     const int64_t fitting = kPartialBytes / (pairs * static_cast<int64_t>(sizeof(float)));
     const int64_t columns = std::min(ceil_div(width, tile), std::max(int64_t{1}, fitting / tile)) * tile;
@@ -187,20 +199,24 @@ struct Step {
           down.product(expert.id, column, n, h, m, p);
         }
         if (countdown.last(task / buckets.used))
-          for (int64_t t = 0; t < tokens; ++t)
-            sum(partial + column - start, columns, buckets.sorted_index + t * k, weights + t * k, n,
-                y + t * width + column);
+          for (int64_t t = 0; t < all.count; ++t)
+            sum(partial + column - start, columns, buckets.sorted_index + t * k, all, t, column, n);
       });
     }
   }
 
-  void sum(const float* partial, int64_t stride, const int64_t* sorted_index, const float* weight, int64_t n,
-           float* y) const {
+  // Columns [column, column + n) of token t.
+  void sum(const float* partial, int64_t stride, const int64_t* sorted_index, const Tokens& all, int64_t t,
+           int64_t column, int64_t n) const {
+    const float* weight = all.weights + t * k;
+    const vf shared_weight = all.shared ? sigmoid(splat(all.shared_gate[t])) : zero();
     for (int64_t c = 0; c < n; c += VL) {
       vf total = zero();
       for (int64_t j = 0; j < k; ++j)
         total = fmadd(splat(weight[j]), load_first(partial + sorted_index[j] * stride + c, n - c), total);
-      store_first(y + c, total, n - c);
+      const int64_t at = t * width + column + c;
+      if (all.shared) total = fmadd(shared_weight, load_first(all.shared + at, n - c), total);
+      store_first(all.y + at, total, n - c);
     }
   }
 };
@@ -227,11 +243,14 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature {
                     Matrices(context.input(4), *down_, shapes.ffn),
                     shapes.fused ? shapes.ffn : 0};
     check_ids(ids, shapes.experts);
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
     const int64_t tokens = shapes.tokens, width = shapes.width, k = shapes.k;
     float* y = context.output(0, {tokens, width}).as<float>();
     for (int64_t t = 0; t < tokens; t += kTokensAtOnce)
-      step.run(x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
-               std::min(kTokensAtOnce, tokens - t), y + t * width);
+      step.run({x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
+                shared.rank ? shared.as<float>() + t * width : nullptr,
+                shared.rank ? shared_gate.as<float>() + t : nullptr, std::min(kTokensAtOnce, tokens - t),
+                y + t * width});
   }
 
  private:

@@ -32,15 +32,69 @@ class Call:
 
 
 def _matmul(rng: random.Random) -> Call:
+    kinds, rows = [rng.choice(TYPES) for _ in range(rng.choice((1, 1, 2, 3, 4)))], _count(rng, 40)
+    columns = [_count(rng, 70) for _ in kinds]
+    width = _width(rng, *kinds)
+    return Call(
+        "BlockMatMul",
+        [_floats(rng, rows, width), *(_weight(rng, k, n, width) for k, n in zip(kinds, columns, strict=True))],
+        (np.float32,) * len(kinds),
+        tuple((rows, count) for count in columns),
+        {"types": ",".join(kinds), "activations": rng.choice(("float32", "int8"))},
+    )
+
+
+def _gated_matmul(rng: random.Random) -> Call:
     kind, rows, columns = rng.choice(TYPES), _count(rng, 40), _count(rng, 70)
     width = _width(rng, kind)
     return Call(
-        "BlockMatMul",
-        [_floats(rng, rows, width), _weight(rng, kind, columns, width)],
+        "GatedBlockMatMul",
+        [_floats(rng, rows, width), _floats(rng, rows, width), _weight(rng, kind, columns, width)],
         (np.float32,),
         ((rows, columns),),
         {"type": kind, "activations": rng.choice(("float32", "int8"))},
     )
+
+
+def _rms_norm(rng: random.Random) -> Call:
+    rows, width, residual = _count(rng, 40), rng.randint(1, 70), rng.random() < 0.5
+    inputs: list[Array | None] = [_floats(rng, rows, width), _floats(rng, width)]
+    outputs = 2 if residual else 1
+    if residual:
+        inputs.append(_floats(rng, rows, width))
+    return Call("RMSNorm", inputs, (np.float32,) * outputs, ((rows, width),) * outputs, {"eps": 1e-6})
+
+
+def _router(rng: random.Random) -> Call:
+    rows, experts = _count(rng, 40), rng.randint(1, 40)
+    k = rng.randint(1, experts)
+    attributes = {"k": k, "normalize": rng.randint(0, 1)}
+    return Call("Router", [_floats(rng, rows, experts)], (np.int64, np.float32), ((rows, k),) * 2, attributes)
+
+
+def _top_token(rng: random.Random) -> Call:
+    rows, width, probability = _count(rng, 9), rng.choice((1, 17, 4096, 5000)), rng.randint(0, 1)
+    types = (np.int64, np.float32)[: 1 + probability]
+    return Call("TopToken", [_floats(rng, rows, width)], types, ((rows,),) * len(types), {"probability": probability})
+
+
+def _last_rows(rng: random.Random) -> Call:
+    lengths = [rng.randint(1, 9) for _ in range(_count(rng, 5))]
+    count, rows, widths = len(lengths), sum(lengths), [_count(rng, 20) for _ in range(rng.choice((1, 2)))]
+    return Call(
+        "LastRows",
+        [_starts(lengths), _indices(rng, count, 100, np.int32), *(_floats(rng, rows, width) for width in widths)],
+        (np.int32, np.int32, np.float32, np.float32)[: 2 + len(widths)],
+        ((count + 1,), (count,), *((count, width) for width in widths)),
+        {},
+    )
+
+
+def _previous_rows(rng: random.Random) -> Call:
+    lengths, width = [rng.randint(1, 9) for _ in range(_count(rng, 5))], _count(rng, 20)
+    rows = sum(lengths)
+    inputs: list[Array | None] = [_floats(rng, rows, width), _floats(rng, len(lengths), width), _starts(lengths)]
+    return Call("PreviousRows", inputs, (np.float32,), ((rows, width),), {})
 
 
 def _gather(rng: random.Random) -> Call:
@@ -68,6 +122,8 @@ def _experts(rng: random.Random) -> Call:
         _weight(rng, kinds[2], experts, width, ffn),
         None if fused else _weight(rng, kinds[1], experts, ffn, width),
     ]
+    if rng.random() < 0.5:
+        inputs += [_floats(rng, tokens, width), _floats(rng, tokens, 1)]
     attributes = {"gate_type": kinds[0], "down_type": kinds[2], "activations": rng.choice(("float32", "int8"))}
     if not fused:
         attributes["up_type"] = kinds[1]
@@ -208,6 +264,12 @@ def _starts(lengths: Sequence[int]) -> Array:
 
 CALLS: dict[str, Callable[[random.Random], Call]] = {
     "BlockMatMul": _matmul,
+    "GatedBlockMatMul": _gated_matmul,
+    "RMSNorm": _rms_norm,
+    "Router": _router,
+    "TopToken": _top_token,
+    "LastRows": _last_rows,
+    "PreviousRows": _previous_rows,
     "BlockGather": _gather,
     "GatedDeltaNet": _gated_delta_net,
     "GroupedExpertFFN": _experts,

@@ -55,7 +55,7 @@ class MatMul:
         example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
         inputs = [np.zeros((1, 1), np.float32), example]
         self.operator = Operator(
-            "BlockMatMul", inputs, [np.float32], {"type": type, "activations": kind}, threads=threads, library=library
+            "BlockMatMul", inputs, [np.float32], {"types": type, "activations": kind}, threads=threads, library=library
         )
 
     def tensor(self, weight: NDArray[Any]) -> Any:

@@ -66,8 +66,8 @@ class Operator:
     """One node in a session: `Operator("BlockMatMul", ...)(x, weight)` -> list of arrays.
 
     `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only
-    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
-    `library`: cpu or cuda.
+    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer. `library`: cpu
+    or cuda.
     """
 
     def __init__(
