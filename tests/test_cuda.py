@@ -30,6 +30,10 @@ OPERATOR_TESTS = (
     "test_grouped_expert_ffn.py",
     "test_operator_errors.py",
     "test_paged_attention.py",
+    "test_rms_norm.py",
+    "test_router.py",
+    "test_rows.py",
+    "test_top_token.py",
     "test_paged_attention_errors.py",
 )
 SKIPPED = {"a device's memory is aligned"}
