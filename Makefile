@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# Python compiles what it imports, a tenth of what is installed.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
@@ -22,7 +23,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize gpu clean
+.PHONY: run test lint format sanitize cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -53,7 +54,7 @@ format: $(VENV)/.lint
 SANITIZER := -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 sanitize: $(VENV)/.test
-	$(BIN)/cmake -S custom_ops -B build/sanitize $(SANITIZER) -DTRIGRAPH_CUDA=OFF
+	$(BIN)/cmake -S custom_ops -B build/sanitize $(SANITIZER)
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZED) -m pytest $(SANITIZED_TESTS)
 	$(SANITIZED) -m fuzz operators --count $(FUZZ_COUNT)
@@ -62,8 +63,15 @@ sanitize: $(VENV)/.test
 	$(BIN)/cmake --build build/sanitize/cuda
 	TRIGRAPH_TEST_LIBRARY=cuda $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
 
+# The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
+cuda: $(VENV)/.installed
+	@command -v nvcc >/dev/null || { echo "error: no nvcc found; install the CUDA toolkit, and put it on PATH" >&2; exit 1; }
+	$(PIP) --no-build-isolation --editable . --config-settings=cmake.define.TRIGRAPH_CUDA=ON \
+	  $(if $(CUDA_ARCHITECTURES),--config-settings="cmake.define.CMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
+
 # What only a machine with a GPU can tell: tests/gpu.py.
-gpu: $(VENV)/.test
+gpu: CUDA_ARCHITECTURES ?= native
+gpu: $(VENV)/.test cuda
 	$(BIN)/python tests/gpu.py
 
 $(VENV)/.created:

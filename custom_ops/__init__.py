@@ -11,6 +11,11 @@ from trigraph.models.errors import TrigraphError
 
 DOMAIN = "trigraph"
 
+_REMEDIES = {
+    "cpu": "reinstall trigraph for this platform",
+    "cuda": "build it with nvcc: `make cuda` in a checkout, or pip install with "
+    "--config-settings=cmake.define.TRIGRAPH_CUDA=ON",
+}
 _LIBRARY_NAMES = {"linux": "libtrigraph_{}.so", "darwin": "libtrigraph_{}.dylib", "win32": "trigraph_{}.dll"}
 
 
@@ -26,9 +31,7 @@ def library_path(provider: str = "cpu") -> Path:
         path = Path(folder) / name
         if path.is_file():
             return path
-    raise TrigraphError(
-        f"operator library {name} not found in {', '.join(folders)}: reinstall trigraph for this platform"
-    )
+    raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: {_REMEDIES[provider]}")
 
 
 @cache

@@ -8,20 +8,20 @@ from onnx import FunctionProto
 from trigraph.custom_ops.registry import operator
 from trigraph.custom_ops.scripting import Function
 
-# Attributes that choose a body. Each choice is an overload of the operator, as ONNX calls functions of one name.
-_CHOOSING = ("type", "gate_type", "up_type", "down_type")
+# Attributes that choose a body, as the number of inputs does.
+_CHOOSING = ("types", "type", "gate_type", "up_type", "down_type", "normalize", "probability")
 
 
-def overload(attributes: Mapping[str, Any]) -> str:
-    """The `overload` field of a node with these attributes, and of its body."""
-    return "-".join(attributes[name] for name in _CHOOSING if name in attributes)
+def overload(attributes: Mapping[str, Any], inputs: int) -> str:
+    """The `overload` field of a node, and of its body: ONNX's way to tell functions of one name apart."""
+    return "-".join((*(str(attributes[name]) for name in _CHOOSING if name in attributes), str(inputs)))
 
 
-def bodies(op_type: str, attributes: Mapping[str, Any]) -> list[FunctionProto]:
-    """The body of an operator with these attributes, then the functions that it calls."""
-    function = operator(op_type).body(attributes)
+def bodies(op_type: str, attributes: Mapping[str, Any], inputs: int) -> list[FunctionProto]:
+    """The body of an operator with these attributes and so many inputs, then the functions that it calls."""
+    function = operator(op_type).body(attributes, inputs)
     proto = function.to_function_proto()
-    proto.name, proto.overload = op_type, overload(attributes)
+    proto.name, proto.overload = op_type, overload(attributes, inputs)
     return [proto, *(called.to_function_proto() for called in _called_by(function))]
 
 

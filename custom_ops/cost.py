@@ -13,7 +13,7 @@ from typing import Any
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from trigraph.custom_ops.block_matmul.reference import PLAIN_TYPES
+from trigraph.models.tensor_types import FLOAT_TYPES
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,6 @@ def products(weight: Tensor, rows: float, type: str, activations: str) -> Cost:
     """Multiplying `rows` rows by every row of a weight of a ggml type; reading the weight is not counted."""
     elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[type]]
     count = rows * weight.nbytes / block_bytes * elements
-    if activations == "int8" and type not in PLAIN_TYPES:
+    if activations == "int8" and type not in FLOAT_TYPES:
         return Cost(int8_products=count)
     return Cost(float32_products=count)

@@ -20,5 +20,5 @@ class Operator:
     """Its ONNX operator type."""
     cost: Callable[[Node, Workload], Cost]
     """What a node costs in one run."""
-    body: Callable[[Mapping[str, Any]], Function]
-    """The ONNX function body for a node's attributes."""
+    body: Callable[[Mapping[str, Any], int], Function]
+    """The ONNX function body for a node's attributes and number of inputs."""

@@ -4,7 +4,13 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 const OrtCustomOp* block_matmul();
+const OrtCustomOp* gated_block_matmul();
 const OrtCustomOp* block_gather();
+const OrtCustomOp* rms_norm();
+const OrtCustomOp* router();
+const OrtCustomOp* top_token();
+const OrtCustomOp* last_rows();
+const OrtCustomOp* previous_rows();
 const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* grouped_expert_ffn();
 const OrtCustomOp* paged_kv_write_f16();
@@ -13,8 +19,14 @@ const OrtCustomOp* paged_attention_f16();
 const OrtCustomOp* paged_attention_f32();
 
 std::vector<const OrtCustomOp*> operators() {
-  return {block_matmul(),       block_gather(),       gated_delta_net(),     grouped_expert_ffn(),
-          paged_kv_write_f16(), paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
+  return {
+#ifndef TRIGRAPH_PROVIDER  // no CUDA kernels yet
+      gated_block_matmul(),  rms_norm(),           router(),
+      top_token(),           last_rows(),          previous_rows(),
+#endif
+      block_matmul(),        block_gather(),       gated_delta_net(),
+      grouped_expert_ffn(),  paged_kv_write_f16(), paged_kv_write_f32(),
+      paged_attention_f16(), paged_attention_f32()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

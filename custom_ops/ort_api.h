@@ -76,7 +76,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_int64)(const OrtKernelInfo*, const char*, int64_t*);
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_string)(const OrtKernelInfo*, const char*, char*, size_t*);
   OrtStatus*(ORT_API_CALL* KernelContext_GetInputCount)(const OrtKernelContext*, size_t*);
-  void* entry_89;
+  OrtStatus*(ORT_API_CALL* KernelContext_GetOutputCount)(const OrtKernelContext*, size_t*);
   OrtStatus*(ORT_API_CALL* KernelContext_GetInput)(const OrtKernelContext*, size_t, const OrtValue**);
   OrtStatus*(ORT_API_CALL* KernelContext_GetOutput)(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**);
   void* entry_92;

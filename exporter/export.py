@@ -13,7 +13,7 @@ from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
-from trigraph.exporter.placement import MODES, bring, locate
+from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
@@ -23,7 +23,7 @@ from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_j
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
 if TYPE_CHECKING:
     from trigraph.exporter.graphs.network import Network
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
 DRAFT_VOCAB = 65536
@@ -46,7 +46,8 @@ class ExportOptions:
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
     weights: str = "link"
-    """"link" the GGUF into the package, "copy" it, or "reference" it where it is."""
+    """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
+    system cannot link it; the manifest's `weights_folder` tells."""
     portable: bool = False
     """Whether graphs carry function bodies, for hosts without the operator library; activations are float32 then."""
 
@@ -70,31 +71,24 @@ def export(
     notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
     cannot be written.
     """
-    from trigraph.exporter.graphs.portable import memory_notice
-    from trigraph.exporter.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = open_model(source, options.mtp)
     _check_options(options, model.config)
-    notices: tuple[str, ...] = ()
-    if options.portable:
-        notices = memory_notice(model)
-        if options.activations not in (None, "float32"):
-            notices += (f"function bodies have no {options.activations} activations: the package has float32 ones",)
+    notices = _portable_notices(model, options) if options.portable else ()
     files = _weight_files(model)
-    check_target(out, list(files), referenced=options.weights == "reference", replace=replace)
-    draft_vocab = None
-    if model.config.mtp_layers:
-        draft_vocab = options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)
-
-    placement = locate(list(files), out, options.weights)
+    check_target(out, list(files), replace=replace)
+    draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
     metadata = model.file.metadata
     tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
 
     with staged(out, replace=replace) as folder:
+        placement = place(list(files), out, folder, options.weights)
         weights = Weights(model, placement.locations, placement.side_location)
         graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
-        bring(placement.locations, folder, options.weights, progress)
+        if options.weights == "copy":
+            copy(placement, folder, progress)
         weight_files = [WeightFile.of(path, placement.locations[path], size) for path, size in files.items()]
         if weights.side_bytes:
             weights.write_side_file(folder / SIDE_FILE, progress)
@@ -121,6 +115,15 @@ def export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
+    from trigraph.exporter.graphs.portable import memory_notice
+
+    if options.activations in (None, "float32"):
+        return memory_notice(model)
+    changed = f"function bodies have no {options.activations} activations: the package has float32 ones"
+    return (*memory_notice(model), changed)
 
 
 def _write_graphs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from trigraph.models.progress import Progress
 
 MODES = ("link", "copy", "reference")
 _COPY_CHUNK = 8 << 20
+# Another file system, one without hard links, a file of somebody else, as many links as there can be.
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
 @dataclass(frozen=True)
@@ -26,33 +29,40 @@ class Placement:
     side_location: str
     """The same for the side file of converted weights, which is always in the package."""
 
+    def __post_init__(self) -> None:
+        for name in (self.folder or "", *self.locations.values(), self.side_location):
+            check_name(name)
 
-def locate(sources: Sequence[Path], out: Path, mode: str) -> Placement:
-    """Where weight files will be for the package `out`, if they are linked, copied or referenced (`mode`).
 
-    Raises TrigraphError when graphs cannot name such a place.
+def place(sources: Sequence[Path], out: Path, folder: Path, mode: str) -> Placement:
+    """Where the weight files of the package `out`, now in `folder`, are linked, copied or referenced (`mode`).
+
+    Links are made at once, copies by `copy`. Files that the file system cannot link are referenced. Raises
+    TrigraphError for files that cannot be referenced.
     """
     if mode == "reference":
-        placement = _reference(sources, out.resolve())
-    else:
-        placement = Placement(None, dict(zip(sources, _names(sources), strict=True)), SIDE_FILE)
-    for name in (placement.folder or "", *placement.locations.values(), placement.side_location):
-        check_name(name)
-    return placement
+        return _reference(sources, out.resolve())
+    names = dict(zip(sources, _names(sources), strict=True))
+    if mode == "link" and not _link({source: folder / name for source, name in names.items()}):
+        return _reference(sources, out.resolve())
+    return Placement(None, names, SIDE_FILE)
 
 
-def bring(locations: Mapping[Path, str], folder: Path, mode: str, progress: Progress) -> None:
-    """Link or copy weight files to their names in a package; referenced ones stay where they are."""
-    targets = {source: folder / name for source, name in locations.items()}
-    if mode == "link":
-        for source, target in targets.items():
-            _link(source, target)
-    elif mode == "copy":
-        _copy(targets, progress)
+def copy(placement: Placement, folder: Path, progress: Progress) -> None:
+    """Copies weight files to their places in the package in `folder`."""
+    total, done = sum(source.stat().st_size for source in placement.locations), 0
+    for source, name in placement.locations.items():
+        with open(source, "rb") as reader, open(folder / name, "wb") as writer:
+            while chunk := reader.read(_COPY_CHUNK):
+                writer.write(chunk)
+                done += len(chunk)
+                progress("copy", done, total)
 
 
 def _reference(sources: Sequence[Path], out: Path) -> Placement:
     files = [source.resolve() for source in sources]
+    if inside := [file for file in files if out in file.parents]:
+        raise TrigraphError(f"{out}: holds {inside[0].name}, which the package would refer to; choose another folder")
     # ONNX Runtime takes one folder, and no path that leads out of it: the deepest that holds everything.
     try:
         folder = Path(os.path.commonpath([*(file.parent for file in files), out]))
@@ -64,6 +74,20 @@ def _reference(sources: Sequence[Path], out: Path) -> Placement:
     return Placement(str(folder), locations, (out / SIDE_FILE).relative_to(folder).as_posix())
 
 
+def _link(targets: Mapping[Path, Path]) -> bool:
+    """Hard-links files; false, and nothing is linked, where the file system cannot."""
+    try:
+        for source, target in targets.items():
+            os.link(source.resolve(), target)  # a link to a symbolic link would lead out of the package
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        for target in targets.values():
+            target.unlink(missing_ok=True)
+        return False
+    return True
+
+
 def _names(sources: Sequence[Path]) -> list[str]:
     """A name in the package for each weight file: its own, made unique and recognisable where it has to be."""
     names: list[str] = []
@@ -71,23 +95,3 @@ def _names(sources: Sequence[Path]) -> list[str]:
         name = source.name if source.suffix == ".gguf" else f"{source.name}.gguf"
         names.append(name if name not in names else f"mtp-{name}")
     return names
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source.resolve(), target)  # a link to a symbolic link would lead out of the package
-    except OSError as error:
-        raise TrigraphError(
-            f"{source}: cannot be hard-linked into the package ({error.strerror}); choose an output folder on the same "
-            "file system, or --copy-weights to copy the file, or --reference to leave it where it is"
-        ) from error
-
-
-def _copy(targets: Mapping[Path, Path], progress: Progress) -> None:
-    total, done = sum(source.stat().st_size for source in targets), 0
-    for source, target in targets.items():
-        with open(source, "rb") as reader, open(target, "wb") as writer:
-            while chunk := reader.read(_COPY_CHUNK):
-                writer.write(chunk)
-                done += len(chunk)
-                progress("copy", done, total)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.wrong_path import wrong_path
 
 # A header holds the vocabulary and the tensor list: about 11 MB for 250,000 tokens.
 MAX_HEADER_BYTES = 64 << 20
@@ -75,7 +76,7 @@ def read_header(path: Path) -> Header:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise TrigraphError(f"{path}: is not a file")
+            raise wrong_path(path, "is not a file")
         if status.st_size < 24:
             raise TrigraphError(f"{path}: is not a GGUF file: it has only {status.st_size} bytes")
         with (
@@ -84,7 +85,7 @@ def read_header(path: Path) -> Header:
         ):
             return _parse(_Cursor(path, data, status.st_size))
     except OSError as error:
-        raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
+        raise wrong_path(path, f"cannot be read: {error.strerror}") from error
 
 
 class _Cursor:

@@ -8,31 +8,13 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
-    from trigraph.runtime.decoding.constraint import Grammar, JsonSchema, Regex
-    from trigraph.runtime.decoding.request import Options
-    from trigraph.runtime.decoding.sampling import Sampling
-    from trigraph.runtime.decoding.stats import Stats
-    from trigraph.runtime.engine import Engine
-    from trigraph.runtime.generate import Generation
-    from trigraph.runtime.loading import load
+    from trigraph.runtime.api import *  # noqa: F403
+else:
 
-__all__ = ["Engine", "Generation", "Grammar", "JsonSchema", "Options", "Regex", "Sampling", "Stats", "load"]
-
-_MODULES = {
-    "Engine": "engine",
-    "Generation": "generate",
-    "Grammar": "decoding.constraint",
-    "JsonSchema": "decoding.constraint",
-    "Options": "decoding.request",
-    "Regex": "decoding.constraint",
-    "Sampling": "decoding.sampling",
-    "Stats": "decoding.stats",
-    "load": "loading",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what is asked for, and not before: the command has to be ready for Ctrl-C first."""
-    if name not in _MODULES:
+    def __getattr__(name: str) -> Any:
+        """Imports the public names when one is asked for, and not before: the command has to be ready for Ctrl-C."""
+        if not name.startswith("_"):
+            api = import_module(f"{__name__}.api")
+            if hasattr(api, name):
+                return getattr(api, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The command `trigraph`, and `python -m trigraph.runtime`: Ctrl-C ends it with status 130 from the beginning."""
+"""The command `trigraph`, and `python -m trigraph.runtime`. Ctrl-C ends it with status 130 from the start."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Imports the command line, which takes most of a second, and runs it."""
+    """Imports the command line, which takes up to a second, and runs it."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
-        # An exception would end in a traceback of whatever is being imported, or be taken for a failed import.
+        # KeyboardInterrupt would show a traceback of whatever is being imported, or pass for a failed import.
         signal.signal(signal.SIGINT, _leave)
     from trigraph.runtime.cli.app import main as run
 

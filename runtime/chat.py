@@ -17,15 +17,15 @@ from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.text.template import Message
 
 _UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
-# States that are kept, each of a beginning of the next one's text.
+# Sequences that are kept, each a beginning of the next one.
 _SYSTEM, _QUESTION, _COMPLETION = "system", "question", "completion"
 
 
 class Conversation:
-    """Messages, and the state of the text that they make up.
+    """Messages, and the state after them.
 
-    States are kept after the system message, after the last question, and after its answer. Templates that rewrite old
-    answers, for instance to leave the reasoning out, make the last one useless; the one before saves all the rest.
+    State is kept after the system message, after the last question, and after the reply to it. Templates that rewrite
+    old replies, for instance to strip reasoning, make the last one useless; the one before saves all the rest.
     """
 
     def __init__(self, model: Model, system: str | None = None) -> None:
@@ -43,7 +43,7 @@ class Conversation:
         return self._turn([*self.messages, {"role": "user", "content": text}], options or Options())
 
     def regenerate(self, options: Options | None = None) -> Reply:
-        """The last turn again, for another answer in the old one's place. Raises TrigraphError before any turn."""
+        """The last turn again, for another reply in place of the old one. Raises TrigraphError before any turn."""
         if not (questions := [i for i, message in enumerate(self.messages) if message["role"] == "user"]):
             raise TrigraphError("there is no question to answer again")
         return self._turn(self.messages[: questions[-1] + 1], options or Options())
@@ -57,20 +57,23 @@ class Conversation:
         """Gives the state back; the messages stay, and the next turn computes all of them again."""
         self._kept.release()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        checkpoints, longest = self._kept.checkpoints()
-        save_session(path, self._model.identity, self._model.steps.state, longest, checkpoints, self.messages)
+        steps = self._model.steps
+        with steps.lock:
+            checkpoints, longest = self._kept.checkpoints()
+            save_session(Path(path), self._model.identity, steps.state, longest, checkpoints, self.messages)
 
-    def load(self, path: Path) -> None:
+    def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
-        saved = SessionFile(path, self._model.identity, self._model.steps)
+        saved = SessionFile(Path(path), self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
-        self.close()
-        self._kept.load(saved)
+        with self._model.steps.lock:
+            self.close()
+            self._kept.load(saved)
         self.messages = saved.messages
 
     @property
@@ -88,19 +91,19 @@ class Conversation:
         return Reply(self, Generation(self._model, prompt, options, _Turn(self._kept, checkpoints)), messages)
 
     def _encode(self, text: str) -> list[int]:
-        """Ids of `text`: those of the longest kept state that begins it, whatever else the tokenizer would choose.
+        """Ids of `text`: those of the longest kept sequence that begins it, whatever else the tokenizer would choose.
 
-        The tokens of an answer need not be the ones that its text is cut into.
+        The tokens of a reply need not be the ones that the tokenizer makes of its text.
         """
         tokenizer = self._model.tokenizer
-        for state in self._kept.longest_first():
-            begun = tokenizer.spell(state.tokens)
+        for sequence in self._kept.longest_first():
+            begun = tokenizer.spell(sequence.tokens)
             if begun and text.startswith(begun):
-                return [*state.tokens, *tokenizer.encode(text[len(begun) :], start=False)]
+                return [*sequence.tokens, *tokenizer.encode(text[len(begun) :], start=False)]
         return tokenizer.encode(text)
 
     def _agreed(self, text: str, prompt: list[int], later: list[Message]) -> int:
-        """How many tokens of a prompt will begin the text of later messages as well."""
+        """How many tokens of a prompt will begin the prompt of later messages as well."""
         try:
             other = self._template.render(later)
         except TrigraphError:  # refused: say, it wants no two turns, and there will be none
@@ -109,7 +112,7 @@ class Conversation:
 
 
 class Reply:
-    """An answer in the making; when it has ended, it is part of the conversation."""
+    """A reply in the making; when it has ended, it is part of the conversation."""
 
     def __init__(self, conversation: Conversation, generation: Generation, messages: list[Message]) -> None:
         self.generation = generation
@@ -172,9 +175,10 @@ class _Kept:
 
     def release(self, *names: str) -> None:
         """Gives some of the sequences back, or all of them."""
-        for name in names or [*self.sequences]:
-            if name in self.sequences:
-                self._steps.release(self.sequences.pop(name))
+        with self._steps.lock:
+            for name in names or [*self.sequences]:
+                if name in self.sequences:
+                    self._steps.release(self.sequences.pop(name))
 
     def checkpoints(self) -> tuple[list[Checkpoint], Sequence | None]:
         """Checkpoints in ascending order of length, and the sequence of the last one."""

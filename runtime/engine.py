@@ -17,7 +17,7 @@ class Engine(Model):
     """A model ready to run: `generate` continues a text, `chat` holds a conversation."""
 
     def generate(
-        self, prompt: str | list[int], options: Options | None = None, cache: Path | None = None
+        self, prompt: str | list[int], options: Options | None = None, cache: str | Path | None = None
     ) -> Generation:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`.
 
@@ -26,7 +26,7 @@ class Engine(Model):
         session file of this model.
         """
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        kept = None if cache is None else PromptCache(cache, self.identity, self.steps)
+        kept = None if cache is None else PromptCache(Path(cache), self.identity, self.steps)
         return Generation(self, ids, options or Options(), kept)
 
     def chat(self, system: str | None = None) -> Conversation:

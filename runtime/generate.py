@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing
+from operator import index
+from typing import SupportsIndex
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import undisturbed
 from trigraph.runtime.cache.prefix import NoPrefix, Prefix, Resumed
 from trigraph.runtime.decoding.draft_length import Round
@@ -18,10 +20,16 @@ from trigraph.runtime.model import Model
 
 
 class Generation:
-    """A completion in the making: iterate to get its text in pieces. `stats` counts what was done so far."""
+    """A completion in the making: iterate to get its text in pieces. `stats` counts what was done so far.
+
+    It is iterated over once. Threads that share a model take turns, a round or a prompt each.
+    """
 
     def __init__(self, model: Model, prompt: list[int], options: Options, prefix: Prefix | None = None) -> None:
         """`prefix`, unless given, is a new sequence."""
+        if not isinstance(options, Options):
+            raise TrigraphError(f"options is {quote(options)}; it must be an Options")
+        prompt = _token_ids(prompt)
         model.weights.check()
         if not 1 <= len(prompt) <= model.context:
             raise TrigraphError(
@@ -35,13 +43,14 @@ class Generation:
         self._guide = None if options.constraint is None else model.guide(options.constraint)
         self._transcript = Transcript(model.tokenizer, options, len(prompt), model.context, self._guide)
         self._draft_length = model.draft_length(options)
+        self._begun = False
         self._reused = 0
         self._prompt_seconds = 0.0
         self._rounds: list[Round] = []
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """What was generated so far."""
         return self._transcript.text
 
     @property
@@ -68,19 +77,27 @@ class Generation:
         )
 
     def cancel(self) -> None:
-        """Ends the text after the round in progress."""
+        """Ends the completion after the round in progress."""
         self._transcript.cancel()
 
     def run(self) -> str:
-        """The whole text."""
+        """The whole completion, as text."""
         for _ in self:
             pass
         return self.text
 
     def __iter__(self) -> Iterator[str]:
+        """Raises TrigraphError when an earlier iteration has begun and not come to the end."""
+        lock = self._model.steps.lock
+        with lock:
+            if self._begun and not self._transcript.finished:
+                raise TrigraphError("this completion has been begun; call generate for another one")
+            begun, self._begun = self._begun, True
+        if begun:
+            return
         shown = 0
-        with closing(undisturbed(self._run())) as steps:
-            for _ in steps:
+        with closing(_in_turns(undisturbed(self._run()), lock)) as rounds:
+            for _ in rounds:
                 if len(self.text) > shown:
                     yield self.text[shown:]
                     shown = len(self.text)
@@ -119,3 +136,27 @@ class Generation:
         transcript.push(request.token)
         yield
         yield from decode(steps, [request], MTPDrafter(steps))
+
+
+def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+    try:
+        if not isinstance(prompt, bytes):
+            return [index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise TrigraphError(f"the prompt is {quote(prompt)}; it must be a string or a list of token ids")
+
+
+def _in_turns(items: Generator[None, None, None], lock: AbstractContextManager[object]) -> Generator[None, None, None]:
+    """The same items, each made while `lock` is held. Closing it closes `items`."""
+    try:
+        while True:
+            with lock:
+                try:
+                    next(items)
+                except StopIteration:
+                    return
+            yield
+    finally:
+        with lock:
+            items.close()

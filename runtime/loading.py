@@ -10,6 +10,7 @@ from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.paths import file_inside
+from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -19,9 +20,10 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
-from trigraph.runtime.execution.sessions import SessionGraph, default_threads, open_session
+from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.execution.threads import choose_threads
+from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
@@ -48,15 +50,16 @@ def load(
 ) -> Engine:
     """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
 
-    `threads`: the physical cores unless given. `context`: most tokens of a text; unless given, what the package allows,
-    but at most 32768. `sequences`: texts and forks that may hold state at once. `chunk`: tokens of a prompt computed in
-    one step. `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves
-    routed experts to the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
+    `threads`: the physical cores unless given, and at most one for each logical processor. `context`: most tokens of a
+    sequence; unless given, what the package allows, but at most 32768. `sequences`: sequences and forks that may hold
+    state at once. `chunk`: tokens of a prompt computed in one step. `speculation` False leaves the draft graph out.
+    `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
+    TrigraphError for what the user can put right.
     """
     path = Path(path)
-    if threads is not None and threads < 1:
-        raise TrigraphError(f"threads is {threads}; it must be 1 or more")
-    folder = path if path.is_dir() else cached_package(path, options or ExportOptions(), progress)
+    threads, capped = choose_threads(threads)
+    package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
+    folder = package.folder
     manifest = read_manifest(folder)
     limits = _limits(manifest, context)
     chosen = open_device(device, manifest.portable, experts)
@@ -71,13 +74,13 @@ def load(
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
-        graphs = _Graphs(folder, manifest, chosen, state, weights, threads or default_threads())
+        graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
         draft = graphs.open("draft") if no_draft is None else None
         steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
-    if "cpu" in (chosen.name, experts):  # a GPU has copies of its own
+    if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
-    notices = manifest.notices
+    notices = package.notices + manifest.notices + (() if capped is None else (capped,))
     if chosen.library is None:
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     template = _template(folder, manifest, tokenizer)
@@ -110,6 +113,7 @@ class _Graphs:
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:
     context = min(DEFAULT_CONTEXT, manifest.max_context) if context is None else context
+    check("context", context, int)
     if not 1 <= context <= manifest.max_context:
         raise TrigraphError(f"context is {context}; the package was exported for 1 to {manifest.max_context} tokens")
     return StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)

@@ -6,8 +6,11 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 import sys
+import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from trigraph.custom_ops import library_version
@@ -15,43 +18,92 @@ from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
+from trigraph.models.staging import check_writable
+from trigraph.models.wrong_path import wrong_path
+
+_REMEDY = "set XDG_CACHE_HOME to a folder that you can write to"
 
 
-def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> Path:
-    """The folder of the package of a GGUF file in the user's cache, exported now unless that has been done.
+@dataclass(frozen=True)
+class CachedPackage:
+    """A package in the cache."""
 
-    Weights are referenced, not linked: a link would keep the disk space of a model that the user deletes.
+    folder: Path
+    notices: tuple[str, ...] = ()
+    """What the user should know of the cache, one sentence each."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The place of a package in a cache: `package`, and `source.json`, which says what it was made of."""
+
+    folder: Path
+    stamp: str
+
+    @property
+    def package(self) -> Path:
+        return self.folder / "package"
+
+    def is_current(self) -> bool:
+        """Whether the package was made of these very files; its manifest has hashes of theirs, too."""
+        try:
+            if (self.folder / "source.json").read_text(encoding="utf-8") != self.stamp:
+                return False
+            read_manifest(self.package).check_library(library_version())
+        except (OSError, TrigraphError):
+            return False
+        return True
+
+    def check_writable(self) -> None:
+        """Raises OSError when the entry cannot be made."""
+        nearest = next(folder for folder in (self.folder, *self.folder.parents) if os.path.lexists(folder))
+        check_writable(nearest / "package")
+
+    def make(self, source: Path, options: ExportOptions, progress: Progress) -> None:
+        """Exports the package."""
+        export(source, self.package, options, progress)
+        with suppress(OSError):  # a package without a stamp is made anew the next time
+            (self.folder / "source.json").write_text(self.stamp, encoding="utf-8")
+
+
+def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> CachedPackage:
+    """The package of a GGUF file in the user's cache, exported now unless that has been done.
+
+    Where that cannot be written, the package is in a cache of the user's in the folder for temporary files. Weights are
+    referenced, not linked: a link would keep the disk space of a model that the user deletes. Raises TrigraphError when
+    the file is no model or neither cache can be written.
     """
     options = dataclasses.replace(options, weights="reference")
+    name, stamp = _identity(source, options)
+    try:
+        entry = _Entry(_user_cache() / name, stamp)
+        if entry.is_current():
+            return CachedPackage(entry.package)
+        entry.check_writable()
+        notices: tuple[str, ...] = ()
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        entry = _Entry(_temporary_cache() / name, stamp)
+        reason = error.strerror if isinstance(error, OSError) else error
+        notices = (f"the cache folder cannot be written ({reason}): {entry.folder} is used instead; {_REMEDY}",)
+    if not entry.is_current():
+        entry.make(source, options, progress)
+    return CachedPackage(entry.package, notices)
+
+
+def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
+    """The name of a model's entry, and a text that changes with the model's files."""
     files = [source, *([options.mtp] if options.mtp else [])]
     try:
         stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     except OSError as error:
-        raise TrigraphError(f"{error.filename}: cannot be read: {error.strerror}") from error
+        raise wrong_path(Path(error.filename), f"cannot be read: {error.strerror}") from error
     choices = {name: str(value) for name, value in dataclasses.asdict(options).items()}
-    identity = json.dumps([stamp[0][0], choices], sort_keys=True)
-    entry = _cache_home() / f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    package, stamp_file = entry / "package", entry / "source.json"
-    current = json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
-    if not _is_current(package, stamp_file, current):
-        export(source, package, options, progress)
-        with suppress(OSError):  # a package without a stamp is made anew the next time
-            stamp_file.write_text(current, encoding="utf-8")
-    return package
+    digest = hashlib.sha256(json.dumps([stamp[0][0], choices], sort_keys=True).encode()).hexdigest()
+    return f"{source.stem}-{digest[:16]}", json.dumps([stamp, choices, CONTRACT_VERSION], sort_keys=True)
 
 
-def _is_current(package: Path, stamp_file: Path, stamp: str) -> bool:
-    """Whether the cached package was made of this very file; its manifest also knows the hash of the file's header."""
-    try:
-        if stamp_file.read_text(encoding="utf-8") != stamp:
-            return False
-        read_manifest(package).check_library(library_version())
-    except (OSError, TrigraphError):
-        return False
-    return True
-
-
-def _cache_home() -> Path:
+def _user_cache() -> Path:
+    """Raises RuntimeError when the user has no home folder."""
     if home := os.environ.get("XDG_CACHE_HOME"):
         return Path(home) / "trigraph"
     if sys.platform == "win32":
@@ -59,3 +111,20 @@ def _cache_home() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "trigraph"
     return Path.home() / ".cache" / "trigraph"
+
+
+def _temporary_cache() -> Path:
+    """A folder that nobody else can write to: its packages are trusted."""
+    try:
+        folder = Path(tempfile.gettempdir(), "trigraph" if os.name == "nt" else f"trigraph-{os.getuid()}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise TrigraphError(f"neither the cache folder nor {error.filename} can be written; {_REMEDY}") from error
+    if os.name != "nt" and (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+        or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    ):
+        raise TrigraphError(f"{folder}: others can write there; {_REMEDY}")
+    return folder

@@ -14,6 +14,9 @@ import pytest
 from support.command import CommandInput, Result, Run
 from support.operators import LIBRARY
 from support.packages import Packages
+from support.random_gguf import write_random
+from trigraph.custom_ops import library_path
+from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.app import main
@@ -44,14 +47,8 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 @pytest.fixture(scope="session")
 def operator_library() -> Path:
-    """The built operator library; tests that need it skip where it is missing."""
-    custom_ops = pytest.importorskip("trigraph.custom_ops")
-    from trigraph.models.errors import TrigraphError
-
-    try:
-        return Path(custom_ops.library_path(LIBRARY))
-    except (TrigraphError, OSError) as error:
-        pytest.skip(f"the operator library is not built: {error}")
+    """The built operator library. A test that needs it fails where it is missing."""
+    return library_path(LIBRARY)
 
 
 @pytest.fixture
@@ -79,6 +76,21 @@ def packages(
 ) -> Packages:
     """Packages of small models, and of the trained one, to run; each is made once."""
     return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+
+@pytest.fixture(scope="session")
+def copied_package(tmp_path_factory: pytest.TempPathFactory, operator_library: Path) -> Path:
+    """The trained model with weights of its own; tests that change a file of it make a copy first."""
+    out = tmp_path_factory.mktemp("copied") / "package"
+    export(TINY_GGUF, out, ExportOptions(weights="copy"))
+    return out
+
+
+@pytest.fixture(scope="session")
+def rich_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file whose export makes each kind of file: graphs, a side file, a tokenizer, a template, copied weights."""
+    types = {"*ffn_up*": "IQ3_S"}
+    return write_random(tmp_path_factory.mktemp("source") / "model.gguf", "qwen35", preset="blocks", types=types)
 
 
 def _instruction_sets() -> list[str]:

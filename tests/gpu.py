@@ -1,7 +1,7 @@
 """What only a machine with a GPU can tell: `make gpu`, or `python tests/gpu.py [STAGE ...] [--layers N]`.
 
-Builds the CUDA library for the GPU that is there, runs the operators' and the runtime's tests on it, looks for memory
-errors with compute-sanitizer, and times synthetic files of published geometries. Prints a table, and what was skipped.
+Runs the operators' and the runtime's tests on the GPU, looks for memory errors with compute-sanitizer, and times
+synthetic files of published geometries. Prints a table, and what was skipped. The CUDA library comes from `make cuda`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trigraph.custom_ops import library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import load
+
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build" / "gpu"
 OPERATOR_TESTS = ("block_gather", "block_matmul", "gated_delta_net", "gated_delta_net_errors", "grouped_expert_ffn",
-                  "operator_errors", "paged_attention", "native_rows")  # fmt: skip
+                  "operator_errors", "paged_attention", "paged_attention_errors", "native_rows")  # fmt: skip
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
 # A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
 SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"
@@ -48,8 +51,8 @@ class Session:
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the checkout with the library of this build; its output is shown when it fails."""
-    variables = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(BUILD), **environment}
+    """Runs a command in the checkout; its output is shown when it fails."""
+    variables = os.environ | environment
     path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     words = [str(part) for part in command]
@@ -64,16 +67,6 @@ def tests(names: Sequence[str], *arguments: str) -> list[str]:
     """The command that runs test files on the CUDA library."""
     files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
     return [sys.executable, "-m", "pytest", "-q", "-x", *files, *arguments]
-
-
-def build(session: Session) -> None:
-    """The library for the GPU of this machine alone."""
-    if shutil.which("nvcc") is None:
-        raise SkippedError("nvcc is missing")
-    started = time.perf_counter()
-    run("cmake", "-S", "custom_ops", "-B", BUILD, "-DCMAKE_CUDA_ARCHITECTURES=native")
-    run("cmake", "--build", BUILD, "-j", str(os.cpu_count()))
-    session.note("build", "both libraries", f"{time.perf_counter() - started:.0f} s")
 
 
 def operators(session: Session) -> None:
@@ -140,9 +133,7 @@ def time_27b(session: Session) -> None:
 
 
 def state(session: Session) -> None:
-    """Fork and rollback. The module is imported here: it needs the library of this build."""
-    from trigraph.runtime import load
-
+    """Fork and rollback."""
     engine = load(model(session, "qwen3.6-35b-a3b"), device="cuda", sequences=4, context=4096)
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [list(range(1000))])
@@ -156,7 +147,6 @@ def state(session: Session) -> None:
 
 
 STAGES: dict[str, Callable[[Session], None]] = {
-    "build": build,
     "operators": operators,
     "bits": bits,
     "sanitizer": sanitizer,
@@ -167,11 +157,11 @@ STAGES: dict[str, Callable[[Session], None]] = {
 
 
 def main() -> int:
-    """Runs the stages asked for, or all; 1 when one failed, 2 when there is no GPU."""
+    """Runs the stages asked for, or all; 1 when one failed, 2 when there is no GPU or no CUDA library."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all by default")
     parser.add_argument("--layers", type=int, help="of the files that are timed; all of the model's by default")
-    parser.add_argument("--folder", type=Path, default=BUILD / "models", help="where these files are kept")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu", help="where these files are kept")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no stage is called {', '.join(sorted(unknown))}")
@@ -180,7 +170,11 @@ def main() -> int:
     except OSError:
         print("skipped: everything; no NVIDIA driver is installed (libcuda.so.1 is missing)")
         return 2
-    os.environ["TRIGRAPH_LIBRARY_DIR"] = str(BUILD)
+    try:
+        library_path("cuda")
+    except TrigraphError as error:
+        print(f"skipped: everything; {error}")
+        return 2
     options.folder.mkdir(parents=True, exist_ok=True)
     session = Session(options.layers, options.folder)
     failed = False

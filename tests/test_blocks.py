@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import HALVES, random_blocks
+from support.block_weights import random_blocks
 from support.operators import Operator, same_bits
 from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
+from trigraph.models.synth.blocks import HALVES
 
 
 def gather_all(type: str, table: Any) -> NDArray[np.float32]:

@@ -259,7 +259,7 @@ def terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
 def test_commands(terminal: Say, tmp_path: Path) -> None:
     listed = terminal("/help")
     assert all(f"/{name}" in listed for name in ("regen", "reset", "save FILE", "load FILE", "stats", "help", "exit"))
-    assert "nothing was answered yet" in terminal("/stats")
+    assert "no reply yet" in terminal("/stats")
     assert "On the hill." in terminal(QUESTIONS[0])
     assert "he and she" in terminal(QUESTIONS[1], f"/save {tmp_path / 'a chat'}")
     assert "5 messages" in terminal("/stats")
@@ -274,9 +274,9 @@ def test_commands(terminal: Say, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("/fly", "/fly: is no command; /help lists them"),
-        ("/save", "/save: give the name of a file after it"),
-        ("/reset now", "/reset: give nothing after it"),
+        ("/fly", "/fly: unknown command; /help lists them"),
+        ("/save", "/save: give a file name after it"),
+        ("/reset now", "/reset: it takes no argument"),
         ("/load {tmp}/missing", "missing: cannot be read"),
         ("/load {tmp}", "is not a file"),
         ("/save {tmp}/none/chat", "there is no conversation"),

@@ -93,7 +93,19 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["inspect", "x.gguf", "hi"], "unexpected argument 'hi'"),
         (["run", "x.gguf", "-p", "a", "-n", "many"], "valid integer"),
         (["run", "{tmp}/missing.gguf", "-p", "a"], "missing.gguf: cannot be read: No such file"),
-        (["run", "{tmp}", "-p", "a"], "is not a trigraph package"),
+        (["run", "{tmp}", "-p", "a"], "is a folder of GGUF files; give one of them, such as {tmp}/text.gguf"),
+        (["run", "{tmp}/empty", "-p", "a"], "empty: is not a trigraph package"),
+        (["run", "{models}", "-p", "a"], "is a folder of GGUF files; give one of them, such as "),
+        (["export", "{models}", "-o", "{tmp}/out"], "is a folder of GGUF files"),
+        (["inspect", "{models}"], "is a folder of GGUF files"),
+        (["bench", "{models}"], "is a folder of GGUF files"),
+        (["run", "https://example.com/x.gguf", "-p", "a"], "https://example.com/x.gguf: is a URL; download the file"),
+        (["run", "https://example.com/" + "x" * 600, "-p", "a"], "is a URL"),
+        (["export", "https://hf.co/a/b-GGUF/resolve/main/b.gguf", "-o", "{tmp}/out"], "'hf download a/b-GGUF --inc"),
+        (["run", "hf.co/a/b-GGUF:Q4_K_M", "-p", "a"], "is on Hugging Face; download a file first ('hf download a/b-G"),
+        (["inspect", "huggingface.co/a/b"], "is on Hugging Face"),
+        (["bench", "a/b-GGUF:Q4_K_M"], "'hf download a/b-GGUF --include"),
+        (["run", "{tmp}/a/b.gguf", "-p", "a"], "b.gguf: cannot be read: No such file"),
         (["run", "{tmp}/text.gguf", "-p", "a"], "text.gguf"),
         (["run", "{tiny}", "-p", "a", "--temp", "-1"], "temperature is -1.0"),
         (["run", "{tiny}", "-p", "a", "--top-p", "7"], "top_p is 7.0"),
@@ -118,6 +130,10 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a session file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
+        (
+            ["run", "{tiny}", "-p", "a", "--json", "--prompt-cache", "{tmp}/" + "x" * 255],
+            "cannot be written: File name",
+        ),
         (["run", "{tiny}", "-p", "a", "--mtp", "{tmp}/missing.gguf"], "missing.gguf"),
         (["export", "{tmp}/missing.gguf", "-o", "{tmp}/out"], "missing.gguf"),
         (["export", "{tiny}", "-o", "/proc/out"], "/proc/out"),
@@ -125,7 +141,7 @@ def test_starting_imports_nothing_that_takes_long() -> None:
         (["export", "{tiny}", "-o", "{tmp}/out", "--copy-weights", "--reference"], "exclude each other"),
         (["export", "{tiny}"], "Missing option"),
         (["inspect", "{tmp}/missing"], "missing"),
-        (["inspect", "{tmp}"], "is not a trigraph package"),
+        (["inspect", "{tmp}/empty"], "empty: is not a trigraph package"),
         (["inspect", "{tiny}", "--graph", "{tmp}/graphs.png"], "graphs.png: the picture is SVG"),
         (["inspect", "{tiny}", "--graph", "{tmp}/none/graphs.svg"], "graphs.svg: cannot be written"),
         (["synth", "gpt-2", "{tmp}/out.gguf"], "unknown geometry 'gpt-2'"),
@@ -137,9 +153,10 @@ def test_mistakes(
     trigraph: Run, tiny_gguf: Path, tmp_path: Path, operator_library: Path, arguments: list[str], text: str
 ) -> None:
     (tmp_path / "text.gguf").write_text("This is not a model.")
+    (tmp_path / "empty").mkdir()
     before = set(tmp_path.iterdir())
-    arguments = [argument.format(tmp=tmp_path, tiny=tiny_gguf) for argument in arguments]
-    assert_one_line_error(trigraph(*arguments, terminal=True), text)
+    arguments = [argument.format(tmp=tmp_path, tiny=tiny_gguf, models=tiny_gguf.parent) for argument in arguments]
+    assert_one_line_error(trigraph(*arguments, terminal=True), text.replace("{tmp}", str(tmp_path)))
     assert set(tmp_path.iterdir()) <= before | {tmp_path / "cache"}
 
 
@@ -233,6 +250,21 @@ def test_a_prompt_cache_of_another_model(trigraph: Run, package: Path, operator_
     assert_one_line_error(result, "was saved with the model")
     assert "and this is" in result.err
     assert cache.read_bytes() == before
+
+
+def test_a_prompt_cache_of_other_weights(
+    trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    """Of a model with the same name, header and size: two megabytes of its weights differ."""
+    content = bytearray(tiny_gguf.read_bytes())
+    (tmp_path / "one.gguf").write_bytes(content)
+    middle = len(content) // 2
+    content[middle : middle + (2 << 20)] = bytes(2 << 20)
+    (tmp_path / "other.gguf").write_bytes(content)
+    cache = ["--prompt-cache", tmp_path / "session"]
+    assert trigraph("run", tmp_path / "one.gguf", "-p", "a", "-n", 2, *cache).status == 0
+    result = trigraph("run", tmp_path / "other.gguf", "-p", "a", "-n", 2, *cache)
+    assert_one_line_error(result, "was saved with the model")
 
 
 def test_a_gguf_file_is_exported_to_the_cache_once(
@@ -375,6 +407,12 @@ def test_peak_memory_is_that_of_the_process() -> None:
 def test_values_of_options(trigraph: Run, tiny_gguf: Path, operator_library: Path, arguments: list[str]) -> None:
     result = trigraph("run", tiny_gguf, "-p", "-5 -ngl", "--ignore-eos", *arguments)
     assert (result.status, "generated 20 tokens" in result.err) == (0, True), result
+
+
+def test_notices_are_shown(trigraph: Run, tiny_gguf: Path, operator_library: Path) -> None:
+    result = trigraph("run", tiny_gguf, "-p", "a", "-n", 2, "-t", 2000)
+    assert result.status == 0
+    assert result.err.startswith("note: 2000 threads were asked for; ")
 
 
 def run_in_shell(command: str) -> subprocess.CompletedProcess[bytes]:

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from support.fake_model import FakeModel, chaotic, mostly_right
+from support.packages import Packages
+from support.prompts import PROMPTS
+from trigraph.runtime import Options, load
 from trigraph.runtime.decoding.draft_length import FixedLength
 from trigraph.runtime.decoding.governor import Costs, Governor
 from trigraph.runtime.decoding.request import Request
@@ -77,6 +80,31 @@ def test_companions_change_nothing(numbers: list[int]) -> None:
         verified = member.rounds[0].sequences
         assert verified == len(numbers)
     assert sum(graph == "verify" for graph, _ in fake.runs) == rounds == max(len(r.rounds) for r in requests)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.8, seed=3)], ids=["0", "0.8"])
+def test_companions_change_no_bit_of_a_trained_model(packages: Packages, sampling: Sampling) -> None:
+    """Four prompts in one loop, each with its own draft length and end, against each of them alone."""
+    engine = load(packages("trained", "Q8_0"), context=256, threads=2, sequences=4)
+    steps = engine.steps
+    crowd: list[Request] = []
+    expected, found = [], []
+    for number, prompt in enumerate(PROMPTS[:4]):
+        limit = 20 + 9 * number
+        options = Options(sampling, max_tokens=limit, ignore_eos=True, speculate=False)
+        alone = engine.generate(prompt, options)
+        alone.run()
+        expected.append(alone.ids)
+        ids = engine.tokenizer.encode(prompt)
+        sampler, completion, sequence = Sampler(sampling, ids), Limit(limit), steps.new_sequence()
+        token = sampler.pick(steps.prefill([sequence], [ids]), 0, len(ids))
+        completion.push(token)
+        crowd.append(Request(sequence, token, sampler, completion, FixedLength(2 * number, "fixed"), 0.1 * number))
+        found.append(completion.tokens)
+    for _ in decode(steps, crowd, MTPDrafter(steps)):
+        pass
+    assert found == expected
+    assert sum(finished.accepted for member in crowd for finished in member.rounds) > 0
 
 
 def test_a_request_that_is_complete_costs_nothing() -> None:

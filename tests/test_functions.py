@@ -14,19 +14,23 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from support.block_weights import HALVES
 from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
 from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
 from support.gdn_cases import random_weights as gdn_weights
 from support.operators import ONNX_TYPE, Operator
 from trigraph.custom_ops import DOMAIN
-from trigraph.custom_ops.block_matmul.reference import block_matmul
+from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
 from trigraph.custom_ops.blocks.function import UNPACK
 from trigraph.custom_ops.blocks.reference import unpack
 from trigraph.custom_ops.bodies import bodies, overload
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
+from trigraph.custom_ops.rms_norm.reference import rms_norm
+from trigraph.custom_ops.router.reference import router
+from trigraph.custom_ops.rows.reference import last_rows, previous_rows
+from trigraph.custom_ops.top_token.reference import top_token
+from trigraph.models.synth.blocks import HALVES
 from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]
@@ -41,30 +45,33 @@ class Body:
     def __init__(
         self, op_type: str, inputs: Sequence[Any], output_types: Sequence[Any], attributes: Mapping[str, Any]
     ) -> None:
-        inputs = [x for x in inputs if x is not None]
-        names = [f"x{i}" for i in range(len(inputs))]
+        names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+        while not names[-1]:
+            names.pop()
+        self._names = [name for name in names if name]
         outputs = [f"y{i}" for i in range(len(output_types))]
         node = helper.make_node(op_type, names, outputs, domain=DOMAIN, **attributes)
-        node.overload = overload(attributes)
+        node.overload = overload(attributes, len(names))
         graph = helper.make_graph(
             [node],
             op_type,
             [
                 helper.make_tensor_value_info(name, _type(x), [None] * _values(x).ndim)
-                for name, x in zip(names, inputs, strict=True)
+                for name, x in zip(self._names, (x for x in inputs if x is not None), strict=True)
             ],
             [
                 helper.make_tensor_value_info(name, ONNX_TYPE[np.dtype(dtype)], None)
                 for name, dtype in zip(outputs, output_types, strict=True)
             ],
         )
-        functions = {(function.name, function.overload): function for function in bodies(op_type, attributes)}
+        functions = {
+            (function.name, function.overload): function for function in bodies(op_type, attributes, len(names))
+        }
         opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=11, functions=list(functions.values()))
         options = ort.SessionOptions()
         options.log_severity_level = 4
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        self._names = names
 
     def __call__(self, *inputs: Any) -> list[Array]:
         given = [x for x in inputs if x is not None]
@@ -133,7 +140,7 @@ def test_block_gather(type: str) -> None:
 @pytest.mark.parametrize("type", UNPACK)
 def test_block_matmul(type: str) -> None:
     weight, known = draw(type, 13, width_of(type, 3))
-    attributes = {"type": type, "activations": "float32"}
+    attributes = {"types": type, "activations": "float32"}
     x = np.random.default_rng(0).standard_normal((9, width_of(type, 3)), dtype=np.float32)
     body = Body("BlockMatMul", [x, weight], [np.float32], attributes)
     kernel = Operator("BlockMatMul", [x, weight], [np.float32], attributes)
@@ -143,6 +150,80 @@ def test_block_matmul(type: str) -> None:
         if count:
             assert relative_error(y, block_matmul(x[:count], known, type)) < TOLERANCE
             assert relative_error(y, kernel(x[:count], weight)[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("types", [("Q4_K", "Q6_K"), ("F32", "F16", "Q8_0"), ("F32", "F32", "Q8_0", "Q8_0")])
+def test_block_matmul_of_several_weights(types: tuple[str, ...]) -> None:
+    drawn = [draw(type, 5 + i, 512) for i, type in enumerate(types)]
+    attributes = {"types": ",".join(types), "activations": "float32"}
+    x = np.random.default_rng(0).standard_normal((3, 512), dtype=np.float32)
+    inputs = [x, *(weight for weight, _ in drawn)]
+    results = Body("BlockMatMul", inputs, [np.float32] * len(types), attributes)(*inputs)
+    for y, type, (_, known) in zip(results, types, drawn, strict=True):
+        assert relative_error(y, block_matmul(x, known, type)) < TOLERANCE
+
+
+def test_gated_block_matmul() -> None:
+    weight, known = draw("Q5_K", 13, 512)
+    gate, up = np.random.default_rng(0).standard_normal((2, 7, 512), dtype=np.float32)
+    attributes = {"type": "Q5_K", "activations": "float32"}
+    (y,) = Body("GatedBlockMatMul", [gate, up, weight], [np.float32], attributes)(gate, up, weight)
+    assert relative_error(y, gated_block_matmul(gate, up, known, "Q5_K")) < TOLERANCE
+
+
+def test_rms_norm() -> None:
+    x, residual = np.random.default_rng(0).standard_normal((2, 5, 33), dtype=np.float32)
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, 33).astype(np.float32)
+    (y,) = Body("RMSNorm", [x, weight], [np.float32], {"eps": 1e-6})(x, weight)
+    np.testing.assert_allclose(y, rms_norm(x, weight, eps=1e-6)[0], rtol=1e-5, atol=1e-6)
+    found = Body("RMSNorm", [x, weight, residual], [np.float32] * 2, {"eps": 1e-6})(x, weight, residual)
+    for one, other in zip(found, rms_norm(x, weight, residual, eps=1e-6), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", [0, 1])
+def test_router(normalize: int) -> None:
+    logits = np.random.default_rng(0).integers(-3, 4, (9, 40)).astype(np.float32)
+    attributes = {"k": 5, "normalize": normalize}
+    ids, weights = Body("Router", [logits], [np.int64, np.float32], attributes)(logits)
+    expected_ids, expected = router(logits, k=5, normalize=bool(normalize))
+    np.testing.assert_array_equal(ids, expected_ids)
+    np.testing.assert_allclose(weights, expected, rtol=1e-5)
+
+
+def test_top_token() -> None:
+    logits = np.random.default_rng(0).integers(-9, 4, (9, 5000)).astype(np.float32)
+    (tokens,) = Body("TopToken", [logits], [np.int64], {"probability": 0})(logits)
+    again, probability = Body("TopToken", [logits], [np.int64, np.float32], {"probability": 1})(logits)
+    expected, wanted = top_token(logits)
+    np.testing.assert_array_equal(tokens, expected)
+    np.testing.assert_array_equal(again, expected)
+    np.testing.assert_allclose(probability, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [[1], [4], [2, 1, 5]], ids=str)
+def test_rows(lengths: list[int]) -> None:
+    cu_seqlens, past_lens = np.cumsum([0, *lengths]).astype(np.int32), np.arange(len(lengths), dtype=np.int32) * 7
+    x, also = np.random.default_rng(0).standard_normal((2, sum(lengths), 6), dtype=np.float32)
+    types = [np.int32, np.int32, np.float32, np.float32]
+    for inputs in ([cu_seqlens, past_lens, x], [cu_seqlens, past_lens, x, also]):
+        found = Body("LastRows", inputs, types[: len(inputs)], {})(*inputs)
+        for one, other in zip(found, last_rows(*inputs), strict=False):
+            np.testing.assert_array_equal(one, other)
+    before = also[: len(lengths)]
+    (y,) = Body("PreviousRows", [x, before, cu_seqlens], [np.float32], {})(x, before, cu_seqlens)
+    np.testing.assert_array_equal(y, previous_rows(x, before, cu_seqlens))
+
+
+@pytest.mark.parametrize("shape", FFN_SHAPES, ids=name_of)
+def test_a_shared_expert(shape: dict[str, Any]) -> None:
+    layer = Layer(**shape)
+    x, ids, weights = layer.tokens(7)
+    shared, shared_gate = layer.shared(7)
+    inputs = [x, ids, weights, *layer.matrices(), shared, shared_gate]
+    (y,) = Body("GroupedExpertFFN", inputs, [np.float32], layer.attributes)(*inputs)
+    expected = layer.expected(x, ids, weights, shared, shared_gate)
+    assert relative_error(y, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("shape", FFN_SHAPES, ids=name_of)

@@ -7,6 +7,7 @@ import pytest
 
 from support.expert_layer import SHAPES, Layer, name_of, relative_error
 from support.operators import Operator, same_bits
+from support.row_bits import run_rows
 
 # float32: another order of the sums. int8: a rounding error in h may also move its code to the next one.
 TOLERANCE = {"float32": 3e-6, "int8": 2e-3}
@@ -99,6 +100,23 @@ def test_bad_input_is_named(inputs: dict[str, Any], message: str) -> None:
     layer = Layer(width=64, ffn=32, experts=3, k=2, up_type="Q8_0")
     with pytest.raises(Exception, match=r"trigraph\.GroupedExpertFFN: .*" + message):
         layer.operator(*change(layer, **inputs))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=name_of)
+def test_a_shared_expert(isa: str, shape: dict[str, Any]) -> None:
+    layer = Layer(**shape, threads=1)
+    rows, matrices = [*layer.tokens(21), *layer.shared(21)], layer.matrices()
+    (y,) = run_rows(
+        "GroupedExpertFFN",
+        rows,
+        matrices,
+        lambda r, c: [*r[:3], *c, *r[3:]],
+        {0: (np.float32, layer.width)},
+        layer.attributes,
+    )
+    x, ids, weights, shared, gate = rows
+    without = layer.run(x, ids, weights)
+    np.testing.assert_allclose(y, without + shared / (1 + np.exp(-gate)), rtol=1e-4, atol=1e-5)
 
 
 def run_once(layer: Layer, types: dict[str, str], **inputs: Any) -> None:

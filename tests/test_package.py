@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -99,10 +100,55 @@ def test_reference_from_the_root(source: Path, tmp_path: Path, operator_library:
     ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def test_other_file_system(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+def test_weights_that_cannot_be_linked(number: int, tmp_path: Path) -> None:
+    """They are referenced: all of them, also those that have been linked before."""
+    trunk = write_random(tmp_path / "trunk.gguf", "qwen35", preset="nano", mtp=False)
+    head = write_random(tmp_path / "head.gguf", "qwen35", preset="nano", mtp="only")
+    original = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if Path(source).name == "head.gguf":
+            raise OSError(number, os.strerror(number))
+        original(source, target)
+
+    with patch.object(os, "link", link):
+        manifest = export(trunk, tmp_path / "package", ExportOptions(mtp=head))
+    assert manifest.weights_folder == str(tmp_path)
+    assert names(tmp_path / "package") == FILES
+    assert trunk.stat().st_nlink == 1
+    assert read_manifest(tmp_path / "package") == manifest
+
+
+def test_weights_in_the_package_cannot_be_referenced(tmp_path: Path, source: Path) -> None:
+    """Where they cannot be linked into the new package either, they would be lost with the old one."""
+    export(source, tmp_path / "package", ExportOptions(weights="copy"))
+    inside = tmp_path / "package/model.gguf"
+    before = inside.read_bytes()
     with (
-        patch.object(os, "link", side_effect=OSError(errno.EXDEV, os.strerror(errno.EXDEV))),
-        pytest.raises(TrigraphError, match=r"--copy-weights.*--reference"),
+        patch.object(os, "link", side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM))),
+        pytest.raises(TrigraphError, match=r"package: holds model\.gguf, which the package would refer to"),
+    ):
+        export(inside, tmp_path / "package")
+    assert names(tmp_path) == {"package"} and inside.read_bytes() == before
+
+
+def test_another_file_system(source: Path, tmp_path: Path) -> None:
+    """The real thing, by the command: it says what it did."""
+    if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one file system only")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        out = Path(folder) / "package"
+        command = [sys.executable, "-m", "trigraph.runtime", "export", str(source), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr.startswith(f"note: {source} cannot be hard-linked into {out}, which refers to it instead")
+        assert read_manifest(out).weights_folder == "/"
+
+
+def test_a_link_that_fails_for_another_reason(source: Path, tmp_path: Path) -> None:
+    with (
+        patch.object(os, "link", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        pytest.raises(TrigraphError, match="cannot be written: No space left"),
     ):
         export(source, tmp_path / "package")
     assert names(tmp_path) == set()
@@ -298,7 +344,7 @@ def test_targets(source: Path, tmp_path: Path) -> None:
     assert names(tmp_path / "folder") == {"text"}
     export(source, tmp_path / "empty")
     assert is_package(tmp_path / "empty") and not is_package(tmp_path / "folder")
-    with pytest.raises(TrigraphError, match="holds the weights"):
+    with pytest.raises(TrigraphError, match=r"empty: holds model\.gguf, which the package would refer to"):
         export(tmp_path / "empty/model.gguf", tmp_path / "empty", ExportOptions(weights="reference"))
 
 

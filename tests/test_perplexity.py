@@ -1,4 +1,4 @@
-"""The surprise at a text against transformers, llama.cpp and formulas; what a comparison of two models says."""
+"""The likelihood of a text against transformers, llama.cpp and formulas; what a comparison of two models says."""
 
 import json
 from collections.abc import Callable
@@ -55,10 +55,10 @@ def test_transformers(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     result = score(ours, TEXT, CONTEXT)
     assert (result.windows, result.counted) == (len(windows(ours)), len(values))
     assert result.windows > PARALLEL
-    assert abs(result.surprise - np.mean(values)) < 1e-3
+    assert abs(result.nll - np.mean(values)) < 1e-3
     # llama.cpp's formula
     error = np.sqrt((np.mean(np.square(values)) - np.mean(values) ** 2) / (len(values) - 1))
-    assert abs(result.surprise_error - error) < 1e-3
+    assert abs(result.nll_error - error) < 1e-3
 
 
 def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
@@ -70,7 +70,7 @@ def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     ]
     # It rounds activations to 8 bits, as our int8 activations do.
     for activations in ("float32", "int8"):
-        assert abs(score(engine(activations), TEXT, CONTEXT).surprise - np.mean(values)) < 1e-2
+        assert abs(score(engine(activations), TEXT, CONTEXT).nll - np.mean(values)) < 1e-2
 
 
 def test_windows_do_not_depend_on_their_companions(
@@ -91,12 +91,12 @@ def test_a_comparison(engine: Callable[[str], Engine]) -> None:
     same = score(ours, TEXT, CONTEXT, reference=engine("int8"))
     assert same.divergence is not None
     assert (same.divergence.max, same.divergence.same_top) == (0, 1)
-    assert same.divergence.reference_surprise == pytest.approx(same.surprise, rel=1e-12)
+    assert same.divergence.reference_nll == pytest.approx(same.nll, rel=1e-12)
     result = score(ours, TEXT, CONTEXT, reference=exact)
     assert result.divergence is not None
     assert 0 < result.divergence.median < result.divergence.mean < 0.01 < 20 * result.divergence.max
     assert 0.9 < result.divergence.same_top < 1
-    assert result.divergence.reference_surprise == pytest.approx(score(exact, TEXT, CONTEXT).surprise, rel=1e-12)
+    assert result.divergence.reference_nll == pytest.approx(score(exact, TEXT, CONTEXT).nll, rel=1e-12)
     assert len(list(result.lines())) == 2
     assert result.as_json()["divergence"]["mean"] == result.divergence.mean
 
@@ -105,7 +105,7 @@ def test_a_uniform_distribution() -> None:
     engine, _ = engine_of(lambda history: np.zeros(VOCAB, np.float32))
     result = score(engine, "0123456789" * 5, 10)
     assert (result.windows, result.counted) == (5, 20)
-    assert result.surprise_error == pytest.approx(0, abs=1e-12)
+    assert result.nll_error == pytest.approx(0, abs=1e-12)
     assert result.perplexity == pytest.approx(VOCAB)
 
 
@@ -124,7 +124,7 @@ def test_each_token_is_predicted_from_those_before_it(length: int, context: int)
         )
     ]
     text = engine.tokenizer.decode(ids)
-    assert score(engine, text, context).surprise == pytest.approx(np.mean(expected), rel=1e-5)
+    assert score(engine, text, context).nll == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_windows_begin_with_a_start_token_where_the_model_wants_one() -> None:
@@ -132,7 +132,7 @@ def test_windows_begin_with_a_start_token_where_the_model_wants_one() -> None:
     engine = replace(engine, tokenizer=Tokenizer(tokenizer_json(METADATA), [], bos_id=7))
     result = score(engine, "\x07" * 19, 10)
     assert result.windows == 2
-    assert result.surprise == pytest.approx(np.log(np.e + VOCAB - 1) - 1)
+    assert result.nll == pytest.approx(np.log(np.e + VOCAB - 1) - 1)
 
 
 def test_texts_and_models_of_no_use_are_refused() -> None:
@@ -153,11 +153,11 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     result = trigraph(*command, "--json", "--versus", "float32")
     assert (result.status, result.err) == (0, "")
     content = json.loads(result.out)
-    assert content["perplexity"] == pytest.approx(np.exp(content["surprise"]))
-    assert content["divergence"]["reference_surprise"] != content["surprise"]
-    assert {"windows", "context", "counted", "surprise_error", "perplexity_error", "rate"} <= set(content)
+    assert content["perplexity"] == pytest.approx(np.exp(content["nll"]))
+    assert content["divergence"]["reference_nll"] != content["nll"]
+    assert {"windows", "context", "counted", "nll_error", "perplexity_error", "rate"} <= set(content)
     exact = json.loads(trigraph(*command, "--json", "--activations", "float32").out)
-    assert exact["surprise"] == pytest.approx(content["divergence"]["reference_surprise"], rel=1e-12)
+    assert exact["nll"] == pytest.approx(content["divergence"]["reference_nll"], rel=1e-12)
     lines = trigraph("perplexity", tiny_gguf, "-f", "-", "-c", CONTEXT, "-t", 1, stdin=TEXT.encode())
     assert f"perplexity {content['perplexity']:.4f} +/- " in lines.out
     one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--versus", tiny_gguf).out)
@@ -175,5 +175,5 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
 
 
 def test_one_counted_token_has_no_error() -> None:
-    assert np.isnan(score(engine_of(chaotic(VOCAB))[0], "abc", 3).surprise_error)
+    assert np.isnan(score(engine_of(chaotic(VOCAB))[0], "abc", 3).nll_error)
     assert isinstance(score(engine_of(chaotic(VOCAB))[0], "abc", 3), Score)

@@ -1,29 +1,96 @@
-"""What an installation and a checkout promise."""
+"""What an installation and a checkout promise: the order of rooms, versions, dependencies."""
 
-import re
 import tomllib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
+from support.imports import import_graph, violations
 from trigraph.custom_ops import library_version
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ["models", "custom_ops", "exporter", "runtime"]  # a folder imports only from those before it
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# A room imports only from those before it, and from the top folders before its own; see support.imports.
+ROOMS = {
+    "models": ["*", "synth", "tiny"],
+    "custom_ops": [
+        "__init__",
+        "scripting",
+        "blocks",
+        "cost",
+        "operator_type",
+        "block_gather",
+        "block_matmul",
+        "gated_delta_net",
+        "grouped_expert_ffn",
+        "paged_attention",
+        "registry",
+        "bodies",
+    ],
+    "exporter": ["package", "weights", "graphs", "placement", "export", "describe", "picture", "__init__"],
+    "runtime": [
+        "text",
+        "device",
+        "state",
+        "execution",
+        "decoding",
+        "cache",
+        "model",
+        "generate",
+        "chat",
+        "engine",
+        "package_cache",
+        "loading",
+        "__init__",
+        "bench",
+        "cli",
+        "__main__",
+    ],
+}
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_imports_follow_the_layers(layer: str) -> None:
-    allowed = LAYERS[: LAYERS.index(layer) + 1]
-    for path in sorted((ROOT / layer).rglob("*.py")):
-        for found in re.findall(r"^\s*(?:from|import) trigraph\.(\w+)", path.read_text(), re.MULTILINE):
-            assert found in allowed, f"{path.relative_to(ROOT)} imports trigraph.{found}"
+def test_imports_follow_the_order_of_rooms() -> None:
+    found = list(violations(import_graph(ROOT, ROOMS), ROOMS))
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    ("files", "sentences"),
+    [
+        ({"low/a.py": "", "high/b.py": "from trigraph.one.low import a"}, []),
+        (
+            {"low/a.py": "def f():\n    import trigraph.one.high.b", "high/b.py": ""},
+            ["one/low/a.py imports one/high/b.py, but one/high is above one/low"],
+        ),
+        (
+            {"low/a.py": "if TYPE_CHECKING:\n    from trigraph.two.c import D"},
+            ["one/low/a.py imports two/c.py, but two/* is above one/low"],
+        ),
+        (
+            {"low/a.py": "from trigraph.one.low.b import X", "low/b.py": "from trigraph.one.low import a"},
+            ["a circle: one/low/a.py imports one/low/b.py, one/low/b.py imports one/low/a.py"],
+        ),
+        (
+            {"low/__init__.py": "from trigraph.one.low.b import X", "low/b.py": "from trigraph.one.low import Y"},
+            ["a circle: one/low/__init__.py imports one/low/b.py, one/low/b.py imports one/low/__init__.py"],
+        ),
+        ({"new/a.py": ""}, ["one/new/a.py is in no room: give one/new its place in the order of one"]),
+        ({"new.py": ""}, ["one/new.py is in no room: give one/new its place in the order of one"]),
+    ],
+)
+def test_a_file_in_the_wrong_place_is_named(tmp_path: Path, files: dict[str, str], sentences: list[str]) -> None:
+    for name, text in ({"../two/c.py": "D = 1"} | files).items():
+        path = tmp_path / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    rooms: dict[str, Sequence[str]] = {"one": ["low", "high"], "two": ["*"]}
+    assert list(violations(import_graph(tmp_path, rooms), rooms)) == sentences
+
+
+@pytest.mark.parametrize("layer", ROOMS)
 def test_subpackages_are_typed(layer: str) -> None:
     assert (ROOT / layer / "py.typed").is_file()
 

@@ -18,7 +18,7 @@ def _cost(node: Node, work: Workload) -> Cost:
     return Cost(table.item_elements * table.element_bytes * node.outputs[0].rows(work))
 
 
-def _body(attributes: Mapping[str, Any]) -> Function:
+def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.block_gather.function import block_gather
 
     return block_gather(attributes["type"])

@@ -1,59 +1,137 @@
-// BlockMatMul: y = x @ W^T for a weight matrix in ggml blocks, as the GGUF file holds it.
+// BlockMatMul: y = x W^T for weight matrices in ggml blocks, as the GGUF file holds them. GatedBlockMatMul: the same of
+// silu(gate) * up.
+#include <algorithm>
+
 #include "../blocks/row_kernel.h"
+#include "../simd.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 struct Prepared;
-struct Rows;
+struct Pointers;
+struct Gated;
 
-struct BlockMatMul {
-  static constexpr const char* kName = "BlockMatMul";
-  static constexpr Argument kInputs[] = {{"x", DType::f32}, {"weight", DType::any}};
-  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+// One weight matrix of a node, and where its products go.
+struct Product {
+  const RowKernel* kernel = nullptr;
+  const uint8_t* weight = nullptr;
+  int64_t row_bytes = 0, columns = 0;
+  float* y = nullptr;
+  // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads; whole cache lines
+  // of a row of y each, so that threads never write into one line.
+  int64_t tile = 0, tiles = 0;
+  void** x = nullptr;  // prepared rows
 
-  explicit BlockMatMul(const KernelInfo& info)
-      : kernel(row_kernel(info.text("type"), info.text("activations", "float32"))) {}
+  Product() = default;
+  Product(const Tensor& tensor, const RowKernel& row_kernel, int64_t width, float* out)
+      : kernel(&row_kernel),
+        weight(tensor.as<const uint8_t>()),
+        row_bytes(check_weight(tensor, row_kernel, width)),
+        columns(tensor.dims[0]),
+        y(out) {
+    constexpr int64_t kTileBytes = 64 * 1024, kLine = 64 / sizeof(float);
+    tile = std::max(kLine, kTileBytes / std::max(row_bytes, int64_t{1}) / kLine * kLine);
+    tiles = ceil_div(columns, tile);
+  }
 
-  void compute(Context& context) {
-    const Tensor x = context.input(0), weight = context.input(1);
+  bool same_rows(const Product& other) const { return kernel->prepare == other.kernel->prepare; }
+
+  void run(int64_t t, int64_t rows, int64_t width) const {
+    constexpr int64_t kGroup = 64;
+    const int64_t first = t * tile, count = std::min(tile, columns - first);
+    float* out[kGroup];
+    for (int64_t i = 0; i < rows; i += kGroup) {
+      const int64_t group = std::min(kGroup, rows - i);
+      for (int64_t k = 0; k < group; ++k) out[k] = y + (i + k) * columns + first;
+      kernel->product(weight + first * row_bytes, count, row_bytes, width, x + i, group, out);
+    }
+  }
+};
+
+// All products of `rows` rows; row(i) is the i-th one. A row is prepared once for all weights that read it alike.
+template <class Row>
+void multiply(const Context& context, Product* product, int count, int64_t rows, int64_t width, Row&& row) {
+  constexpr int64_t kPrepareAlone = 8192;  // elements; fewer cost less than waking a thread
+  Product* kinds[BlockMatMulSignature::kMost];
+  int kind_count = 0;
+  int64_t tiles = 0, bytes = 0;
+  for (int i = 0; i < count; ++i) {
+    tiles += product[i].tiles;
+    if (std::any_of(kinds, kinds + kind_count, [&](Product* kind) { return kind->same_rows(product[i]); })) continue;
+    kinds[kind_count++] = product + i;
+    bytes += product[i].kernel->prepared_bytes(width);
+  }
+  if (!rows || !tiles) return;
+
+  char* prepared = static_cast<char*>(scratch<Prepared>(static_cast<size_t>(rows * bytes)));
+  auto** pointers = static_cast<void**>(scratch<Pointers>(static_cast<size_t>(rows * kind_count) * sizeof(void*)));
+  for (int k = 0; k < kind_count; ++k, pointers += rows) {
+    const int64_t each = kinds[k]->kernel->prepared_bytes(width);
+    for (int64_t i = 0; i < rows; ++i, prepared += each) pointers[i] = prepared;
+    for (int i = 0; i < count; ++i)
+      if (product[i].same_rows(*kinds[k])) product[i].x = pointers;
+  }
+  auto prepare = [&](int64_t i) {
+    const float* values = row(i);
+    for (int k = 0; k < kind_count; ++k) kinds[k]->kernel->prepare(values, width, kinds[k]->x[i]);
+  };
+  if (rows > 1 && rows * width >= kPrepareAlone)
+    context.parallel_for(rows, prepare);
+  else
+    for (int64_t i = 0; i < rows; ++i) prepare(i);
+
+  context.parallel_for(tiles, [&](int64_t t) {
+    const Product* p = product;
+    for (; t >= p->tiles; ++p) t -= p->tiles;
+    p->run(t, rows, width);
+  });
+}
+
+struct BlockMatMul : BlockMatMulSignature {
+  explicit BlockMatMul(const KernelInfo& info) : BlockMatMulSignature(info) {
+    for (int i = 0; i < count; ++i) kernel[i] = &row_kernel(type[i], info.text("activations", "float32"));
+  }
+
+  void compute(const Context& context) const {
+    const Tensor x = context.input(0);
     x.expect({-1, -1});
     const int64_t rows = x.dims[0], width = x.dims[1];
-    const int64_t row_bytes = check_weight(weight, kernel, width);
+    context.expect_outputs(count);
+    Product product[kMost];
+    for (int i = 0; i < count; ++i) {
+      const Tensor w = weight(context, i);
+      product[i] = Product(w, *kernel[i], width, context.output(i, {rows, w.dims[0]}).as<float>());
+    }
+    multiply(context, product, count, rows, width, [&](int64_t i) { return x.as<const float>() + i * width; });
+  }
+
+ private:
+  const RowKernel* kernel[kMost];
+};
+
+struct GatedBlockMatMul : GatedBlockMatMulSignature {
+  explicit GatedBlockMatMul(const KernelInfo& info)
+      : kernel(row_kernel(info.text("type"), info.text("activations", "float32"))) {}
+
+  void compute(const Context& context) const {
+    const Tensor gate = context.input(0), up = context.input(1), weight = context.input(2);
+    gate.expect({-1, -1});
+    const int64_t rows = gate.dims[0], width = gate.dims[1];
+    up.expect({rows, width});
     if (weight.rank != 2) fail("input weight has %d dimensions, expected 2", weight.rank);
-    const int64_t columns = weight.dims[0];
-    const Tensor y = context.output(0, {rows, columns});
-    if (!rows || !columns) return;
-
-    const int64_t prepared_bytes = kernel.prepared_bytes(width);
-    char* prepared = static_cast<char*>(scratch<Prepared>(static_cast<size_t>(rows * prepared_bytes)));
-    auto** pointers = static_cast<void**>(scratch<Rows>(static_cast<size_t>(rows) * sizeof(void*)));
-    for (int64_t i = 0; i < rows; ++i) pointers[i] = prepared + i * prepared_bytes;
-    auto prepare = [&](int64_t i) { kernel.prepare(x.as<float>() + i * width, width, pointers[i]); };
-    if (rows > 1 && rows * width >= kPrepareAlone)
-      context.parallel_for(rows, prepare);
-    else
-      for (int64_t i = 0; i < rows; ++i) prepare(i);
-
-    // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads; whole cache lines
-    // of a row of y each, so that threads never write into one line.
-    const int64_t line = 64 / sizeof(float), fit = kTileBytes / (row_bytes ? row_bytes : 1) / line * line;
-    const int64_t tile = fit < line ? line : fit, tiles = ceil_div(columns, tile);
-    context.parallel_for(tiles, [&](int64_t t) {
-      const int64_t first = t * tile, count = columns - first < tile ? columns - first : tile;
-      float* out[kGroup];
-      for (int64_t i = 0; i < rows; i += kGroup) {
-        const int64_t group = rows - i < kGroup ? rows - i : kGroup;
-        for (int64_t k = 0; k < group; ++k) out[k] = y.as<float>() + (i + k) * columns + first;
-        kernel.product(weight.as<uint8_t>() + first * row_bytes, count, row_bytes, width, pointers + i, group, out);
-      }
+    Product product(weight, kernel, width, context.output(0, {rows, weight.dims[0]}).as<float>());
+    multiply(context, &product, 1, rows, width, [&](int64_t i) {
+      const float *g = gate.as<float>() + i * width, *u = up.as<float>() + i * width;
+      auto* inner = static_cast<float*>(scratch<Gated>(static_cast<size_t>(width) * sizeof(float)));
+      for (int64_t j = 0; j < width; j += VL)
+        store_first(inner + j, mul(silu(load_first(g + j, width - j)), load_first(u + j, width - j)), width - j);
+      return inner;
     });
   }
 
  private:
-  static constexpr int64_t kTileBytes = 64 * 1024;
-  static constexpr int64_t kPrepareAlone = 8192;  // elements; fewer cost less than waking a thread
-  static constexpr int64_t kGroup = 64;
   const RowKernel& kernel;
 };
 
@@ -61,6 +139,11 @@ struct BlockMatMul {
 
 const OrtCustomOp* block_matmul() {
   static const Op<BlockMatMul> op;
+  return &op;
+}
+
+const OrtCustomOp* gated_block_matmul() {
+  static const Op<GatedBlockMatMul> op;
   return &op;
 }
 

@@ -1,27 +1,42 @@
-"""The operator of this family: its cost, and its function body."""
+"""The operators of this family: their costs, and their function bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trigraph.custom_ops.cost import Cost, Node, Workload, products
+from trigraph.custom_ops.cost import Cost, Node, Tensor, Workload, products
 from trigraph.custom_ops.operator_type import Operator
 
 if TYPE_CHECKING:
     from trigraph.custom_ops.scripting import Function
 
 
+def _weight_cost(weight: Tensor, type: str, node: Node, work: Workload) -> Cost:
+    """A weight is read once and meets every row."""
+    return Cost(weight.nbytes) + products(weight, node.outputs[0].rows(work), type, node.attributes["activations"])
+
+
 def _cost(node: Node, work: Workload) -> Cost:
-    """The weight is read once and meets every row."""
-    weight, rows = node.given(1), node.outputs[0].rows(work)
-    return Cost(weight.nbytes) + products(weight, rows, node.attributes["type"], node.attributes["activations"])
+    """All weights of the node."""
+    types = node.attributes["types"].split(",")
+    return sum((_weight_cost(node.given(1 + i), type, node, work) for i, type in enumerate(types)), Cost())
 
 
-def _body(attributes: Mapping[str, Any]) -> Function:
+def _gated_cost(node: Node, work: Workload) -> Cost:
+    return _weight_cost(node.given(2), node.attributes["type"], node, work)
+
+
+def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.block_matmul.function import block_matmul
 
-    return block_matmul(attributes["type"])
+    return block_matmul(*attributes["types"].split(","))
 
 
-OPERATORS = (Operator("BlockMatMul", _cost, _body),)
+def _gated_body(attributes: Mapping[str, Any], inputs: int) -> Function:
+    from trigraph.custom_ops.block_matmul.function import gated_block_matmul
+
+    return gated_block_matmul(attributes["type"])
+
+
+OPERATORS = (Operator("BlockMatMul", _cost, _body), Operator("GatedBlockMatMul", _gated_cost, _gated_body))

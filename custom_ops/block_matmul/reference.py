@@ -1,4 +1,4 @@
-"""What BlockMatMul computes, in NumPy."""
+"""What BlockMatMul and GatedBlockMatMul compute, in NumPy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ def block_matmul(
 ) -> NDArray[np.float32]:
     """y [T, N] = x [T, D] @ W^T for a weight [N, row bytes] of blocks (or [N, D] of F32, F16 or BF16 bits).
 
-    With int8 activations each 256 elements of a row of x are replaced by `scale * code` first; F32, F16 and BF16
-    weights always meet float32 activations. Sums are float64 here: a kernel differs by its float32 rounding.
+    BlockMatMul does so for up to four weights. With int8 activations each 256 elements of a row of x are replaced by
+    `scale * code` first; F32, F16 and BF16 weights always meet float32 activations. Sums are float64 here: a kernel
+    differs by its float32 rounding.
     """
     if activations == "int8" and type not in PLAIN_TYPES:
         codes, scales = quantise_activations(x)
@@ -22,3 +23,16 @@ def block_matmul(
     else:
         values = x.astype(np.float64)
     return (values @ unpack(weight, type).astype(np.float64).T).astype(np.float32)
+
+
+def gated_block_matmul(
+    gate: NDArray[np.float32],
+    up: NDArray[np.float32],
+    weight: NDArray[np.generic],
+    type: str,
+    activations: str = "float32",
+) -> NDArray[np.float32]:
+    """(silu(gate) * up) @ W^T for gate and up [T, D]: the second half of a feed-forward layer, [T, N]."""
+    wide = gate.astype(np.float64)
+    inner = wide / (1 + np.exp(-wide)) * up
+    return block_matmul(inner.astype(np.float32), weight, type, activations)

@@ -1,4 +1,4 @@
-// Activation rows as products want them: quantised to int8, or in tiles of float32.
+// Activation rows as products take them: float32 as they are, or quantised to int8.
 #pragma once
 
 #include "device.cuh"
@@ -8,7 +8,6 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kThreads = 128;
 constexpr int kSuper = 256;  // activations that share a scale
-constexpr int kTile = kRun * kWarp;
 
 __host__ __device__ constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -76,16 +75,7 @@ __global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t ro
 }
 
 template <class Source>
-__global__ void prepare_tiled(Source x, int64_t width, float* prepared, int64_t padded) {
-  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x, row = blockIdx.y;
-  if (at >= padded) return;
-  const int64_t in_tile = at % kTile, run = in_tile / 4 % kWarp, i = in_tile / (4 * kWarp) * 4 + at % 4;
-  const int64_t column = at / kTile * kTile + run * kRun + i;
-  prepared[row * padded + at] = column < width ? x.row(row * width)(column) : 0.0f;
-}
-
-template <class Source>
-__global__ void prepare_raw(Source x, int64_t width, float* prepared) {
+__global__ void prepare_float(Source x, int64_t width, float* prepared) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, at = blockIdx.y * width + column;
   if (column < width) prepared[at] = x(at);
 }

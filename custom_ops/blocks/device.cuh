@@ -1,5 +1,5 @@
-// Blocks on a device, 32 elements (a run) at a time: codes as signed bytes, four to a word in the order of the
-// elements, and the scales of the run's halves. What words hold is what formats.h says element by element.
+// Blocks on a device: the codes of 32 elements (a run) as signed bytes, four to a word in the order of the elements.
+// What words hold is what formats.h says element by element.
 #pragma once
 
 #include "formats.h"
@@ -7,11 +7,6 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kRun = 32;
-
-struct Codes {
-  uint32_t word[8];
-  float scale[2], min[2];  // of 16 elements each; the types with one scale a run set the first
-};
 
 // N words at an address that is a multiple of kAlign.
 template <int kAlign, int N>
@@ -197,17 +192,6 @@ struct Words<IQ4_XS> {
   }
 };
 
-// Run `run` of the block at p.
-template <class F>
-__device__ __forceinline__ void decode(const uint8_t* p, int run, Codes* out) {
-  const float d = F::d(p);
-  for (int i = 0; i < kScales<F>; ++i) {
-    out->scale[i] = d * static_cast<float>(F::scale(p, run * kScales<F> + i));
-    if constexpr (F::kMin) out->min[i] = F::dmin(p) * static_cast<float>(F::min(p, run * kScales<F> + i));
-  }
-  Words<F>::load(p, run, out->word);
-}
-
 template <class F>
 constexpr bool kPlain = F::kBlock == 1;
 template <class F>
@@ -217,13 +201,19 @@ __device__ __forceinline__ float load_plain(const uint8_t* p) {
   if constexpr (std::is_same_v<F, BF16>) return __uint_as_float(uint32_t{*reinterpret_cast<const uint16_t*>(p)} << 16);
 }
 
-// Element i of a run as ggml defines it: product and difference are rounded one after the other.
+// Element i of a row as float32, exactly as ggml defines it: product and difference are rounded one after the other.
 template <class F>
-__device__ __forceinline__ float element(const Codes& codes, int i) {
-  const float code = static_cast<float>(static_cast<int8_t>(codes.word[i / 4] >> i % 4 * 8));
-  const int part = kScales<F> == 1 ? 0 : i / 16;
-  const float product = code * codes.scale[part];
-  return F::kMin ? product - codes.min[part] : product;
+__device__ __forceinline__ float weight_at(const uint8_t* row, int64_t i) {
+  const uint8_t* p = row + i / F::kBlock * F::kBytes;
+  if constexpr (kPlain<F>) {
+    return load_plain<F>(p);
+  } else {
+    const int at = static_cast<int>(i % F::kBlock), run = at / F::kRun;
+    const float scale = F::d(p) * static_cast<float>(F::scale(p, run));
+    const float product = static_cast<float>(F::code(p, at / kRun, at % kRun)) * scale;
+    if constexpr (F::kMin) return product - F::dmin(p) * static_cast<float>(F::min(p, run));
+    return product;
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

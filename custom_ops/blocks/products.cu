@@ -1,4 +1,4 @@
-#include "../cuda/refusal.cuh"
+#include "../cuda/device_error.cuh"
 #include "products.h"
 #include "tiles.cuh"
 
@@ -32,10 +32,9 @@ __global__ void __launch_bounds__(kFusedThreads)
 
 template <class F, Layout kLayout>
 Weights weights_of(const uint8_t* w, int64_t stride, int64_t n, int64_t row_bytes, int64_t width) {
-  int lanes = kWarp;
-  if (kLayout != Layout::raw)
-    while (lanes > 4 && width / kRun < lanes) lanes /= 2;  // narrow rows share a warp
-  return {w, stride, n, row_bytes, width, lanes};
+  int chains = kChains;
+  while (chains > 1 && chains / 2 >= width / F::kBlock) chains /= 2;  // narrow rows share a warp
+  return {w, stride, n, row_bytes, width, kLayout == Layout::int8 ? chains * kShare<F> : kWarp};
 }
 
 template <class F, Layout kLayout>
@@ -76,22 +75,22 @@ bool fused(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const 
 
 template <class F, Layout kLayout>
 void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
-             const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
+             const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y, float* second_y,
              cudaStream_t stream) {
   const Weights weights = weights_of<F, kLayout>(w, stride, n, row_bytes, width);
   const auto grid = [&](int64_t columns, unsigned parts) {
-    return dim3(blocks_of(n, columns), static_cast<unsigned>(most), second ? 2 * parts : parts);
+    return dim3(blocks_of(n, columns), static_cast<unsigned>(max_buckets), second ? 2 * parts : parts);
   };
   const auto* rows = static_cast<const char*>(x);
   const int64_t x_bytes = prepared_bytes(kLayout, width);
   if constexpr (kLayout == Layout::int8) {
-    if (places >= most * kManyRows / 2) {
+    if (pairs >= max_buckets * kManyRows / 2) {
       launch(tiles<F>, grid(kTileColumns, 1), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0, y, second,
              second_y);
       return;
     }
   }
-  const bool few = places <= most;  // rows in most buckets: one or two
+  const bool few = pairs <= max_buckets;  // rows in most buckets: one or two
   const auto kernel = few ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
   launch(kernel, grid(kThreads / weights.lanes, few ? 1 : 2), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0,
          y, second, second_y);
@@ -100,31 +99,20 @@ void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n,
 // A block for a part of a row.
 template <class F>
 __global__ void unpack_rows(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
-                            float* y, RefusalRecord* record) {
+                            float* y, ErrorRecord* record) {
   const int64_t row = blockIdx.x, at = int64_t{blockIdx.y} * kThreads + threadIdx.x, id = ids[row];
   if (id < 0 || id >= count) {
-    if (at == 0) refuse(record, Operator::block_gather, Reason::gather_id, row, id, count);
+    if (at == 0) report(record, Operator::block_gather, Reason::gather_id, row, id, count);
     return;
   }
-  const uint8_t* w = table + id * row_bytes;
-  float* out = y + row * width;
-  if constexpr (kPlain<F>) {
-    if (at < width) out[at] = load_plain<F>(w + at * F::kBytes);
-  } else {
-    constexpr int kRuns = F::kBlock / kRun;
-    if (at >= width / kRun) return;
-    Codes codes;
-    decode<F>(w + at / kRuns * F::kBytes, static_cast<int>(at % kRuns), &codes);
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) out[at * kRun + i] = element<F>(codes, i);
-  }
+  if (at < width) y[row * width + at] = weight_at<F>(table + id * row_bytes, at);
 }
 
 template <class F>
 void unpack(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids, int64_t rows,
             float* y, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(rows), std::max(1u, blocks_of(kPlain<F> ? width : width / kRun, kThreads)));
-  launch(unpack_rows<F>, grid, kThreads, 0, stream, table, count, row_bytes, width, ids, y, refusal_record());
+  const dim3 grid(static_cast<unsigned>(rows), std::max(1u, blocks_of(width, kThreads)));
+  launch(unpack_rows<F>, grid, kThreads, 0, stream, table, count, row_bytes, width, ids, y, error_record());
 }
 
 template <class F, Layout kLayout>
@@ -151,8 +139,7 @@ const ProductKernel* find(const std::string& type, Types<F...>) {
 }  // namespace
 
 int64_t prepared_bytes(Layout layout, int64_t width) {
-  if (layout == Layout::raw) return width * 4;
-  if (layout == Layout::tiled) return round_up(width, kTile) * 4;
+  if (layout == Layout::float32) return width * 4;
   const int64_t supers = (width + kSuper - 1) / kSuper;
   return round_up(supers * (kSuper + kSuper / 16 * 2 + 4), 16);
 }
@@ -170,19 +157,16 @@ void prepare_rows(Layout layout, Source x, int64_t rows, int64_t width, void* pr
     if (layout == Layout::int8)
       launch(prepare_int8<Source>, dim3(blocks_of((width + kSuper - 1) / kSuper, kThreads / kWarp), count), kThreads, 0,
              stream, from, width, out, bytes);
-    else if (layout == Layout::tiled)
-      launch(prepare_tiled<Source>, dim3(blocks_of(bytes / 4, kThreads), count), kThreads, 0, stream, from, width,
-             reinterpret_cast<float*>(out), bytes / 4);
     else
-      launch(prepare_raw<Source>, dim3(blocks_of(width, kThreads), count), kThreads, 0, stream, from, width,
+      launch(prepare_float<Source>, dim3(blocks_of(width, kThreads), count), kThreads, 0, stream, from, width,
              reinterpret_cast<float*>(out));
   }
 }
 
 }  // namespace
 
-void prepare(Layout layout, const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream) {
-  prepare_rows(layout, Plain{x}, rows, width, prepared, stream);
+void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream) {
+  prepare_rows(Layout::int8, Plain{x}, rows, width, prepared, stream);
 }
 
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
@@ -192,9 +176,9 @@ void prepare_gated(Layout layout, const float* gate, const float* up, int64_t ro
 
 const ProductKernel& product_kernel(const std::string& type, const std::string& activations) {
   check_activations(activations);
-  const ProductKernel* kernel = find<Layout::raw>(type, PlainTypes());
+  const ProductKernel* kernel = find<Layout::float32>(type, PlainTypes());
   if (!kernel)
-    kernel = activations == "int8" ? find<Layout::int8>(type, BlockTypes()) : find<Layout::tiled>(type, BlockTypes());
+    kernel = activations == "int8" ? find<Layout::int8>(type, BlockTypes()) : find<Layout::float32>(type, BlockTypes());
   if (kernel) return *kernel;
   fail_type(type);
 }

@@ -7,30 +7,31 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// How activation rows lie in memory while weights meet them.
+// Activation rows as weights meet them.
 enum class Layout {
-  raw,    // float32 as they are: for F32, F16 and BF16 weights
-  tiled,  // float32, four elements of each of 32 neighbouring runs at a time: one coalesced load for a warp
-  int8,   // 256 codes to a scale, with the sums of 16 codes
+  float32,  // as they are
+  int8,     // 256 codes to a scale, with the sums of 16 codes
 };
 
 // Bytes of a prepared row.
 int64_t prepared_bytes(Layout layout, int64_t width);
-// Prepares `rows` rows of x, or of silu(gate) * up.
-void prepare(Layout layout, const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
+// `rows` rows of x as int8.
+void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaStream_t stream);
+// The same of silu(gate) * up, in either layout.
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
                    cudaStream_t stream);
 
-// The rows of an expert FFN: place p of a bucket reads activation row source[p] (p itself without a source).
+// The (token, slot) pairs of an expert FFN sorted by expert: pair i of that order reads activation row source[i] (i
+// itself without a source).
 struct Buckets {
   const int* used;    // how many buckets there are
   const int* matrix;  // [buckets] of the stack
-  const int* first;   // [buckets + 1] places
-  const int* source;  // [places] or nullptr
+  const int* first;   // [buckets + 1] sorted indices
+  const int* source;  // [pairs] or nullptr
 };
 
-// y[i][j] of one weight type depends on activation row i and weight row j alone, bit for bit: lanes of a warp split the
-// runs of a row by number, and their sums meet in a tree, both by the width alone.
+// y[i][j] of one weight type depends on activation row i and weight row j alone, and has the bits of the CPU's kernels:
+// int8_products.h and float_products.h define them.
 struct ProductKernel : WeightType {
   Layout layout;
   int alignment;  // of weight rows, in bytes
@@ -41,12 +42,12 @@ struct ProductKernel : WeightType {
   // y [m, n] for m prepared rows and n weight rows of `row_bytes`.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
                   cudaStream_t stream);
-  // y [places, n] for the places of at most `most` buckets; a matrix of the stack has `stride` bytes, of which `w` is
-  // the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own.
+  // y [pairs, n] for the sorted pairs of at most `max_buckets` buckets; a matrix of the stack has `stride` bytes, of
+  // which `w` is the first row that counts. `second`, or nullptr, is another stack alike, with a y of its own.
   void (*grouped)(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n, int64_t row_bytes, int64_t width,
-                  const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y, float* second_y,
+                  const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y, float* second_y,
                   cudaStream_t stream);
-  // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is refused.
+  // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is a device error.
   void (*unpack)(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
                  int64_t rows, float* y, cudaStream_t stream);
 };

@@ -1,4 +1,5 @@
-// Products of weight rows with a few activation rows: a run is unpacked once and meets them all in registers.
+// Products of weight rows with a few activation rows: a run of weights is unpacked once and meets them all in
+// registers.
 #pragma once
 
 #include "activations.cuh"
@@ -6,75 +7,101 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kMostRows = 8;  // activation rows that meet a run in registers
+constexpr int kChains = 8;    // of an int8 product
 
-// A run's product, before the scale of its activations: from the sums of products and of activations of its halves.
+// Lanes that share a block, two runs each.
 template <class F>
-__device__ __forceinline__ float run_product(const float* scale, const float* min, int dot, int second_dot, int sum,
-                                             int second_sum) {
-  float part;
-  if constexpr (kScales<F> == 1) {
-    part = scale[0] * static_cast<float>(dot + second_dot);
-    if constexpr (F::kMin) part = fmaf(-min[0], static_cast<float>(sum + second_sum), part);
-  } else {
-    part = fmaf(scale[1], static_cast<float>(second_dot), scale[0] * static_cast<float>(dot));
-    if constexpr (F::kMin) {
-      part = fmaf(-min[0], static_cast<float>(sum), part);
-      part = fmaf(-min[1], static_cast<float>(second_sum), part);
-    }
-  }
-  return part;
+constexpr int kShare = F::kBlock == 256 ? 4 : 1;
+
+// A block's product but for the scale of its activations.
+template <class F>
+__device__ __forceinline__ float block_value(const uint8_t* p, int S, int T) {
+  if constexpr (F::kMin) return fmaf(F::d(p), static_cast<float>(S), -(F::dmin(p) * static_cast<float>(T)));
+  return F::d(p) * static_cast<float>(S);
 }
 
-// Adds the products of runs lane, lane + lanes, ... of one weight row with M activation rows to their sums.
-template <class F, Layout kLayout, int M>
-__device__ __forceinline__ void add_runs(const uint8_t* w, int64_t width, int lane, int lanes, const char* const* x,
-                                         float* sum) {
-  if constexpr (kLayout == Layout::raw) {
-    for (int64_t i = lane; i < width; i += lanes) {
-      const float weight = load_plain<F>(w + i * F::kBytes);
+// Adds run `run` of the block at p, which meets run `at` of M activation rows, to their integers.
+template <class F, int M>
+__device__ __forceinline__ void add_run(const uint8_t* p, int run, int at, const char* const* x, int64_t width, int* S,
+                                        int* T) {
+  uint32_t word[8];
+  Words<F>::load(p, run, word);
 #pragma unroll
-      for (int m = 0; m < M; ++m) sum[m] = fmaf(weight, reinterpret_cast<const float*>(x[m])[i], sum[m]);
-    }
-  } else {
-    constexpr int kRuns = F::kBlock / kRun;
-    const int runs = static_cast<int>(width / kRun);
-    for (int run = lane; run < runs; run += lanes) {
-      Codes codes;
-      decode<F>(w + int64_t{run / kRuns} * F::kBytes, run % kRuns, &codes);
-      if constexpr (kLayout == Layout::int8) {
+  for (int m = 0; m < M; ++m) {
+    const Int8Row row(x[m], width);
+    const uint4* packed = reinterpret_cast<const uint4*>(row.codes() + at * kRun);
+    const uint4 a = packed[0], b = packed[1];
+    const uint32_t code[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    int dot[2] = {0, 0};
 #pragma unroll
-        for (int m = 0; m < M; ++m) {
-          const Int8Row row(x[m], width);
-          const uint4* packed = reinterpret_cast<const uint4*>(row.codes() + run * kRun);
-          const uint4 a = packed[0], b = packed[1];
-          const uint32_t code[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-          int dot[2] = {0, 0};
-#pragma unroll
-          for (int i = 0; i < 8; ++i)
-            dot[i / 4] = __dp4a(static_cast<int>(codes.word[i]), static_cast<int>(code[i]), dot[i / 4]);
-          const int16_t* sums = row.sums() + 2 * run;
-          const float part = run_product<F>(codes.scale, codes.min, dot[0], dot[1], sums[0], sums[1]);
-          sum[m] = fmaf(row.scales()[run / (kSuper / kRun)], part, sum[m]);
-        }
-      } else {
-        const int64_t at = int64_t{run / kWarp} * kTile + run % kWarp * 4;
-#pragma unroll
-        for (int i = 0; i < kRun; i += 4) {
-          float weight[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) weight[j] = element<F>(codes, i + j);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            const float4 four = *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(x[m]) + at + i * kWarp);
-            sum[m] = fmaf(weight[0], four.x, sum[m]);
-            sum[m] = fmaf(weight[1], four.y, sum[m]);
-            sum[m] = fmaf(weight[2], four.z, sum[m]);
-            sum[m] = fmaf(weight[3], four.w, sum[m]);
-          }
-        }
-      }
+    for (int i = 0; i < 8; ++i) dot[i / 4] = __dp4a(static_cast<int>(word[i]), static_cast<int>(code[i]), dot[i / 4]);
+    const int sum[2] = {row.sums()[2 * at], row.sums()[2 * at + 1]};
+    if constexpr (kScales<F> == 1) {
+      S[m] += F::scale(p, run) * (dot[0] + dot[1]);
+      if constexpr (F::kMin) T[m] += F::min(p, run) * (sum[0] + sum[1]);
+    } else {
+      S[m] += F::scale(p, 2 * run) * dot[0] + F::scale(p, 2 * run + 1) * dot[1];
+      if constexpr (F::kMin) T[m] += F::min(p, 2 * run) * sum[0] + F::min(p, 2 * run + 1) * sum[1];
     }
   }
+}
+
+// The product of a weight row, or of none, with M rows of int8. kShare lanes are a chain: chain c takes blocks c,
+// c + chains, ...; with fewer than eight chains each has one block, and the other ones are zeros.
+template <class F, int M>
+__device__ __forceinline__ void int8_products(const uint8_t* w, int64_t width, int lane, int lanes,
+                                              const char* const* x, float* chain) {
+  constexpr int kRuns = F::kBlock / kRun, kOwn = kRuns / kShare<F>;  // runs of a block, and of a lane
+  const int blocks = static_cast<int>(width / F::kBlock), chains = lanes / kShare<F>;
+  for (int first = 0; first < blocks; first += chains) {
+    const int block = first + lane / kShare<F>, run = lane % kShare<F> * kOwn;
+    const bool there = w && block < blocks;
+    const uint8_t* p = w + int64_t{block} * F::kBytes;
+    int S[M] = {}, T[M] = {};
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (there) add_run<F, M>(p, run + i, block * kRuns + run + i, x, width, S, T);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const int all = lane_sum(S[m], kShare<F>), mins = F::kMin ? lane_sum(T[m], kShare<F>) : 0;
+      if (!there) continue;
+      const float scale = Int8Row(x[m], width).scales()[int64_t{block} * F::kBlock / kSuper];
+      chain[m] = fmaf(scale, block_value<F>(p, all, mins), chain[m]);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    for (int offset = lanes / 2; offset >= kShare<F>; offset /= 2)
+      chain[m] += __shfl_xor_sync(kAllLanes, chain[m], offset);
+    chain[m] += 0.0f;  // a chain of zeros
+  }
+}
+
+// The product of a weight row, or of none, with M rows of float32 by a warp. Each half of it has the sixteen lanes of
+// every other chain.
+template <class F, int M>
+__device__ __forceinline__ void float_products(const uint8_t* w, int64_t width, int lane, const char* const* x,
+                                               float* sum) {
+  constexpr int kChain = 128;  // elements
+  const int half = lane / kLanes;
+  for (int64_t start = half * kChain + lane % kLanes; start < round_up(width, kSuper); start += kSuper) {
+    float chain[M] = {};
+#pragma unroll
+    for (int i = 0; i < kChain; i += kLanes) {
+      const float weight = w && start + i < width ? weight_at<F>(w, start + i) : 0.0f;
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+        if (start + i < width) chain[m] = fmaf(weight, reinterpret_cast<const float*>(x[m])[start + i], chain[m]);
+    }
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const float other = __shfl_xor_sync(kAllLanes, chain[m], kLanes);
+      sum[m] += half ? other : chain[m];
+      sum[m] += half ? chain[m] : other;
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < M; ++m) sum[m] = lane_sum(sum[m], kLanes);
 }
 
 // One weight row and rows [first, first + count) of the bucket, count <= M. Rows past the end repeat the last one.
@@ -83,19 +110,19 @@ __device__ __forceinline__ void few_rows(const uint8_t* w, int64_t width, int la
                                          int64_t x_bytes, const int* source, int64_t first, int count, float* y,
                                          int64_t y_stride) {
   const char* row[M];
-  float sum[M];
+  float sum[M] = {};
 #pragma unroll
   for (int m = 0; m < M; ++m) {
-    const int64_t place = first + min(m, count - 1);
-    row[m] = x + (source ? source[place] : place) * x_bytes;
-    sum[m] = 0;
+    const int64_t index = first + min(m, count - 1);
+    row[m] = x + (source ? source[index] : index) * x_bytes;
   }
-  if (w) add_runs<F, kLayout, M>(w, width, lane, lanes, row, sum);
+  if constexpr (kLayout == Layout::int8)
+    int8_products<F, M>(w, width, lane, lanes, row, sum);
+  else
+    float_products<F, M>(w, width, lane, row, sum);
 #pragma unroll
-  for (int m = 0; m < M; ++m) {
-    const float total = lane_sum(sum[m], lanes);
-    if (w && lane == 0 && m < count) y[(first + m) * y_stride] = total;
-  }
+  for (int m = 0; m < M; ++m)
+    if (w && lane == 0 && m < count) y[(first + m) * y_stride] = sum[m];
 }
 
 // Up to kMost rows, by as few as are there.
@@ -122,15 +149,15 @@ struct Weights {
 };
 
 // Which rows a block meets with which weights. grid: [parts of the weight rows, bucket, parts of a bucket's rows, twice
-// with a second stack]. Without buckets there is one, with `places` rows.
+// with a second stack]. Without buckets there is one, with `x_rows` rows.
 struct Task {
   const uint8_t* w;  // of the matrix
   float* y;
   int64_t first, end, part, parts;
 
-  __device__ Task(const Weights& weights, const Buckets& buckets, int64_t places, float* y, const uint8_t* second,
+  __device__ Task(const Weights& weights, const Buckets& buckets, int64_t x_rows, float* y, const uint8_t* second,
                   float* second_y)
-      : w(weights.data), y(y), first(0), end(places), part(blockIdx.z), parts(gridDim.z) {
+      : w(weights.data), y(y), first(0), end(x_rows), part(blockIdx.z), parts(gridDim.z) {
     if (second) parts /= 2;
     if (part >= parts) {
       part -= parts;
@@ -148,8 +175,8 @@ struct Task {
 
 template <class F, Layout kLayout, int kMost>
 __global__ void __launch_bounds__(kThreads) products(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
-                                                     int64_t places, float* y, const uint8_t* second, float* second_y) {
-  const Task task(weights, buckets, places, y, second, second_y);
+                                                     int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
+  const Task task(weights, buckets, x_rows, y, second, second_y);
   const int lane = threadIdx.x % weights.lanes;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / weights.lanes) + threadIdx.x / weights.lanes;
   // A warp without a row still takes part in the sums of its lanes.

@@ -1,4 +1,4 @@
-// Products of weight rows with many activation rows of int8.
+// Products of weight rows with many activation rows of int8, by tensor cores: they form the exact integers of runs.
 #pragma once
 
 #include "rows.cuh"
@@ -7,112 +7,171 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kTileRows = 64, kTileColumns = 32;  // activation rows and weight rows of a block
 constexpr int kStage = kThreads / kWarp;          // runs that a block unpacks at a time, one each warp
-constexpr int kLevels = 5;                        // of the tree over a warp's lanes
+constexpr int kQuarters = kTileColumns / 8;
+constexpr int kResults = 4 * kQuarters;  // of a thread: for each quarter of the columns the four of multiply_tiles
+constexpr int kLevels = 3;               // of the tree over chains
 
-// Many int8 rows by tensor cores, to the same bits: products are exact integers, and a thread adds up the runs of its
-// results as the lanes of a warp do, chain by chain, with the tree over chains kept on a stack.
+// The blocks of a weight row in the order in which the tree joins their chains: all of c0, then of c4, c2, c6, c1, c5,
+// c3, c7. With fewer than eight chains each has one block.
+struct ChainOrder {
+  int blocks, chains, levels, steps;  // steps: blocks of the longest chain
+  __device__ ChainOrder(int blocks, int chains)
+      : blocks(blocks), chains(chains), levels(31 - __clz(chains)), steps((blocks + chains - 1) / chains) {}
+  __device__ int entries() const { return chains * steps; }
+  // The block of an entry; not below `blocks` when its chain is at its end.
+  __device__ int operator()(int entry) const {
+    const auto number = static_cast<uint32_t>(entry / steps);
+    return static_cast<int>(levels ? __brev(number) >> (32 - levels) : 0) + entry % steps * chains;
+  }
+};
+
+// Chains that wait for the other half of a sum.
+struct ChainTree {
+  float lowest[kResults];
+  float (*upper)[kResults][kThreads];  // few chains get there; in registers they would halve the warps that fit
+
+  // Joins the chain that came as `number` with those that wait for it. Returns whether it waits now itself.
+  __device__ __forceinline__ bool join(int number, int levels, float* chain) {
+    bool waits = false;
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      if (waits || level >= levels) continue;
+      waits = !(number >> level & 1);
+#pragma unroll
+      for (int i = 0; i < kResults; ++i) {
+        float& there = level ? upper[level - 1][i][threadIdx.x] : lowest[i];
+        if (waits)
+          there = chain[i];
+        else
+          chain[i] += there;
+      }
+    }
+    return waits;
+  }
+};
+
+// A few runs of kTileColumns weight rows, unpacked.
+template <class F>
+struct Stage {
+  static constexpr int kStride = 12;  // words; eight columns of four words each meet all banks
+  uint32_t code[kStage][kTileColumns][kStride];
+  int scale[kStage][kTileColumns][kScales<F>], min[kStage][kTileColumns][kScales<F>];
+  float d[kStage][kTileColumns], dmin[kStage][kTileColumns];
+
+  // Run `run` of the block at p as the one of this warp, a lane for each weight row; nullptr: a row of zeros.
+  __device__ __forceinline__ void load(const uint8_t* p, int run) {
+    const int lane = threadIdx.x % kWarp, s = threadIdx.x / kWarp;
+    uint32_t word[8] = {};
+    if (p) Words<F>::load(p, run, word);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) code[s][lane][i] = word[i];
+#pragma unroll
+    for (int i = 0; i < kScales<F>; ++i) {
+      scale[s][lane][i] = p ? F::scale(p, run * kScales<F> + i) : 0;
+      if constexpr (F::kMin) min[s][lane][i] = p ? F::min(p, run * kScales<F> + i) : 0;
+    }
+    d[s][lane] = p ? F::d(p) : 0.0f;
+    if constexpr (F::kMin) dmin[s][lane] = p ? F::dmin(p) : 0.0f;
+  }
+};
+
+// Two activation rows of a thread, and what it adds up for them and its columns.
+struct TileSums {
+  Int8Row row[2];
+  int S[kResults], T[kResults];
+  float chain[kResults];
+
+  __device__ TileSums(const char* upper, const char* lower, int64_t width)
+      : row{Int8Row(upper, width), Int8Row(lower, width)}, S{}, T{}, chain{} {}
+
+  // Adds run s of the stage, which meets run `at` of the rows.
+  template <class F>
+  __device__ __forceinline__ void add_run(const Stage<F>& stage, int s, int at) {
+    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+    const auto* up = reinterpret_cast<const uint32_t*>(row[0].codes() + at * kRun);
+    const auto* down = reinterpret_cast<const uint32_t*>(row[1].codes() + at * kRun);
+    const uint32_t a[4] = {up[t], down[t], up[4 + t], down[4 + t]};
+    int sum[2][2];
+    for (int i = 0; i < 2; ++i)
+      for (int k = 0; k < 2; ++k) sum[i][k] = row[i].sums()[2 * at + k];
+#pragma unroll
+    for (int n = 0; n < kQuarters; ++n) {
+      int dot[2][4] = {};
+      multiply_tiles(a[0], a[1], stage.code[s][8 * n + g][t], dot[0]);
+      multiply_tiles(a[2], a[3], stage.code[s][8 * n + g][4 + t], dot[kScales<F> - 1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = 8 * n + 2 * t + i % 2;
+        const int *scale = stage.scale[s][column], *min = stage.min[s][column], *x_sum = sum[i / 2];
+        if constexpr (kScales<F> == 1) {
+          S[4 * n + i] += scale[0] * dot[0][i];
+          if constexpr (F::kMin) T[4 * n + i] += min[0] * (x_sum[0] + x_sum[1]);
+        } else {
+          S[4 * n + i] += scale[0] * dot[0][i] + scale[1] * dot[1][i];
+          if constexpr (F::kMin) T[4 * n + i] += min[0] * x_sum[0] + min[1] * x_sum[1];
+        }
+      }
+    }
+  }
+
+  // Adds the block whose last run was run s of the stage, and which meets the activations of a super-block.
+  template <class F>
+  __device__ __forceinline__ void add_block(const Stage<F>& stage, int s, int64_t super) {
+    const float factor[2] = {row[0].scales()[super], row[1].scales()[super]};
+#pragma unroll
+    for (int i = 0; i < kResults; ++i) {
+      const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      float value = stage.d[s][column] * static_cast<float>(S[i]);
+      if constexpr (F::kMin)
+        value = fmaf(stage.d[s][column], static_cast<float>(S[i]), -(stage.dmin[s][column] * static_cast<float>(T[i])));
+      chain[i] = fmaf(factor[i % 4 / 2], value, chain[i]);
+      S[i] = T[i] = 0;
+    }
+  }
+};
+
+// A thread has rows g and g + 8 of its warp's 16 and columns 2 t and 2 t + 1 of each quarter; see multiply_tiles.
 template <class F>
 __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
-                                                     int64_t places, float* y, const uint8_t* second, float* second_y) {
-  constexpr int kStride = 12;  // words; eight columns of four words each meet all banks
-  constexpr int kQuarters = kTileColumns / 8;
-  __shared__ uint32_t code[kStage][kTileColumns][kStride];
-  __shared__ float scale[kStage][kTileColumns][2], min_[kStage][kTileColumns][2];
-  // Upper levels of the stack, which few chains reach; in registers they would halve the warps that fit.
-  __shared__ float upper_levels[kLevels - 1][4 * kQuarters][kThreads];
-  const Task task(weights, buckets, places, y, second, second_y);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int runs = static_cast<int>(weights.width / kRun), lanes = weights.lanes;
-  const int levels = 31 - __clz(lanes), steps = (runs + lanes - 1) / lanes, entries = lanes * steps;
-  // Chains come in the order in which the tree joins them: that of the bits of their number, reversed.
-  const auto run_of = [&](int entry) {
-    return static_cast<int>(__brev(static_cast<uint32_t>(entry / steps)) >> (32 - levels)) + entry % steps * lanes;
-  };
+                                                     int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
+  constexpr int kRuns = F::kBlock / kRun;
+  __shared__ Stage<F> stage;
+  __shared__ float upper_levels[kLevels - 1][kResults][kThreads];
+  const Task task(weights, buckets, x_rows, y, second, second_y);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const ChainOrder order(static_cast<int>(weights.width / F::kBlock), weights.lanes / kShare<F>);
   const int64_t own_row = int64_t{blockIdx.x} * kTileColumns + lane;  // that this lane unpacks
   const uint8_t* w = own_row < weights.rows ? task.w + own_row * weights.row_bytes : nullptr;
 
   for (int64_t base = task.first + task.part * kTileRows; base < task.end; base += task.parts * kTileRows) {
-    const int64_t place[2] = {base + warp * 16 + g, base + warp * 16 + g + 8};
-    const char* row[2];
-    for (int i = 0; i < 2; ++i) {
-      const int64_t there = min(place[i], task.end - 1);
-      row[i] = x + (buckets.source ? buckets.source[there] : there) * x_bytes;
-    }
-    const Int8Row upper(row[0], weights.width), lower(row[1], weights.width);
-    float chain[kQuarters][4] = {}, lowest[kQuarters][4] = {}, total[kQuarters][4] = {};
-    for (int start = 0; start < entries; start += kStage) {
+    const int64_t index[2] = {base + warp * 16 + lane / 4, base + warp * 16 + lane / 4 + 8};
+    const auto row = [&](int i) {
+      const int64_t last = min(index[i], task.end - 1);
+      return x + (buckets.source ? buckets.source[last] : last) * x_bytes;
+    };
+    TileSums sums(row(0), row(1), weights.width);
+    ChainTree tree{{}, upper_levels};
+    for (int start = 0, end = order.entries() * kRuns; start < end; start += kStage) {
       __syncthreads();
-      Codes codes = {};
-      const int mine = start + warp < entries ? run_of(start + warp) : runs;
-      if (w && mine < runs) {
-        constexpr int kRuns = F::kBlock / kRun;
-        decode<F>(w + int64_t{mine / kRuns} * F::kBytes, mine % kRuns, &codes);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) code[warp][lane][i] = codes.word[i];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        scale[warp][lane][i] = codes.scale[i];
-        min_[warp][lane][i] = codes.min[i];
-      }
+      const int own = start + warp, own_block = own < end ? order(own / kRuns) : order.blocks;
+      stage.load(w && own_block < order.blocks ? w + int64_t{own_block} * F::kBytes : nullptr, own % kRuns);
       __syncthreads();
-      for (int s = 0; s < min(kStage, entries - start); ++s) {
-        const int entry = start + s, run = run_of(entry), number = entry / steps;
-        if (run < runs) {
-          const auto* up = reinterpret_cast<const uint32_t*>(upper.codes() + run * kRun);
-          const auto* down = reinterpret_cast<const uint32_t*>(lower.codes() + run * kRun);
-          const uint32_t a[4] = {up[t], down[t], up[4 + t], down[4 + t]};
-          const float factor[2] = {upper.scales()[run / (kSuper / kRun)], lower.scales()[run / (kSuper / kRun)]};
-          const int16_t *up_sums = upper.sums() + 2 * run, *down_sums = lower.sums() + 2 * run;
-          const int sums[2][2] = {{up_sums[0], up_sums[1]}, {down_sums[0], down_sums[1]}};
-#pragma unroll
-          for (int n = 0; n < kQuarters; ++n) {
-            int dot[2][4] = {};
-            multiply_tiles(a[0], a[1], code[s][8 * n + g][t], dot[0]);
-            multiply_tiles(a[2], a[3], code[s][8 * n + g][4 + t], dot[1]);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int column = 8 * n + 2 * t + i % 2;
-              const float part = run_product<F>(scale[s][column], min_[s][column], dot[0][i], dot[1][i], sums[i / 2][0],
-                                                sums[i / 2][1]);
-              chain[n][i] = fmaf(factor[i / 2], part, chain[n][i]);
-            }
-          }
-        }
-        if (entry % steps != steps - 1) continue;
-        bool kept = false;
-#pragma unroll
-        for (int level = 0; level < kLevels; ++level) {
-          if (kept || level >= levels) continue;
-          kept = !(number >> level & 1);
-#pragma unroll
-          for (int n = 0; n < kQuarters; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              float& there = level ? upper_levels[level - 1][4 * n + i][threadIdx.x] : lowest[n][i];
-              if (kept)
-                there = chain[n][i];
-              else
-                chain[n][i] += there;
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < kQuarters; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (!kept) total[n][i] = chain[n][i];
-            chain[n][i] = 0;
-          }
+      for (int s = 0; s < min(kStage, end - start); ++s) {
+        const int entry = (start + s) / kRuns, run = (start + s) % kRuns, block = order(entry);
+        if (block < order.blocks) sums.add_run(stage, s, block * kRuns + run);
+        if (run != kRuns - 1) continue;
+        if (block < order.blocks) sums.add_block(stage, s, int64_t{block} * F::kBlock / kSuper);
+        if (entry % order.steps != order.steps - 1) continue;
+        if (tree.join(entry / order.steps, order.levels, sums.chain))
+          for (float& chain : sums.chain) chain = 0;
       }
     }
 #pragma unroll
-    for (int n = 0; n < kQuarters; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t column = int64_t{blockIdx.x} * kTileColumns + 8 * n + 2 * t + i % 2;
-        if (place[i / 2] < task.end && column < weights.rows)
-          task.y[place[i / 2] * weights.rows + column] = total[n][i];
-      }
+    for (int i = 0; i < kResults; ++i) {
+      const int64_t column = int64_t{blockIdx.x} * kTileColumns + i / 4 * 8 + lane % 4 * 2 + i % 2;
+      if (index[i % 4 / 2] < task.end && column < weights.rows)
+        task.y[index[i % 4 / 2] * weights.rows + column] = sums.chain[i] + 0.0f;  // a chain of zeros
+    }
   }
 }
 

@@ -20,7 +20,7 @@ constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 
 inline void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) fail("CUDA refused %s: %s", what, cudaGetErrorString(status));
+  if (status != cudaSuccess) fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
 }
 
 // Enqueues kernel(arguments...); an empty grid is no work.
@@ -52,17 +52,43 @@ __device__ __forceinline__ float widen(__half x) { return __half2float(x); }
 __device__ __forceinline__ void narrow(float x, float* out) { *out = x; }
 __device__ __forceinline__ void narrow(float x, __half* out) { *out = __float2half_rn(x); }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// The functions of simd.h for one lane: the same bits.
+__device__ __forceinline__ float exp(float x) {
+  const float low = -87.33654f > x ? -87.33654f : x;
+  x = 88.37626f < low ? 88.37626f : low;
+  const float n = rintf(x * 1.44269504f);
+  float r = fmaf(n, -0.693359375f, x);
+  r = fmaf(n, 2.12194440e-4f, r);
+  float p = 1.9875691500e-4f;
+  p = fmaf(p, r, 1.3981999507e-3f);
+  p = fmaf(p, r, 8.3334519073e-3f);
+  p = fmaf(p, r, 4.1665795894e-2f);
+  p = fmaf(p, r, 1.6666665459e-1f);
+  p = fmaf(p, r, 5.0000001201e-1f);
+  p = fmaf(p, r * r, r) + 1.0f;
+  return p * __uint_as_float(static_cast<uint32_t>(__float2int_rn(n) + 127) << 23);
+}
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp(0.0f - x)); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
 // The sum over `lanes` neighbouring lanes of a warp, as a tree of fixed shape; every lane of the warp takes part.
-__device__ __forceinline__ float lane_sum(float x, int lanes = kWarp) {
+template <class T>
+__device__ __forceinline__ T lane_sum(T x, int lanes = kWarp) {
   for (int offset = lanes / 2; offset; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
   return x;
 }
-__device__ __forceinline__ float lane_max(float x) {
-  for (int offset = kWarp / 2; offset; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
+__device__ __forceinline__ float lane_max(float x, int lanes = kWarp) {
+  for (int offset = lanes / 2; offset; offset /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
   return x;
+}
+
+// a . b of n elements in the order of simd.h, by kLanes neighbouring threads, all of which get it; every lane of the
+// warp takes part.
+constexpr int kLanes = 16;
+__device__ __forceinline__ float dot(const float* a, const float* b, int n) {
+  float sum = 0;
+  for (int i = threadIdx.x % kLanes; i < n; i += kLanes) sum = fmaf(a[i], b[i], sum);
+  return lane_sum(sum, kLanes);
 }
 
 // d += A B for signed bytes by a warp's tensor cores: A is 16 x 16, B 16 x 8. With g = lane / 4 and t = lane % 4, a

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device.cuh"
-#include "refusal.cuh"
+#include "device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -61,22 +61,22 @@ inline void copy_other_buffer(const Tensor& past, const Tensor& present, size_t 
         "a copy of state");
 }
 
-// A kernel class whose calls also raise what the device refused, as soon as it is known: in the same call, or later.
+// A kernel class whose calls also raise device errors, as soon as they are known: in the same call, or later.
 template <class Kernel>
 struct Checked : Kernel {
-  explicit Checked(const KernelInfo& info) : Kernel(info) { refusal_record(); }
+  explicit Checked(const KernelInfo& info) : Kernel(info) { error_record(); }
   void compute(Context& context) {
-    raise_refusal();
+    raise_device_error();
     Kernel::compute(context);
-    raise_refusal();
+    raise_device_error();
   }
 
  private:
-  static void raise_refusal() {
-    const Refusal refusal = take_refusal();
-    if (!refusal.found) return;
-    if (!std::strcmp(refusal.op, Kernel::kName)) fail("%s", refusal.text);
-    fail("an earlier operator failed: trigraph.%s: %s", refusal.op, refusal.text);
+  static void raise_device_error() {
+    const DeviceError error = take_device_error();
+    if (!error.found) return;
+    if (!std::strcmp(error.op, Kernel::kName)) fail("%s", error.text);
+    fail("an earlier operator failed: trigraph.%s: %s", error.op, error.text);
   }
 };
 

@@ -53,12 +53,12 @@ extern "C" TRIGRAPH_EXPORT const char* trigraph_version() { return TRIGRAPH_VERS
 // The execution provider that a session needs for these operators.
 extern "C" TRIGRAPH_EXPORT const char* trigraph_provider() { return TRIGRAPH_PROVIDER; }
 
-// What a kernel has refused since the last call, in a sentence; "" for nothing. For hosts: ask after a run whose
-// outputs are there. The text stays until the thread's next call.
-extern "C" TRIGRAPH_EXPORT const char* trigraph_take_refusal() {
+// The error that a kernel has reported since the last call, in a sentence; "" for none. For hosts: ask after a run
+// whose outputs are there. The text stays until the thread's next call.
+extern "C" TRIGRAPH_EXPORT const char* trigraph_take_device_error() {
   thread_local char text[480];
-  const auto refusal = trigraph::TRIGRAPH_ISA::take_refusal();
+  const auto error = trigraph::TRIGRAPH_ISA::take_device_error();
   text[0] = 0;
-  if (refusal.found) std::snprintf(text, sizeof text, "trigraph.%s: %s", refusal.op, refusal.text);
+  if (error.found) std::snprintf(text, sizeof text, "trigraph.%s: %s", error.op, error.text);
   return text;
 }

@@ -11,7 +11,7 @@ struct Sequence {
   int64_t begin, own;  // its rows of the step
   int64_t pending;     // tokens of the previous verify to commit first
   int64_t slot_in, slot_out;
-  bool fresh;     // start of a text: state and history are zeros
+  bool fresh;     // start of a sequence: state and history are zeros
   int64_t first;  // its first token in the step's scratch, pending tokens included
   int64_t count() const { return pending + own; }
 };

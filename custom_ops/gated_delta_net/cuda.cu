@@ -23,7 +23,7 @@ struct Work {
   const int32_t *cu_seqlens, *past_lens, *accepted, *slots_in, *slots_out;
   float* mixed;  // [rows + sequences * K][channels]: after convolution, keys and queries of unit length
   int* verdict;  // whether the first launch found the step to be right
-  RefusalRecord* record;
+  ErrorRecord* record;
   int64_t rows;
   int sequences, slots, k_heads, v_heads, dim, pending_max;
   bool tiled, commit;
@@ -35,7 +35,7 @@ struct Work {
 struct Sequence {
   int64_t begin, first;  // of its own tokens among the rows, of all its tokens in `mixed`
   int own, pending, slot_in, slot_out;
-  bool fresh;  // start of a text: state and history are zeros
+  bool fresh;  // start of a sequence: state and history are zeros
 
   __device__ Sequence(const Work& work, int s)
       : begin(work.cu_seqlens[s]),
@@ -50,30 +50,30 @@ struct Sequence {
 
 // Whether sequence s is one that can be; tells why not when `tell`.
 __device__ bool sequence_holds(const Work& work, int s, bool tell) {
-  const auto refused = [&](Reason reason, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) {
-    if (tell) refuse(work.record, Operator::gated_delta_net, reason, a, b, c, d);
+  const auto wrong = [&](Reason reason, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) {
+    if (tell) report(work.record, Operator::gated_delta_net, reason, a, b, c, d);
     return false;
   };
   const int32_t *cu = work.cu_seqlens, most = work.pending_max;
-  if (s == 0 && cu[0] != 0) return refused(Reason::gdn_first_start, cu[0]);
-  if (s == 0 && cu[work.sequences] != work.rows) return refused(Reason::gdn_last_start, cu[work.sequences], work.rows);
+  if (s == 0 && cu[0] != 0) return wrong(Reason::gdn_first_start, cu[0]);
+  if (s == 0 && cu[work.sequences] != work.rows) return wrong(Reason::gdn_last_start, cu[work.sequences], work.rows);
   const int32_t past_len = work.past_lens[s], accepted = work.accepted[s];
   const int32_t slot_in = work.slots_in[s], slot_out = work.slots_out[s];
-  if (cu[s + 1] <= cu[s]) return refused(Reason::gdn_no_token, cu[s], cu[s + 1], s);
+  if (cu[s + 1] <= cu[s]) return wrong(Reason::gdn_no_token, cu[s], cu[s + 1], s);
   if (!work.commit && int64_t{cu[s + 1]} - cu[s] > most)
-    return refused(Reason::gdn_many_tokens, s, int64_t{cu[s + 1]} - cu[s], most);
-  if (cu[s + 1] > work.rows) return refused(Reason::gdn_past_end, s + 1, cu[s + 1], work.rows);
-  if (past_len < 0) return refused(Reason::gdn_past, s, past_len);
-  if (accepted < 0 || accepted > most) return refused(Reason::gdn_accepted_range, s, accepted, most);
-  if (accepted > past_len) return refused(Reason::gdn_accepted_past, s, accepted, s, past_len);
-  if (slot_in < 0 || slot_in >= work.slots) return refused(Reason::gdn_slot_in, s, slot_in, work.slots);
-  if (slot_out < 0 || slot_out >= work.slots) return refused(Reason::gdn_slot_out, s, slot_out, work.slots);
+    return wrong(Reason::gdn_many_tokens, s, int64_t{cu[s + 1]} - cu[s], most);
+  if (cu[s + 1] > work.rows) return wrong(Reason::gdn_past_end, s + 1, cu[s + 1], work.rows);
+  if (past_len < 0) return wrong(Reason::gdn_past, s, past_len);
+  if (accepted < 0 || accepted > most) return wrong(Reason::gdn_accepted_range, s, accepted, most);
+  if (accepted > past_len) return wrong(Reason::gdn_accepted_past, s, accepted, s, past_len);
+  if (slot_in < 0 || slot_in >= work.slots) return wrong(Reason::gdn_slot_in, s, slot_in, work.slots);
+  if (slot_out < 0 || slot_out >= work.slots) return wrong(Reason::gdn_slot_out, s, slot_out, work.slots);
   for (int other = 0; other < s; ++other)
-    if (work.slots_out[other] == slot_out) return refused(Reason::gdn_two_writers, s, slot_out, other);
+    if (work.slots_out[other] == slot_out) return wrong(Reason::gdn_two_writers, s, slot_out, other);
   // A row that holds no pending token has beta = -1; head 0 stands for all.
   const float* gates = work.past_gates + int64_t{slot_in} * most * 2 * work.v_heads;
   for (int row = 0; row < accepted; ++row)
-    if (gates[int64_t{2 * row + 1} * work.v_heads] < 0) return refused(Reason::gdn_pending, s, accepted, slot_in, row);
+    if (gates[int64_t{2 * row + 1} * work.v_heads] < 0) return wrong(Reason::gdn_pending, s, accepted, slot_in, row);
   return true;
 }
 
@@ -83,7 +83,7 @@ __device__ bool slot_holds(const Work& work, int s, bool tell) {
   if (work.past_lens[s] == 0) return true;
   for (int other = 0; other < work.sequences; ++other)
     if (other != s && work.slots_out[other] == slot_in) {
-      if (tell) refuse(work.record, Operator::gated_delta_net, Reason::gdn_read_written, s, slot_in, other);
+      if (tell) report(work.record, Operator::gated_delta_net, Reason::gdn_read_written, s, slot_in, other);
       return false;
     }
   return true;
@@ -335,7 +335,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
                     in[kSlotsOut].as<int32_t>(),
                     mixed.as<float>(),
                     verdict.as<int>(),
-                    refusal_record(),
+                    error_record(),
                     rows,
                     static_cast<int>(sequences),
                     static_cast<int>(slots),

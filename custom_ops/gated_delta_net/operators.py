@@ -23,7 +23,7 @@ def _cost(node: Node, work: Workload) -> Cost:
     )
 
 
-def _body(attributes: Mapping[str, Any]) -> Function:
+def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.gated_delta_net.function import gated_delta_net
 
     return gated_delta_net

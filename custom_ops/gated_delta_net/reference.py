@@ -89,7 +89,7 @@ def delta_rule(state: F64, q: F64, k: F64, v: F64, log_decay: F64, beta: F64) ->
 
 
 def check(step: Step, past: State, rows: int, commit: bool) -> None:
-    """Raises TrigraphError for a step that the operator refuses."""
+    """Raises TrigraphError for a step that is an error."""
     slots, pending_max = past.gates.shape[:2]
     v_heads = past.state.shape[1]
     cu = step.cu_seqlens

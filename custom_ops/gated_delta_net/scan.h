@@ -159,7 +159,7 @@ inline void scan(const Token* tokens, int64_t count, int64_t committed, const fl
     scan_columns<1>(tokens, count, committed, from, to, key_sums, query_sums, work, dim, column);
 }
 
-// Readies `to` for a scan from it: zeros at the start of a text, else the state at `from`.
+// Readies `to` for a scan from it: zeros at the start of a sequence, else the state at `from`.
 inline void copy_state(bool fresh, const float* from, float* to, int64_t size) {
   if (fresh)
     std::memset(to, 0, size * sizeof(float));

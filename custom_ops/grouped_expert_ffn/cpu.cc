@@ -3,6 +3,7 @@
 // companions.
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include "../blocks/row_kernel.h"
 #include "../kernel.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr int64_t kTokensAtOnce = 1024;      // a longer step runs in parts, so that scratch memory stays bounded
 constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait for their sum
 constexpr int64_t kTileBytes = 160 << 10;    // of weights in a task: a fraction of the L2 cache
-constexpr int64_t kTileProducts = 8 << 20;   // in a task: a crowded expert is shared by the threads
+constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
 constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
 constexpr int64_t kMaxTileRows = 256;
 constexpr int64_t kRowsAtOnce = 64;  // activation rows in one product
@@ -25,7 +26,7 @@ struct UpPrepared;
 struct HiddenRows;
 struct HiddenPrepared;
 struct PartialRows;
-struct PlaceOfPair;
+struct SortedIndices;
 struct UsedExperts;
 struct Remaining;
 
@@ -36,9 +37,9 @@ T* take(int64_t count) {
 
 long long ll(int64_t value) { return value; }
 
-// Weight rows in a task. `crowd`: the most activation rows that meet them.
-int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t crowd) {
-  int64_t rows = std::min({kMaxTileRows, kTileBytes / row_bytes, kTileProducts / (width * crowd)});
+// Weight rows in a task, each of which meets up to max_tokens_per_expert activation rows.
+int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t max_tokens_per_expert) {
+  int64_t rows = std::min({kMaxTileRows, kTileBytes / row_bytes, kTileProducts / (width * max_tokens_per_expert)});
   return std::max(kRowStep, rows / kRowStep * kRowStep);
 }
 
@@ -61,27 +62,27 @@ struct Matrices {
   }
 };
 
-// The pairs in the order of their experts. A pair's place in that order is its row in the buffers of hidden values and
-// down products.
+// The (token, slot) pairs, sorted by expert. A pair's sorted index is its row in the buffers of hidden values and down
+// products.
 struct Buckets {
   struct Expert {
-    int64_t id, first, count;  // places first .. first + count
+    int64_t id, first, count;  // sorted indices first .. first + count
   };
-  int64_t* place = nullptr;  // [tokens, k]
-  Expert* expert = nullptr;  // those that some token chose
-  int64_t used = 0, crowd = 0;
+  int64_t* sorted_index = nullptr;  // [tokens, k]
+  Expert* expert = nullptr;         // those that some token chose
+  int64_t used = 0, max_tokens_per_expert = 0;
 
   Buckets(const int64_t* ids, int64_t pairs, int64_t experts) {
-    place = take<PlaceOfPair, int64_t>(pairs);
+    sorted_index = take<SortedIndices, int64_t>(pairs);
     expert = take<UsedExperts, Expert>(experts);
     for (int64_t e = 0; e < experts; ++e) expert[e] = {e, 0, 0};
     for (int64_t i = 0; i < pairs; ++i) ++expert[ids[i]].count;
     for (int64_t e = 0, first = 0; e < experts; first += expert[e++].count) expert[e].first = first;
     // expert[].first serves as the cursor, and is set back below.
-    for (int64_t i = 0; i < pairs; ++i) place[i] = expert[ids[i]].first++;
+    for (int64_t i = 0; i < pairs; ++i) sorted_index[i] = expert[ids[i]].first++;
     for (int64_t e = 0; e < experts; ++e) {
       if (!expert[e].count) continue;
-      crowd = std::max(crowd, expert[e].count);
+      max_tokens_per_expert = std::max(max_tokens_per_expert, expert[e].count);
       expert[used++] = {e, expert[e].first - expert[e].count, expert[e].count};
     }
   }
@@ -104,15 +105,26 @@ struct Step {
   Matrices gate, up, down;
   int64_t up_row;  // where up's rows start in an expert: gate|up may be one tensor
 
-  void run(const float* x, const int64_t* ids, const float* weights, int64_t tokens, float* y) const {
+  // The tokens of one part of the step: a row of each for every token.
+  struct Tokens {
+    const float* x;
+    const int64_t* ids;
+    const float* weights;
+    const float *shared, *shared_gate;  // of the shared expert, or nullptr
+    int64_t count;
+    float* y;
+  };
+
+  void run(const Tokens& all) const {
+    const auto [x, ids, tokens] = std::tuple(all.x, all.ids, all.count);
     Buckets buckets(ids, tokens * k, experts);
     const void** gate_x = prepare<GatePrepared>(*gate.kernel, x, tokens, buckets);
     const void** up_x = gate_x;
     if (up.kernel->prepare != gate.kernel->prepare) up_x = prepare<UpPrepared>(*up.kernel, x, tokens, buckets);
-    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), weights, tokens, y);
+    down_and_sum(buckets, gate_and_up(buckets, gate_x, up_x), all);
   }
 
-  // Prepares each token's row once. Returns a pointer to it for every place.
+  // Prepares each token's row once. Returns a pointer to it for every sorted pair.
   template <class Tag>
   const void** prepare(const RowKernel& kernel, const float* x, int64_t tokens, const Buckets& buckets) const {
     constexpr int64_t kTokens = 4;  // in a task: one row alone is not worth a thread
@@ -122,19 +134,20 @@ struct Step {
     context.parallel_for(ceil_div(tokens, kTokens), [&](int64_t task) {
       for (int64_t t = task * kTokens; t < std::min(tokens, (task + 1) * kTokens); ++t) {
         kernel.prepare(x + t * width, width, rows + t * bytes);
-        for (int64_t j = 0; j < k; ++j) pointers[buckets.place[t * k + j]] = rows + t * bytes;
+        for (int64_t j = 0; j < k; ++j) pointers[buckets.sorted_index[t * k + j]] = rows + t * bytes;
       }
     });
     return pointers;
   }
 
-  // silu(gate x) * (up x) of every place, prepared for the down product.
+  // silu(gate x) * (up x) of every sorted pair, prepared for the down product.
   const char* gate_and_up(const Buckets& buckets, const void* const* gate_x, const void* const* up_x) const {
     const int64_t pairs = buckets.expert[buckets.used - 1].first + buckets.expert[buckets.used - 1].count;
     const int64_t bytes = down.kernel->prepared_bytes(ffn);
     float* hidden = take<HiddenRows, float>(pairs * ffn);
     char* prepared = take<HiddenPrepared, char>(pairs * bytes);
-    const int64_t tile = std::min(tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.crowd), kRowsAtOnce);
+    const int64_t tile =
+        std::min(tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.max_tokens_per_expert), kRowsAtOnce);
     const int64_t tiles = ceil_div(ffn, tile);
     Countdown countdown(buckets.used, tiles);
     context.parallel_for(buckets.used * tiles, [&](int64_t task) {
@@ -161,11 +174,11 @@ struct Step {
     return prepared;
   }
 
-  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j]. Wide steps run some columns at a time.
-  void down_and_sum(const Buckets& buckets, const char* prepared, const float* weights, int64_t tokens,
-                    float* y) const {
-    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = tokens * k;
-    const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.crowd);
+  // y[t] = sum over slots j, in order, of weights[t, j] * down h[t, j], then the shared expert. Wide steps run some
+  // columns at a time.
+  void down_and_sum(const Buckets& buckets, const char* prepared, const Tokens& all) const {
+    const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = all.count * k;
+    const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.max_tokens_per_expert);
     const int64_t fitting = kPartialBytes / (pairs * static_cast<int64_t>(sizeof(float)));
     const int64_t columns = std::min(ceil_div(width, tile), std::max(int64_t{1}, fitting / tile)) * tile;
     float* partial = take<PartialRows, float>(pairs * columns);
@@ -186,18 +199,24 @@ struct Step {
           down.product(expert.id, column, n, h, m, p);
         }
         if (countdown.last(task / buckets.used))
-          for (int64_t t = 0; t < tokens; ++t)
-            sum(partial + column - start, columns, buckets.place + t * k, weights + t * k, n, y + t * width + column);
+          for (int64_t t = 0; t < all.count; ++t)
+            sum(partial + column - start, columns, buckets.sorted_index + t * k, all, t, column, n);
       });
     }
   }
 
-  void sum(const float* partial, int64_t stride, const int64_t* place, const float* weight, int64_t n, float* y) const {
+  // Columns [column, column + n) of token t.
+  void sum(const float* partial, int64_t stride, const int64_t* sorted_index, const Tokens& all, int64_t t,
+           int64_t column, int64_t n) const {
+    const float* weight = all.weights + t * k;
+    const vf shared_weight = all.shared ? sigmoid(splat(all.shared_gate[t])) : zero();
     for (int64_t c = 0; c < n; c += VL) {
       vf total = zero();
       for (int64_t j = 0; j < k; ++j)
-        total = fmadd(splat(weight[j]), load_first(partial + place[j] * stride + c, n - c), total);
-      store_first(y + c, total, n - c);
+        total = fmadd(splat(weight[j]), load_first(partial + sorted_index[j] * stride + c, n - c), total);
+      const int64_t at = t * width + column + c;
+      if (all.shared) total = fmadd(shared_weight, load_first(all.shared + at, n - c), total);
+      store_first(all.y + at, total, n - c);
     }
   }
 };
@@ -224,11 +243,14 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature {
                     Matrices(context.input(4), *down_, shapes.ffn),
                     shapes.fused ? shapes.ffn : 0};
     check_ids(ids, shapes.experts);
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
     const int64_t tokens = shapes.tokens, width = shapes.width, k = shapes.k;
     float* y = context.output(0, {tokens, width}).as<float>();
     for (int64_t t = 0; t < tokens; t += kTokensAtOnce)
-      step.run(x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
-               std::min(kTokensAtOnce, tokens - t), y + t * width);
+      step.run({x.as<float>() + t * width, ids.as<int64_t>() + t * k, weights.as<float>() + t * k,
+                shared.rank ? shared.as<float>() + t * width : nullptr,
+                shared.rank ? shared_gate.as<float>() + t : nullptr, std::min(kTokensAtOnce, tokens - t),
+                y + t * width});
   }
 
  private:

@@ -13,16 +13,16 @@ constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that
 constexpr int kStaged = 1024;            // ids in shared memory
 constexpr int kMostExperts = 1024;
 
-// Where the pairs of a step lie once they are in the order of their experts.
+// The pairs of a step, sorted by expert; pairs of an expert keep their order.
 struct Plan {
-  int* used;    // how many experts some token chose; 0 for a step that is refused
+  int* used;    // how many experts some token chose; 0 for a step with a bad id
   int* expert;  // [used]
-  int* first;   // [used + 1] places
-  int* token;   // [pairs] by place
-  int* place;   // [pairs]
+  int* first;   // [used + 1] sorted indices
+  int* token;   // [pairs] by sorted index
+  int* sorted;  // [pairs] sorted index of each pair
   static int64_t size(int64_t pairs, int64_t experts) { return 1 + experts + (experts + 1) + 2 * pairs; }
   Plan(int* memory, int64_t pairs, int64_t experts)
-      : used(memory), expert(used + 1), first(expert + experts), token(first + experts + 1), place(token + pairs) {}
+      : used(memory), expert(used + 1), first(expert + experts), token(first + experts + 1), sorted(token + pairs) {}
 };
 
 // The sum of the values of all threads before this one.
@@ -42,7 +42,7 @@ __device__ __forceinline__ int sum_before(int value, int* sums) {
 
 // One block. A thread owns an expert, and meets all ids in their order: nothing depends on which thread is first.
 __global__ void __launch_bounds__(kThreads)
-    bucket(const int64_t* ids, int pairs, int k, int experts, int64_t token_offset, Plan plan, RefusalRecord* record) {
+    bucket(const int64_t* ids, int pairs, int k, int experts, int64_t token_offset, Plan plan, ErrorRecord* record) {
   __shared__ int16_t staged[kStaged];
   __shared__ int count[kMostExperts], rank[kMostExperts], sums[kThreads / kWarp];
   bool bad = false;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
     *plan.used = 0;
     for (int i = 0; i < pairs; ++i)
       if (ids[i] < 0 || ids[i] >= experts) {
-        refuse(record, Operator::grouped_expert_ffn, Reason::expert_id, ids[i], token_offset + i / k, i % k, experts);
+        report(record, Operator::grouped_expert_ffn, Reason::expert_id, ids[i], token_offset + i / k, i % k, experts);
         return;
       }
   }
@@ -70,42 +70,54 @@ __global__ void __launch_bounds__(kThreads)
   for (int e = threadIdx.x; e < experts; e += kThreads) count[e] = 0;
   each_id([&](int e, int) { ++count[e]; });
   __syncthreads();
-  // Each thread has neighbouring experts; how many are used, and how many places they take, is summed up over threads.
+  // Each thread has neighbouring experts; how many are used, and how many pairs they have, is summed up over threads.
   const int each = (experts + kThreads - 1) / kThreads, begin = threadIdx.x * each, end = min(begin + each, experts);
-  int used = 0, place = 0;
+  int used = 0, index = 0;
   for (int e = begin; e < end; ++e) {
     used += count[e] != 0;
-    place += count[e];
+    index += count[e];
   }
-  const int used_before = sum_before(used, sums), place_before = sum_before(place, sums);
+  const int used_before = sum_before(used, sums), pairs_before = sum_before(index, sums);
   if (threadIdx.x == kThreads - 1) {
     *plan.used = used_before + used;
-    plan.first[used_before + used] = place_before + place;
+    plan.first[used_before + used] = pairs_before + index;
   }
-  used = used_before, place = place_before;
+  used = used_before, index = pairs_before;
   for (int e = begin; e < end; ++e) {
-    rank[e] = place;
+    rank[e] = index;
     if (!count[e]) continue;
     plan.expert[used] = e;
-    plan.first[used++] = place;
-    place += count[e];
+    plan.first[used++] = index;
+    index += count[e];
   }
   __syncthreads();
   each_id([&](int e, int pair) {
-    const int place = rank[e]++;
-    plan.place[pair] = place;
-    plan.token[place] = pair / k;
+    const int index = rank[e]++;
+    plan.sorted[pair] = index;
+    plan.token[index] = pair / k;
   });
 }
 
-// grid: [parts of a row, tokens].
-__global__ void __launch_bounds__(kThreads) sum_slots(const float* products, const int* place, const float* weights,
-                                                      int k, int64_t width, float* y, const int* used) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
+// The tokens of a part of a step, a row of each for every token.
+struct Tokens {
+  const float* x;
+  const int64_t* ids;
+  const float* weights;
+  const float *shared, *shared_gate;  // of the shared expert, or nullptr
+  int64_t first, count;               // of the step
+  float* y;
+};
+
+// In the order of slots, the shared expert last. grid: [parts of a row, tokens].
+__global__ void __launch_bounds__(kThreads)
+    sum_slots(const float* products, const int* sorted, Tokens tokens, int k, int64_t width, const int* used) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y, at = token * width + column;
   if (!*used || column >= width) return;
   float sum = 0;
-  for (int j = 0; j < k; ++j) sum = fmaf(weights[token * k + j], products[place[token * k + j] * width + column], sum);
-  y[token * width + column] = sum;
+  for (int64_t j = token * k; j < (token + 1) * k; ++j)
+    sum = fmaf(tokens.weights[j], products[sorted[j] * width + column], sum);
+  if (tokens.shared) sum = fmaf(sigmoid(tokens.shared_gate[token]), tokens.shared[at], sum);
+  tokens.y[at] = sum;
 }
 
 class GroupedExpertFFN : public GroupedExpertFFNSignature {
@@ -131,9 +143,14 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
     const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
     const Tensor y = context.output(0, {shapes.tokens, shapes.width});
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
     for (int64_t t = 0; t < shapes.tokens; t += kTokensAtOnce)
-      run(shapes, gate, up, down, x.as<float>() + t * shapes.width, ids.as<int64_t>() + t * shapes.k,
-          weights.as<float>() + t * shapes.k, t, y.as<float>() + t * shapes.width, stream_of(context));
+      run(shapes, gate, up, down,
+          {x.as<float>() + t * shapes.width, ids.as<int64_t>() + t * shapes.k, weights.as<float>() + t * shapes.k,
+           shared.rank ? shared.as<float>() + t * shapes.width : nullptr,
+           shared.rank ? shared_gate.as<float>() + t : nullptr, t, std::min(kTokensAtOnce, shapes.tokens - t),
+           y.as<float>() + t * shapes.width},
+          stream_of(context));
   }
 
  private:
@@ -152,51 +169,54 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
       check_alignment(tensor, kernel);
     }
     // With `second`, another stack of the same type and shape, its products too.
-    void product(int64_t rows, const void* x, const Buckets& buckets, int64_t most, int64_t places, float* y,
+    void product(int64_t rows, const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y,
                  cudaStream_t stream, const uint8_t* second = nullptr, float* second_y = nullptr) const {
-      kernel->grouped(data, second, stride, rows, row_bytes, width, x, buckets, most, places, y, second_y, stream);
+      kernel->grouped(data, second, stride, rows, row_bytes, width, x, buckets, max_buckets, pairs, y, second_y,
+                      stream);
     }
   };
 
   // Rows as a kernel wants them; `memory` holds what had to be made.
   static const void* prepared(Layout layout, const float* x, int64_t rows, int64_t width, const Arena::Memory& memory,
                               cudaStream_t stream) {
-    if (layout == Layout::raw) return x;
-    prepare(layout, x, rows, width, memory.as<char>(), stream);
+    if (layout == Layout::float32) return x;
+    prepare(x, rows, width, memory.as<char>(), stream);
     return memory.as<char>();
   }
   Arena::Memory room(Layout layout, int64_t rows, int64_t width) const {
-    return arena_.take<char>(layout == Layout::raw ? 0 : rows * prepared_bytes(layout, width));
+    return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
   }
 
-  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, const float* x,
-           const int64_t* ids, const float* weights, int64_t offset, float* y, cudaStream_t stream) const {
-    const int64_t tokens = std::min(kTokensAtOnce, shapes.tokens - offset), pairs = tokens * shapes.k;
-    const int64_t most = std::min(shapes.experts, pairs);
+  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
+           const Tokens& tokens, cudaStream_t stream) const {
+    const int64_t count = tokens.count, pairs = count * shapes.k;
+    const int64_t max_buckets = std::min(shapes.experts, pairs);
     const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
-    const Arena::Memory gate_room = room(first, tokens, shapes.width),
+    const Arena::Memory gate_room = room(first, count, shapes.width),
                         hidden_room = arena_.take<char>(pairs * prepared_bytes(third, shapes.ffn));
-    const Arena::Memory up_room = room(second == first ? Layout::raw : second, tokens, shapes.width);
+    const Arena::Memory up_room = room(second == first ? Layout::float32 : second, count, shapes.width);
     const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
-    launch(bucket, 1, kThreads, 0, stream, ids, pairs, shapes.k, shapes.experts, offset, plan, refusal_record());
+    launch(bucket, 1, kThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, tokens.first, plan,
+           error_record());
 
     const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
-    const Buckets by_place{plan.used, plan.expert, plan.first, nullptr};
-    const void* gate_x = prepared(first, x, tokens, shapes.width, gate_room, stream);
-    const void* up_x = second == first ? gate_x : prepared(second, x, tokens, shapes.width, up_room, stream);
+    const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
+    const void* gate_x = prepared(first, tokens.x, count, shapes.width, gate_room, stream);
+    const void* up_x = second == first ? gate_x : prepared(second, tokens.x, count, shapes.width, up_room, stream);
     if (gate.kernel == up.kernel) {
-      gate.product(shapes.ffn, gate_x, by_token, most, pairs, hidden.as<float>(), stream, up.data, ups.as<float>());
+      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, up.data,
+                   ups.as<float>());
     } else {
-      gate.product(shapes.ffn, gate_x, by_token, most, pairs, hidden.as<float>(), stream);
-      up.product(shapes.ffn, up_x, by_token, most, pairs, ups.as<float>(), stream);
+      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream);
+      up.product(shapes.ffn, up_x, by_token, max_buckets, pairs, ups.as<float>(), stream);
     }
     prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, shapes.ffn, hidden_room.as<char>(), stream);
-    down.product(shapes.width, hidden_room.as<char>(), by_place, most, pairs, products.as<float>(), stream);
-    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(tokens)), kThreads, 0, stream,
-           products.as<float>(), plan.place, weights, shapes.k, shapes.width, y, plan.used);
+    down.product(shapes.width, hidden_room.as<char>(), by_index, max_buckets, pairs, products.as<float>(), stream);
+    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
+           products.as<float>(), plan.sorted, tokens, shapes.k, shapes.width, plan.used);
   }
 
   const ProductKernel* gate_;

@@ -35,6 +35,11 @@ def sum_of_slots(products: Tensor, weights: Tensor) -> Tensor:
     return op.Squeeze(op.MatMul(op.Unsqueeze(weights, [1]), slots), [1])
 
 
+@body
+def with_shared(routed: Tensor, shared: Tensor, shared_gate: Tensor) -> Tensor:
+    return routed + op.Sigmoid(shared_gate) * shared
+
+
 @cache
 def separate(gate_type: str, up_type: str, down_type: str) -> Function:
     """The body for gate and up matrices in two stacks; it takes activations as they are."""
@@ -83,3 +88,38 @@ def fused(gate_type: str, down_type: str) -> Function:
         return sum_of_slots(products, weights)
 
     return fused
+
+
+@cache
+def separate_and_shared(gate_type: str, up_type: str, down_type: str) -> Function:
+    """As `separate`, and a shared expert."""
+    routed = separate(gate_type, up_type, down_type)
+
+    @body
+    def separate_and_shared(
+        x: Tensor, ids: Tensor, weights: Tensor, gate: Tensor, down: Tensor, up: Tensor, shared: Tensor,
+        shared_gate: Tensor, gate_type: str, up_type: str, down_type: str, activations: str,
+    ) -> Tensor:  # fmt: skip
+        y = routed(
+            x, ids, weights, gate, down, up,
+            gate_type=gate_type, up_type=up_type, down_type=down_type, activations=activations,
+        )  # fmt: skip
+        return with_shared(y, shared, shared_gate)
+
+    return separate_and_shared
+
+
+@cache
+def fused_and_shared(gate_type: str, down_type: str) -> Function:
+    """As `fused`, and a shared expert; `up` is absent."""
+    routed = fused(gate_type, down_type)
+
+    @body
+    def fused_and_shared(
+        x: Tensor, ids: Tensor, weights: Tensor, gate: Tensor, down: Tensor, up: Tensor, shared: Tensor,
+        shared_gate: Tensor, gate_type: str, down_type: str, activations: str,
+    ) -> Tensor:  # fmt: skip
+        y = routed(x, ids, weights, gate, down, gate_type=gate_type, down_type=down_type, activations=activations)
+        return with_shared(y, shared, shared_gate)
+
+    return fused_and_shared

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EXPERT_IDS = 1
 """The input that holds the chosen experts, [T, experts of a token]."""
+_WITH_SHARED = 8  # inputs
 _STACKS = {"gate_type": 3, "down_type": 4, "up_type": 5}  # attribute with the type of each input, [experts, ...]
 
 
@@ -29,12 +30,14 @@ def _cost(node: Node, work: Workload) -> Cost:
     return total
 
 
-def _body(attributes: Mapping[str, Any]) -> Function:
-    from trigraph.custom_ops.grouped_expert_ffn.function import fused, separate
+def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
+    from trigraph.custom_ops.grouped_expert_ffn import function
 
-    if "up_type" in attributes:
-        return separate(attributes["gate_type"], attributes["up_type"], attributes["down_type"])
-    return fused(attributes["gate_type"], attributes["down_type"])
+    shared = inputs == _WITH_SHARED
+    gate, down = attributes["gate_type"], attributes["down_type"]
+    if (up := attributes.get("up_type")) is None:
+        return (function.fused_and_shared if shared else function.fused)(gate, down)
+    return (function.separate_and_shared if shared else function.separate)(gate, up, down)
 
 
 OPERATORS = (Operator("GroupedExpertFFN", _cost, _body),)

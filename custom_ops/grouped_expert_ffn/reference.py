@@ -17,6 +17,8 @@ def grouped_expert_ffn(
     gate: NDArray[Any],
     down: NDArray[Any],
     up: NDArray[Any] | None = None,
+    shared: Floats | None = None,
+    shared_gate: Floats | None = None,
     *,
     gate_type: str,
     down_type: str,
@@ -27,7 +29,8 @@ def grouped_expert_ffn(
 
     x: [T, E]; ids and weights: [T, k], the experts that a router chose and their factors. gate, up: [X, F, row bytes]
     uint8 blocks of `gate_type` and `up_type`, or [X, F, E] for F32, F16 and BF16 (as uint16); down: [X, E, row bytes of
-    F]. Without `up`, an expert's 2F rows of gate are its gate rows, then its up rows. Returns [T, E].
+    F]. Without `up`, an expert's 2F rows of gate are its gate rows, then its up rows. A shared expert's
+    result `shared` [T, E] comes last, times sigmoid(shared_gate [T, 1]). Returns [T, E].
     """
     if up is None or up_type is None:
         gate, up = np.split(gate, 2, axis=1)
@@ -41,4 +44,6 @@ def grouped_expert_ffn(
     y = np.zeros_like(x)
     for j in range(ids.shape[1]):
         y += weights[:, j, None] * products[:, j]
+    if shared is not None and shared_gate is not None:
+        y += shared / (1 + np.exp(-shared_gate))
     return y

@@ -12,8 +12,9 @@ struct ExpertShapes {
 
 struct GroupedExpertFFNSignature {
   static constexpr const char* kName = "GroupedExpertFFN";
-  static constexpr Argument kInputs[] = {{"x", DType::f32},    {"ids", DType::i64},  {"weights", DType::f32},
-                                         {"gate", DType::any}, {"down", DType::any}, {"up", DType::any, true}};
+  static constexpr Argument kInputs[] = {
+      {"x", DType::f32},    {"ids", DType::i64},      {"weights", DType::f32},      {"gate", DType::any},
+      {"down", DType::any}, {"up", DType::any, true}, {"shared", DType::f32, true}, {"shared_gate", DType::f32, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
 
   // `up_type`: whether the attribute is given. Rows of weights are the kernel's to check.
@@ -36,6 +37,9 @@ struct GroupedExpertFFNSignature {
            static_cast<long long>(gate.dims[1]));
     down.expect({experts, width, -1});
     if (!fused) up.expect({experts, ffn, -1});
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
+    if (!shared.rank != !shared_gate.rank) fail("inputs shared and shared_gate go together, but only one is given");
+    if (shared.rank) shared.expect({tokens, width}), shared_gate.expect({tokens, 1});
     if (k < 1 || k > experts)
       fail("input ids has %lld slots a token, input gate has %lld experts", static_cast<long long>(k),
            static_cast<long long>(experts));

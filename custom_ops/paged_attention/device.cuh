@@ -13,7 +13,7 @@ struct Ragged {
   int64_t columns, page_size, pages, rows;
   bool whole;  // page ids are checked for all positions from 0 on, not for the step's own only
   Operator op;
-  RefusalRecord* record;
+  ErrorRecord* record;
 
   Ragged(const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& page_table, int64_t rows,
          const CacheShape& cache, bool whole, Operator op)
@@ -29,7 +29,7 @@ struct Ragged {
     starts = cu_seqlens.as<int32_t>();
     past = past_lens.as<int32_t>();
     table = page_table.as<int32_t>();
-    record = refusal_record();
+    record = error_record();
   }
 
   __device__ int sequence_of(int64_t row) const {
@@ -63,24 +63,23 @@ struct Ragged {
  private:
   __device__ int64_t first_page(int s) const { return whole ? 0 : past[s] / page_size; }
   __device__ int64_t last_page(int s) const { return (int64_t{past[s]} + starts[s + 1] - starts[s] - 1) / page_size; }
-  __device__ bool refused(Reason reason, bool tell, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
-    if (tell) refuse(record, op, reason, a, b, c, d);
+  __device__ bool wrong(Reason reason, bool tell, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
+    if (tell) report(record, op, reason, a, b, c, d);
     return false;
   }
   __device__ bool starts_hold(int s, bool tell) const {
-    if (s == 0 && starts[0] != 0) return refused(Reason::first_start, tell, starts[0]);
-    if (starts[s + 1] <= starts[s]) return refused(Reason::no_rows, tell, starts[s], starts[s + 1], s);
-    if (past[s] < 0) return refused(Reason::negative_past, tell, s, past[s]);
+    if (s == 0 && starts[0] != 0) return wrong(Reason::first_start, tell, starts[0]);
+    if (starts[s + 1] <= starts[s]) return wrong(Reason::no_rows, tell, starts[s], starts[s + 1], s);
+    if (past[s] < 0) return wrong(Reason::negative_past, tell, s, past[s]);
     if (s + 1 == sequences && starts[sequences] != rows)
-      return refused(Reason::last_start, tell, starts[sequences], rows);
+      return wrong(Reason::last_start, tell, starts[sequences], rows);
     return true;
   }
   __device__ bool page_holds(int s, int64_t p, bool tell) const {
     if (p >= columns)
-      return refused(Reason::few_columns, tell, columns, page_size, int64_t{past[s]} + starts[s + 1] - starts[s] - 1,
-                     s);
+      return wrong(Reason::few_columns, tell, columns, page_size, int64_t{past[s]} + starts[s + 1] - starts[s] - 1, s);
     const int32_t id = table[s * columns + p];
-    return (id >= 0 && id < pages) || refused(Reason::page, tell, s, p, id, pages);
+    return (id >= 0 && id < pages) || wrong(Reason::page, tell, s, p, id, pages);
   }
   // In the order in which a reader would look.
   __device__ void tell() const {

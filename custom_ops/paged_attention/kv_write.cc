@@ -20,16 +20,12 @@ struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
   explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
 
   void compute(Context& context) const {
-    const Tensor past_key = context.input(3), past_value = context.input(4);
-    const CacheShape cache(past_key, past_value);
-    const Tensor k = context.input(0), v = context.input(1), norm = context.input(2);
-    k.expect({-1, cache.entry()});
-    v.expect({k.dims[0], cache.entry()});
-    rotary_.check(norm, cache.width);
-    const Sequences sequences(context.input(5), context.input(6), context.input(7), k.dims[0], cache, false);
-    T* keys = context.output_like(0, past_key).as<T>();
-    T* values = context.output_like(1, past_value).as<T>();
-    copy_cache(context, cache, past_key.as<const T>(), keys, past_value.as<const T>(), values);
+    const NewEntries in(context, rotary_);
+    const CacheShape& cache = in.cache;
+    const Sequences sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false);
+    T* keys = context.output_like(0, in.past_key).as<T>();
+    T* values = context.output_like(1, in.past_value).as<T>();
+    copy_cache(context, cache, in.past_key.as<const T>(), keys, in.past_value.as<const T>(), values);
     const std::vector<Run> runs = sequences.runs(kRowsPerTask);
     context.parallel_for(static_cast<int64_t>(runs.size()), [&](int64_t task) {
       struct Memory;
@@ -42,10 +38,11 @@ struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
         const int64_t from = (run.row + i) * cache.entry();
         const int64_t to = sequences.entry(run.sequence, run.position + i) * cache.entry();
         for (int64_t h = 0; h < cache.entry(); h += cache.width) {
-          rotary_.apply(k.as<float>() + from + h, norm.as<float>(), angles + i * angle_size, cache.width, 1.0f, head);
+          rotary_.apply(in.k.as<float>() + from + h, in.norm.as<float>(), angles + i * angle_size, cache.width, 1.0f,
+                        head);
           narrow(head, cache.width, keys + to + h);
         }
-        narrow(v.as<float>() + from, cache.entry(), values + to);
+        narrow(in.v.as<float>() + from, cache.entry(), values + to);
       }
     });
   }

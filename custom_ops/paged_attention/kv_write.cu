@@ -31,21 +31,18 @@ struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
   explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
 
   void compute(Context& context) const {
-    const Tensor past_key = context.input(3), past_value = context.input(4);
-    const CacheShape cache(past_key, past_value);
-    const Tensor k = context.input(0), v = context.input(1), norm = context.input(2);
-    k.expect({-1, cache.entry()});
-    v.expect({k.dims[0], cache.entry()});
-    rotary_.check(norm, cache.width);
-    const Ragged sequences(context.input(5), context.input(6), context.input(7), k.dims[0], cache, false,
+    const NewEntries in(context, rotary_);
+    const CacheShape& cache = in.cache;
+    const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false,
                            Operator::paged_kv_write);
-    const Tensor key = context.output_like(0, past_key), value = context.output_like(1, past_value);
+    const Tensor key = context.output_like(0, in.past_key), value = context.output_like(1, in.past_value);
     const cudaStream_t stream = stream_of(context);
-    copy_other_buffer(past_key, key, sizeof(T), stream);
-    copy_other_buffer(past_value, value, sizeof(T), stream);
-    const dim3 grid(static_cast<unsigned>(k.dims[0]), static_cast<unsigned>(cache.heads));
+    copy_other_buffer(in.past_key, key, sizeof(T), stream);
+    copy_other_buffer(in.past_value, value, sizeof(T), stream);
+    const dim3 grid(static_cast<unsigned>(in.k.dims[0]), static_cast<unsigned>(cache.heads));
     launch(write_entries<T>, grid, kThreads, static_cast<size_t>(cache.width) * sizeof(float), stream, sequences,
-           Rotation(rotary_), k.as<float>(), v.as<float>(), norm.as<float>(), cache.width, key.as<T>(), value.as<T>());
+           Rotation(rotary_), in.k.as<float>(), in.v.as<float>(), in.norm.as<float>(), cache.width, key.as<T>(),
+           value.as<T>());
   }
 
  private:

@@ -30,13 +30,13 @@ def _attention_cost(node: Node, work: Workload) -> Cost:
     return Cost(bytes=read, float32_products=2 * out.item_elements * work.context * out.rows(work))
 
 
-def _write_body(attributes: Mapping[str, Any]) -> Function:
+def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.paged_attention.function import paged_kv_write
 
     return paged_kv_write
 
 
-def _attention_body(attributes: Mapping[str, Any]) -> Function:
+def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.paged_attention.function import paged_attention
 
     return paged_attention

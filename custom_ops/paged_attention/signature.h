@@ -70,6 +70,24 @@ struct CacheShape {
   int64_t entry() const { return heads * width; }  // elements of one position
 };
 
+// The inputs of a PagedKVWrite but for the sequences, checked.
+struct NewEntries {
+  Tensor k, v, norm, past_key, past_value;
+  CacheShape cache;
+
+  NewEntries(const Context& context, const RotaryAttributes& rotary)
+      : k(context.input(0)),
+        v(context.input(1)),
+        norm(context.input(2)),
+        past_key(context.input(3)),
+        past_value(context.input(4)),
+        cache(past_key, past_value) {
+    k.expect({-1, cache.entry()});
+    v.expect({k.dims[0], cache.entry()});
+    rotary.check(norm, cache.width);
+  }
+};
+
 // Query heads of a kv head, by the columns of q_gate.
 inline int64_t query_group(const Tensor& q_gate, const CacheShape& cache) {
   q_gate.expect({-1, -1});

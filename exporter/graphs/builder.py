@@ -66,15 +66,16 @@ class GraphBuilder:
     def node(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         name: str,
         dims: Dims | None = None,
         dtype: ir.DataType | None = None,
         domain: str = "",
         **attributes: Any,
     ) -> ir.Value:
-        """A node with one output; `dims` and `dtype` are the first input's unless given."""
-        like = inputs[0]
+        """A node with one output; `dims` and `dtype` are the first input's unless given. None is an absent input."""
+        if (like := inputs[0]) is None:
+            raise RuntimeError(f"node {name!r} has no first input")
         output = self.value(name, dtype or _dtype(like), shape(like) if dims is None else dims)
         self.multi_node(op_type, inputs, name, [output], domain, **attributes)
         return output
@@ -82,7 +83,7 @@ class GraphBuilder:
     def multi_node(
         self,
         op_type: str,
-        inputs: Sequence[ir.Value],
+        inputs: Sequence[ir.Value | None],
         name: str,
         outputs: Sequence[ir.Value],
         domain: str = "",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
+from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, INT32, INT64, GraphBuilder, shape
 from trigraph.exporter.graphs.layers import Recurrence, block
 from trigraph.exporter.graphs.mtp import draft_layer, write_kv
 from trigraph.exporter.graphs.network import Network
-from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, shifted
+from trigraph.exporter.graphs.sequences import Sequences, last_rows, previous_rows
 from trigraph.models import names
 
 
@@ -18,8 +18,9 @@ def build_verify(net: Network) -> None:
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(graph)
-    x = _trunk(net, net.embed(ids, names.TOKEN_EMBD, "embed"), sequences, _recurrence(graph, commit=False))
-    hidden = net.norm(x, names.OUTPUT_NORM, "output_norm")
+    embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
+    x, addend = _trunk(net, embedded, sequences, _recurrence(graph, commit=False))
+    hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
     _head(net, hidden)
 
 
@@ -31,15 +32,15 @@ def build_prefill(net: Network) -> None:
     recurrence = _recurrence(graph, commit=True)
     prev_hidden = graph.input("prev_hidden", FLOAT, ["S", net.config.hidden])
     embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
-    x = _trunk(net, embedded, sequences, recurrence)
-    last = last_index(graph, sequences.cu_seqlens)
+    x, addend = _trunk(net, embedded, sequences, recurrence)
     if net.config.mtp_layers:
-        hidden = net.norm(x, names.OUTPUT_NORM, "output_norm")
-        before = shifted(graph, hidden, prev_hidden, sequences.cu_seqlens)
+        hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
+        before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
         write_kv(net, ids, embedded, before, sequences)
-        hidden = gather(graph, hidden, last, "last_hidden")
+        _, (hidden,) = last_rows(graph, sequences, [hidden], "last")
     else:
-        hidden = net.norm(gather(graph, x, last, "last_row"), names.OUTPUT_NORM, "output_norm")
+        _, (x, addend) = last_rows(graph, sequences, [x, addend], "last")
+        hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
     _head(net, hidden)
 
 
@@ -53,32 +54,38 @@ def build_draft(net: Network, vocab: int | None) -> None:
     prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.hidden])
     sequences = _sequences(graph)
     hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
-    _argmax(net, logits)
-    # Softmax and then the maximum: a row's sum of exponentials is the same whatever rows stand beside it.
-    softmax = graph.node("Softmax", [logits], "softmax", axis=-1)
-    axes = graph.constant("last_axis", [-1], np.int64)
-    graph.output(graph.node("ReduceMax", [softmax, axes], "top", ["S"], keepdims=0), "probability")
+    _top_token(net, logits, probability=True)
     graph.output(hidden, "hidden")
 
 
-def _trunk(net: Network, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
+def _trunk(net: Network, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> tuple[ir.Value, ir.Value]:
+    """All layers for embedded rows x [T, hidden]: two tensors, whose sum the output norm takes."""
+    addend = None
     for layer in range(net.config.trunk_layers):
-        x = block(net, layer, x, sequences, recurrence)
-    return x
+        x, addend = block(net, layer, x, addend, sequences, recurrence)
+    assert addend is not None  # a model has at least one layer
+    return x, addend
 
 
 def _head(net: Network, hidden: ir.Value) -> None:
     """The outputs of a trunk: logits, tokens and the hidden rows themselves."""
     logits = net.linear(hidden, net.output_matrix, "output")
     net.graph.output(logits, "logits")
-    _argmax(net, logits)
+    _top_token(net, logits, probability=False)
     net.graph.output(hidden, "hidden")
 
 
-def _argmax(net: Network, logits: ir.Value) -> None:
+def _top_token(net: Network, logits: ir.Value, *, probability: bool) -> None:
+    """The output `tokens`, and `probability` where asked for."""
     rows = [shape(logits)[0]]
-    tokens = net.graph.node("ArgMax", [logits], "argmax", rows, INT64, axis=-1, keepdims=0, select_last_index=0)
-    net.graph.output(tokens, "tokens")
+    outputs = {"tokens": net.graph.value("top_token", INT64, rows)}
+    if probability:
+        outputs["probability"] = net.graph.value("top_probability", FLOAT, rows)
+    net.graph.multi_node(
+        "TopToken", [logits], "top_token", list(outputs.values()), DOMAIN, probability=int(probability)
+    )
+    for name, value in outputs.items():
+        net.graph.output(value, name)
 
 
 def _sequences(graph: GraphBuilder) -> Sequences:

@@ -25,32 +25,47 @@ class Recurrence:
     commit: bool
 
 
-def block(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
-    """One trunk layer: x [T, hidden] plus mixer, plus feed-forward."""
+def block(
+    net: Network, layer: int, x: ir.Value, addend: ir.Value | None, sequences: Sequences, recurrence: Recurrence
+) -> tuple[ir.Value, ir.Value]:
+    """One trunk layer: x + addend [T, hidden] plus mixer, plus feed-forward.
+
+    Returns the sum so far and what is still to be added to it, which the next norm does in one node.
+    """
     name = f"blk.{layer}"
-    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm")
+    normed, x = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm", addend)
     if net.config.recurrent[layer]:
         mixed = gated_delta_net(net, layer, normed, sequences, recurrence)
     else:
-        cache = kv_write(net, layer, f"kv.{layer}", normed, sequences, f"{name}.attn")
-        mixed = attention(net, layer, normed, cache, sequences, f"{name}.attn")
+        query, key, value = net.linears(normed, f"{name}.attn.qkv", qkv_weights(layer, f"{name}.attn"))
+        cache = kv_write(net, layer, f"kv.{layer}", key, value, sequences, f"{name}.attn")
+        mixed = attention(net, layer, query, cache, sequences, f"{name}.attn")
     return feed_forward_residual(net, layer, x, mixed, name)
 
 
-def feed_forward_residual(net: Network, layer: int, x: ir.Value, mixed: ir.Value, name: str) -> ir.Value:
-    """The second half of a block: the mixer's residual, then the feed-forward layer's."""
-    x = net.graph.node("Add", [x, mixed], f"{name}.attn_residual")
-    normed = net.norm(x, names.in_block(layer, names.POST_ATTENTION_NORM), f"{name}.ffn_norm")
-    return net.graph.node("Add", [x, feed_forward(net, layer, normed, f"{name}.ffn")], f"{name}.ffn_residual")
+def feed_forward_residual(
+    net: Network, layer: int, x: ir.Value, mixed: ir.Value, name: str
+) -> tuple[ir.Value, ir.Value]:
+    """The second half of a block: the mixer's residual, then the feed-forward layer's, which is left to be added."""
+    normed, x = net.norm(x, names.in_block(layer, names.POST_ATTENTION_NORM), f"{name}.ffn_norm", mixed)
+    return x, feed_forward(net, layer, normed, f"{name}.ffn")
+
+
+def kv_weights(layer: int, name: str) -> dict[str, str]:
+    """The projections to keys and values, by the names of their results."""
+    return {f"{name}.k": names.in_block(layer, names.ATTN_K), f"{name}.v": names.in_block(layer, names.ATTN_V)}
+
+
+def qkv_weights(layer: int, name: str) -> dict[str, str]:
+    """The projections to queries with their gates, keys and values."""
+    return {f"{name}.q": names.in_block(layer, names.ATTN_Q)} | kv_weights(layer, name)
 
 
 def kv_write(
-    net: Network, layer: int, state: str, x: ir.Value, sequences: Sequences, name: str
+    net: Network, layer: int, state: str, key: ir.Value, value: ir.Value, sequences: Sequences, name: str
 ) -> tuple[ir.Value, ir.Value]:
-    """Project keys and values of normed rows x and write them into the pages of `state`; returns the pages."""
+    """Write projected keys and values [rows, kv heads * head dim] into the pages of `state`; returns the pages."""
     config = net.config
-    key = net.linear(x, names.in_block(layer, names.ATTN_K), f"{name}.k")
-    value = net.linear(x, names.in_block(layer, names.ATTN_V), f"{name}.v")
     norm = net.vector(names.in_block(layer, names.ATTN_K_NORM))
     past = [net.past(f"{state}.key"), net.past(f"{state}.value")]
     present = (net.present(f"{state}.key"), net.present(f"{state}.value"))
@@ -68,11 +83,10 @@ def kv_write(
 
 
 def attention(
-    net: Network, layer: int, x: ir.Value, cache: tuple[ir.Value, ir.Value], sequences: Sequences, name: str
+    net: Network, layer: int, query: ir.Value, cache: tuple[ir.Value, ir.Value], sequences: Sequences, name: str
 ) -> ir.Value:
-    """Gated attention of normed rows x over written pages, projected back: [rows, hidden]."""
+    """Gated attention of projected queries over written pages, projected back: [rows, hidden]."""
     config = net.config
-    query = net.linear(x, names.in_block(layer, names.ATTN_Q), f"{name}.q")
     norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
     mixed = net.graph.node(
         "PagedAttention",
@@ -90,9 +104,7 @@ def attention(
 def gated_delta_net(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
     """Gated DeltaNet of normed rows x [T, hidden], projected back."""
     config, name = net.config, f"blk.{layer}.gdn"
-    qkv = net.linear(x, names.in_block(layer, names.ATTN_QKV), f"{name}.qkv")
-    z = net.linear(x, names.in_block(layer, names.ATTN_GATE), f"{name}.z")
-    alpha, beta = _alpha_and_beta(net, layer, x, name)
+    qkv, z, alpha, beta = _gdn_projections(net, layer, x, name)
     weights = (names.SSM_CONV1D, names.SSM_DT, names.SSM_A, names.SSM_NORM)
     state = [f"gdn.{layer}.{part}" for part in ("state", "window", "gates")]
     y = net.graph.value(f"{name}.mix", ir.DataType.FLOAT, [shape(x)[0], config.value_dim])
@@ -116,16 +128,22 @@ def gated_delta_net(net: Network, layer: int, x: ir.Value, sequences: Sequences,
     return net.linear(y, names.in_block(layer, names.SSM_OUT), f"{name}.out")
 
 
-def _alpha_and_beta(net: Network, layer: int, x: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """The raw projections alpha and beta, [T, v heads] each."""
+def _gdn_projections(net: Network, layer: int, x: ir.Value, name: str) -> list[ir.Value]:
+    """The raw projections q|k|v, z, alpha and beta of normed rows x."""
     config = net.config
+    weights = {
+        f"{name}.qkv": names.in_block(layer, names.ATTN_QKV),
+        f"{name}.z": names.in_block(layer, names.ATTN_GATE),
+    }
     if not net.weights.has(names.in_block(layer, names.SSM_BA)):
-        alpha = net.linear(x, names.in_block(layer, names.SSM_ALPHA), f"{name}.alpha")
-        return alpha, net.linear(x, names.in_block(layer, names.SSM_BETA), f"{name}.beta")
+        weights[f"{name}.alpha"] = names.in_block(layer, names.SSM_ALPHA)
+        weights[f"{name}.beta"] = names.in_block(layer, names.SSM_BETA)
+        return net.linears(x, f"{name}.projections", weights)
     # One matrix whose rows are, for each key head, its value heads' beta and then their alpha.
-    both = net.linear(x, names.in_block(layer, names.SSM_BA), f"{name}.beta_alpha")
+    weights[f"{name}.beta_alpha"] = names.in_block(layer, names.SSM_BA)
+    qkv, z, both = net.linears(x, f"{name}.projections", weights)
     columns = np.arange(2 * config.gdn_v_heads).reshape(config.gdn_k_heads, 2, -1)
-    beta, alpha = (
+    alpha, beta = (
         net.graph.node(
             "Gather",
             [both, net.graph.constant(f"{part}_columns", columns[:, index].reshape(-1), np.int64)],
@@ -133,6 +151,6 @@ def _alpha_and_beta(net: Network, layer: int, x: ir.Value, name: str) -> tuple[i
             [shape(x)[0], config.gdn_v_heads],
             axis=1,
         )
-        for index, part in enumerate(("beta", "alpha"))
+        for part, index in (("alpha", 1), ("beta", 0))
     )
-    return alpha, beta
+    return [qkv, z, alpha, beta]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trigraph.exporter.graphs.builder import shape
-from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_write
+from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_weights, kv_write, qkv_weights
 from trigraph.exporter.graphs.network import Network
-from trigraph.exporter.graphs.sequences import Sequences, gather, last_index, last_rows
+from trigraph.exporter.graphs.sequences import Sequences, last_rows
 from trigraph.models import names
 
 STATE = "mtp"
@@ -23,8 +23,9 @@ def write_kv(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, 
     if net.weights.has(own):
         embedded = net.embed(ids, own, "mtp.embed")
     x = _combine(net, embedded, before)
-    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
-    kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
+    normed, _ = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    key, value = net.linears(normed, "mtp.attn.kv", kv_weights(layer, "mtp.attn"))
+    kv_write(net, layer, STATE, key, value, sequences, "mtp.attn")
 
 
 def draft_layer(
@@ -37,14 +38,15 @@ def draft_layer(
     layer = net.config.trunk_layers
     table = _own(net, names.NEXTN_EMBED_TOKENS, names.TOKEN_EMBD)
     x = _combine(net, net.embed(ids, table, "mtp.embed"), before)
-    normed = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
-    cache = kv_write(net, layer, STATE, normed, sequences, "mtp.attn")
+    normed, _ = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
+    query, key, value = net.linears(normed, "mtp.attn.qkv", qkv_weights(layer, "mtp.attn"))
+    cache = kv_write(net, layer, STATE, key, value, sequences, "mtp.attn")
 
-    last = last_index(net.graph, sequences.cu_seqlens)
-    x, normed = gather(net.graph, x, last, "mtp.last"), gather(net.graph, normed, last, "mtp.last_normed")
-    mixed = attention(net, layer, normed, cache, last_rows(net.graph, sequences, last), "mtp.attn")
-    x = feed_forward_residual(net, layer, x, mixed, "mtp")
-    hidden = net.norm(x, _own(net, names.NEXTN_SHARED_HEAD_NORM, names.OUTPUT_NORM), "mtp.head_norm")
+    sequences, (x, query) = last_rows(net.graph, sequences, [x, query], "mtp.last")
+    mixed = attention(net, layer, query, cache, sequences, "mtp.attn")
+    x, addend = feed_forward_residual(net, layer, x, mixed, "mtp")
+    norm = _own(net, names.NEXTN_SHARED_HEAD_NORM, names.OUTPUT_NORM)
+    hidden, _ = net.norm(x, norm, "mtp.head_norm", addend)
     logits = net.linear(hidden, _own(net, names.NEXTN_SHARED_HEAD_HEAD, net.output_matrix), "mtp.head", vocab)
     return hidden, logits
 
@@ -52,8 +54,8 @@ def draft_layer(
 def _combine(net: Network, embedded: ir.Value, before: ir.Value) -> ir.Value:
     """eh_proj [enorm(embedding) | hnorm(hidden)]: the embedding comes first."""
     layer = net.config.trunk_layers
-    embedded = net.norm(embedded, names.in_block(layer, names.NEXTN_ENORM), "mtp.enorm")
-    before = net.norm(before, names.in_block(layer, names.NEXTN_HNORM), "mtp.hnorm")
+    embedded, _ = net.norm(embedded, names.in_block(layer, names.NEXTN_ENORM), "mtp.enorm")
+    before, _ = net.norm(before, names.in_block(layer, names.NEXTN_HNORM), "mtp.hnorm")
     both = net.graph.node(
         "Concat", [embedded, before], "mtp.concat", [shape(embedded)[0], 2 * net.config.hidden], axis=1
     )

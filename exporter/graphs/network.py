@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, GraphBuilder, shape
+from trigraph.exporter.graphs.weights import Matrix, Weights
 from trigraph.exporter.package.state_tensors import StateTensor
-from trigraph.exporter.weights import Matrix, Weights
 from trigraph.models import names
 from trigraph.models.config import ModelConfig
 
@@ -31,23 +31,48 @@ class Network:
         """The trunk's output matrix, which may be its embedding."""
         return names.TOKEN_EMBD if self.config.tied else names.OUTPUT
 
-    def norm(self, x: ir.Value, weight: str, name: str) -> ir.Value:
-        """Root-mean-square norm of each row of x [rows, D]."""
-        scale = self.vector(weight)
-        return self.graph.node("RMSNormalization", [x, scale], name, axis=-1, epsilon=self.config.rms_eps)
+    def norm(self, x: ir.Value, weight: str, name: str, addend: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
+        """Root-mean-square norm of each row of x [rows, D], or of x + addend: the normed rows, and the rows before."""
+        inputs, outputs = [x, self.vector(weight)], [self.graph.value(name, FLOAT, shape(x))]
+        if addend is not None:
+            inputs.append(addend)
+            outputs.append(self.graph.value(f"{name}.sum", FLOAT, shape(x)))
+        self.graph.multi_node("RMSNorm", inputs, name, outputs, DOMAIN, eps=self.config.rms_eps)
+        return outputs[0], x if addend is None else outputs[1]
 
     def linear(self, x: ir.Value, weight: str, name: str, rows: int | None = None) -> ir.Value:
         """x [rows, D] times the transpose of a weight matrix [N, D], or of its first `rows` rows."""
-        matrix = self.weights.matrix(weight, rows)
+        return self._products(x, name, {name: self.weights.matrix(weight, rows)})[0]
+
+    def linears(self, x: ir.Value, name: str, weights: Mapping[str, str]) -> list[ir.Value]:
+        """The same with each of several matrices, in one node: `weights` maps names of results to those of weights."""
+        return self._products(x, name, {result: self.weights.matrix(weight) for result, weight in weights.items()})
+
+    def gated_linear(self, gate: ir.Value, up: ir.Value, weight: str, name: str) -> ir.Value:
+        """silu(gate) * up, both [rows, D], times the transpose of a weight matrix [N, D]."""
+        tensor, matrix = self.stack(weight)
         return self.graph.node(
-            "BlockMatMul",
-            [x, self.graph.initializer(matrix.tensor)],
+            "GatedBlockMatMul",
+            [gate, up, tensor],
             name,
-            [shape(x)[0], matrix.rows],
+            [shape(gate)[0], matrix.rows],
             domain=DOMAIN,
             type=matrix.type,
             activations=self.activations,
         )
+
+    def _products(self, x: ir.Value, name: str, matrices: Mapping[str, Matrix]) -> list[ir.Value]:
+        outputs = [self.graph.value(result, FLOAT, [shape(x)[0], matrix.rows]) for result, matrix in matrices.items()]
+        self.graph.multi_node(
+            "BlockMatMul",
+            [x, *(self.graph.initializer(matrix.tensor) for matrix in matrices.values())],
+            name,
+            outputs,
+            DOMAIN,
+            types=",".join(matrix.type for matrix in matrices.values()),
+            activations=self.activations,
+        )
+        return outputs
 
     def embed(self, ids: ir.Value, table: str, name: str) -> ir.Value:
         """Rows of an embedding table: float32 [rows, hidden]."""

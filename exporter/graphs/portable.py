@@ -30,9 +30,9 @@ def add_bodies(model: ModelProto) -> None:
         if node.domain != DOMAIN:
             continue
         attributes = _attributes(node)
-        node.overload = overload(attributes)
+        node.overload = overload(attributes, len(node.input))
         if (node.op_type, node.overload) not in functions:
-            for function in bodies(node.op_type, attributes):
+            for function in bodies(node.op_type, attributes, len(node.input)):
                 functions.setdefault((function.name, function.overload), function)
     model.functions.extend(functions.values())
 

@@ -16,10 +16,10 @@ from trigraph.models.staging import staged_folder
 _OWN_FILES = {FILE_NAME, SIDE_FILE, "tokenizer.json", "chat_template.jinja", *(f"{graph}.onnx" for graph in GRAPHS)}
 
 
-def check_target(out: Path, sources: Sequence[Path], *, referenced: bool, replace: bool) -> None:
+def check_target(out: Path, sources: Sequence[Path], *, replace: bool) -> None:
     """Refuse a target that is not new, an empty folder, or, with `replace`, a package that can go without loss.
 
-    `sources` are the weight files of the new package, which leaves them where they are if they are `referenced`.
+    `sources` are the weight files of the new package.
     """
     if not os.path.lexists(out):
         return
@@ -31,8 +31,6 @@ def check_target(out: Path, sources: Sequence[Path], *, referenced: bool, replac
         )
     if not replace and is_package(out):
         raise _taken(out)
-    if referenced and any(out.resolve() in source.resolve().parents for source in sources):
-        raise TrigraphError(f"{out}: holds the weights that --reference would point to; choose another output folder")
     for path in out.iterdir():
         if path.is_dir() or (path.suffix != ".gguf" and path.name not in _OWN_FILES):
             raise TrigraphError(f"{path}: is not part of a package, and would be lost; move it away")

@@ -13,7 +13,7 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import SpecialTokens
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 """Version of the graphs' inputs, outputs and state, theirs as well as the manifest's; a host refuses any other."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"

@@ -23,6 +23,7 @@ from trigraph.exporter.package.manifest import (
 )
 from trigraph.exporter.package.paths import file_inside, stays_inside
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.wrong_path import wrong_path
 
 _MAX_BYTES = 16 << 20
 _MAX_GRAPH_BYTES = 1 << 30
@@ -77,7 +78,7 @@ def _check(manifest: Manifest, folder: Path, path: Path) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise TrigraphError(f"{path.parent}: is not a trigraph package: it has no {FILE_NAME}")
+        raise wrong_path(path.parent, f"is not a trigraph package: it has no {FILE_NAME}")
     file_inside(path.parent, path.name, _MAX_BYTES)
     try:
         content = json.loads(path.read_bytes())

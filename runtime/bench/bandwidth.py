@@ -1,4 +1,4 @@
-"""Read bandwidth, measured between the steps that are divided by it: it moves where others share the machine."""
+"""Read bandwidth, measured between the timed steps: it varies when others share the machine."""
 
 import ctypes
 from collections.abc import Callable
@@ -7,11 +7,11 @@ import numpy as np
 
 from trigraph.custom_ops import library_path
 
-PASS_BYTES = 1 << 29  # far beyond any cache, so that a pass reads memory; 10 to 20 ms on a small machine
+PASS_BYTES = 1 << 29  # far larger than any cache, so that a pass reads memory; 10 to 20 ms on a small machine
 
 
 class Bandwidth:
-    """The yardstick of a run: passes of reads, in turns with the steps."""
+    """The read bandwidth of a run, pass by pass."""
 
     def __init__(self, read: Callable[[], float]) -> None:
         """`read` does one pass and returns its GB/s."""
@@ -26,7 +26,7 @@ class Bandwidth:
 
 
 def memory_bandwidth(threads: int) -> Bandwidth:
-    """The bandwidth of `threads` threads together, that are awake when a pass begins."""
+    """The bandwidth of `threads` threads together; they are awake when a pass begins."""
     library = ctypes.CDLL(str(library_path("cpu")))
     library.trigraph_read_seconds.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     library.trigraph_read_seconds.restype = ctypes.c_double

@@ -1,4 +1,4 @@
-"""What is timed: the same steps of the same file in two engines."""
+"""The engines that are timed: each runs the same steps of the same file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trigraph.runtime.execution.steps import DraftResult
 
 
 class Contender(Protocol):
-    """An engine with one text. Each call returns when its results are there."""
+    """An engine with one sequence. Each call returns when its results are there."""
 
     name: str
 
@@ -19,16 +19,16 @@ class Contender(Protocol):
         """Whether `draft` works."""
 
     def reset(self) -> None:
-        """Forgets the text."""
+        """Empties the sequence."""
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Adds tokens to the text; the logits of the last one are computed."""
+        """Appends tokens; the logits of the last one are computed."""
 
     def verify(self, tokens: Sequence[int]) -> None:
-        """Adds 1 to 8 tokens to the text; the logits of each one are computed."""
+        """Appends 1 to 8 tokens; the logits of each one are computed."""
 
     def draft(self, token: int) -> None:
-        """One step of the MTP head, in a chain."""
+        """One step of the MTP head, which continues from its last one."""
 
 
 class Trigraph:
@@ -63,7 +63,7 @@ class Trigraph:
         self._steps.accept(self._sequence, len(tokens))
 
     def draft(self, token: int) -> None:
-        """See Contender. The first one of a chain also makes up for the head's missing entries."""
+        """See Contender. The first one of a chain also fills the head's KV cache."""
         if self._chain is None:
             self._chain = self._steps.draft([self._sequence], [token])
         else:

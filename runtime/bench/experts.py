@@ -1,4 +1,4 @@
-"""How many distinct experts the tokens of a verify choose: the routers of the verify graph, run on the same tokens."""
+"""How many distinct experts the tokens of a verify choose: runs the routers of the verify graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trigraph.runtime.execution.sessions import session_options
 
 
 class ExpertCounter:
-    """The verify graph with the chosen expert ids as its only outputs, on a state of its own."""
+    """The verify graph with the chosen expert ids as its only outputs, and its own state."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         self._nodes = GraphCost(folder / "verify.onnx").expert_nodes()
@@ -35,7 +35,7 @@ class ExpertCounter:
         }
 
     def count(self, draws: Sequence[Sequence[int]]) -> Mapping[str, float]:
-        """Mean number of distinct experts a draw, by the name of the expert node; each draw is a text of its own."""
+        """Mean number of distinct experts in a draw, by expert node; each draw starts a sequence of its own."""
         if not self._nodes:
             return {}
         counts = dict.fromkeys(self._nodes, 0.0)

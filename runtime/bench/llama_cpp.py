@@ -1,7 +1,8 @@
-"""The peer: llama.cpp through llama-cpp-python's C bindings, on the same file with the same number of threads."""
+"""llama.cpp, through llama-cpp-python's C bindings, on the same file with the same number of threads."""
 
 import ctypes
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,14 @@ import numpy as np
 
 from trigraph.models.errors import TrigraphError
 
-# The callback that keeps the library quiet: it may call it long after the model that set it is gone.
+# The callback that silences the library, which may call it long after the model that set it is gone.
 _kept: list[Any] = []
+
+
+def check_llama_cpp() -> None:
+    """Raises TrigraphError when there is no llama.cpp to compare with: for a check before the work."""
+    if find_spec("llama_cpp") is None:
+        raise TrigraphError("--versus llama.cpp needs llama-cpp-python: pip install 'trigraph[llama]'")
 
 
 class LlamaCpp:
@@ -19,10 +26,9 @@ class LlamaCpp:
     name = "llama.cpp"
 
     def __init__(self, path: Path, threads: int, context: int, chunk: int = 512) -> None:
-        try:
-            import llama_cpp
-        except ImportError:
-            raise TrigraphError("llama-cpp-python is not installed; install it to compare") from None
+        check_llama_cpp()
+        import llama_cpp
+
         self._api: Any = llama_cpp.llama_cpp
         _kept.append(self._api.llama_log_callback(lambda *_: None))
         self._api.llama_log_set(_kept[-1], None)

@@ -1,4 +1,4 @@
-"""What the machine can do: load, multiply rates and, by the end of a run, the read bandwidth in it."""
+"""What the machine can do: multiply rates, read bandwidth, and the load that others put on it."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ PROBE_ROUNDS = 4_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a run. Rates are those of `threads` threads together; 0 stands for one that was not measured."""
+    """The machine of a run. Rates are those of `threads` threads together; 0: not measured."""
 
     processor: str
     cores: int
@@ -31,11 +31,11 @@ class Machine:
     max_read_gb_s: float = 0
 
     def with_passes(self, passes: Sequence[float]) -> "Machine":
-        """The machine after a run with passes of reads at so many GB/s."""
+        """The machine with the read bandwidths, in GB/s, that were measured during the run."""
         return replace(self, read_gb_s=statistics.median(passes), min_read_gb_s=min(passes), max_read_gb_s=max(passes))
 
     def floor_ms(self, cost: Cost, read_gb_s: float) -> float:
-        """The roofline: the larger of the time to read at that rate and the time to multiply, in milliseconds."""
+        """The roofline in milliseconds: the larger of the time to read and the time to multiply."""
         read = cost.bytes / (read_gb_s * 1e9)
         if not self.float32_gmac_s:
             return 1e3 * read
@@ -66,7 +66,7 @@ def _processor() -> str:
 
 
 def measure_machine(threads: int, repetitions: int = 5) -> Machine:
-    """Measures the multiply rates; takes about a second. The best of the repetitions counts."""
+    """Measures the multiply rates, in about a second; the best repetition counts."""
     library = ctypes.CDLL(str(library_path("cpu")))
     library.trigraph_probe_products.argtypes = [ctypes.c_int, ctypes.c_int64]
     library.trigraph_probe_products.restype = ctypes.c_int64
@@ -93,5 +93,5 @@ def measure_machine(threads: int, repetitions: int = 5) -> Machine:
 
 
 def gpu_machine() -> Machine:
-    """A GPU: the bandwidth of copies on it is its roofline."""
+    """A GPU: the bandwidth of copies in its memory is its roofline."""
     return Machine("GPU", os.cpu_count() or 1, threads=1, instruction_set="CUDA", load=os.getloadavg()[0])

@@ -1,7 +1,7 @@
-"""How well a model predicts a text, counted as llama.cpp's `perplexity` does.
+"""How well a model predicts a text, measured as llama.cpp's `perplexity` does.
 
-The text's tokens are cut into windows of equal length, computed apart from each other; a rest too short for one is left
-out. In each window the tokens of the second half count: those that are predicted from half a window at least.
+The tokens of the text are cut into independent windows of equal length; a shorter rest is left out. The second half of
+each window counts: tokens that are predicted from at least half a window.
 """
 
 from __future__ import annotations
@@ -20,74 +20,71 @@ from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.steps import Steps
 
 PARALLEL = 4
-"""Windows that share a step; an engine to measure with is loaded for so many sequences."""
+"""Windows that share a step; engines must be loaded with this many sequences."""
 
 Show = Callable[[int, int, float], None]
-"""Sees how many windows of how many are done, and the perplexity so far."""
+"""Called with the windows done, their total, and the perplexity so far."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """How far a model's next-token distributions are from a reference's, over the tokens that count.
-
-    Kullback-Leibler divergence D(reference || model) in nats.
-    """
+    """Kullback-Leibler divergence D(reference || model) of the next-token distributions, in nats per counted token."""
 
     mean: float
     median: float
     max: float
     same_top: float
-    """Fraction of the tokens for which both hold the same one the most likely."""
-    reference_surprise: float
-    """The reference's own mean surprise, in nats."""
+    """Fraction of the tokens for which both models agree on the most likely one."""
+    reference_nll: float
+    """The reference's own mean negative log-likelihood, in nats."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A model's surprise at a text: minus the mean log-likelihood of the `counted` tokens, in nats a token."""
+    """A model's mean negative log-likelihood (NLL) of the `counted` tokens, in nats per token."""
 
     windows: int
     context: int
     """Tokens in a window."""
     counted: int
-    surprise: float
-    surprise_error: float
+    nll: float
+    nll_error: float
     """Standard error of the mean, as if the tokens were independent."""
     seconds: float
-    """Of the model's steps over all tokens of the windows."""
+    """Time of the model's steps over all tokens of the windows."""
     divergence: Divergence | None = None
 
     @property
     def perplexity(self) -> float:
-        """exp(surprise)."""
-        return float(np.exp(self.surprise))
+        """exp(nll)."""
+        return float(np.exp(self.nll))
 
     @property
     def perplexity_error(self) -> float:
         """Standard error of the perplexity, to first order."""
-        return self.perplexity * self.surprise_error
+        return self.perplexity * self.nll_error
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.windows * self.context / self.seconds
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The figures for people."""
         yield (
-            f"perplexity {self.perplexity:.4f} +/- {self.perplexity_error:.4f} | surprise {self.surprise:.5f} +/- "
-            f"{self.surprise_error:.5f} nats a token | {self.counted} tokens counted, the second halves of "
+            f"perplexity {self.perplexity:.4f} +/- {self.perplexity_error:.4f} | NLL {self.nll:.5f} +/- "
+            f"{self.nll_error:.5f} nats per token | {self.counted} tokens counted, in the second halves of "
             f"{self.windows} windows of {self.context} | {self.rate:.1f} tokens/s"
         )
         if self.divergence is not None:
             yield (
-                f"divergence from the reference: mean {self.divergence.mean:.3e}, median "
+                f"KL divergence from the reference: mean {self.divergence.mean:.3e}, median "
                 f"{self.divergence.median:.3e}, max {self.divergence.max:.3e} nats | same most likely token "
-                f"{self.divergence.same_top:.2%} | surprise of the reference {self.divergence.reference_surprise:.5f}"
+                f"{self.divergence.same_top:.2%} | NLL of the reference {self.divergence.reference_nll:.5f}"
             )
 
     def as_json(self) -> dict[str, Any]:
-        """All fields and what follows from them, for scripts."""
+        """All fields and derived figures, for scripts."""
         derived = {name: getattr(self, name) for name in ("perplexity", "perplexity_error", "rate")}
         return asdict(self) | derived
 
@@ -100,10 +97,10 @@ def score(
     reference: Engine | None = None,
     show: Show = lambda done, total, perplexity: None,
 ) -> Score:
-    """Scores `text` in windows of `context` tokens, the first `windows` of them if given.
+    """Scores `text` in windows of `context` tokens: all of them, or the first `windows`.
 
-    A text of fewer tokens is one window. `reference` is a model of the same vocabulary to compare with. Both engines
-    must be loaded with PARALLEL sequences. Raises TrigraphError for too short a text or different vocabularies.
+    A shorter text is one window. `reference` is a model with the same vocabulary to compare with. Both engines must be
+    loaded with PARALLEL sequences. Raises TrigraphError when the text is too short or the vocabularies differ.
     """
     if reference is not None and reference.tokenizer.as_json() != engine.tokenizer.as_json():
         raise TrigraphError("the two models have different vocabularies; compare models with the same tokenizer")
@@ -114,7 +111,7 @@ def score(
     others = repeat(None) if reference is None else _rows(reference.steps, parts)
     for rows, expected in zip(_rows(engine.steps, parts), others, strict=reference is not None):
         seconds += rows.seconds
-        values = np.concatenate([values, rows.surprise()])
+        values = np.concatenate([values, rows.nll()])
         if expected is not None:
             comparison.add(expected, rows)
         show(len(values) // counted, len(parts), float(np.exp(values.mean())))
@@ -122,8 +119,8 @@ def score(
         windows=len(parts),
         context=len(parts[0]),
         counted=len(values),
-        surprise=float(values.mean()),
-        surprise_error=float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan"),
+        nll=float(values.mean()),
+        nll_error=float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan"),
         seconds=seconds,
         divergence=None if reference is None else comparison.divergence(),
     )
@@ -133,7 +130,9 @@ def _windows(engine: Engine, text: str, context: int) -> list[list[int]]:
     ids = engine.tokenizer.encode(text)
     size = min(context, len(ids))
     if size < 3:
-        raise TrigraphError(f"windows of {size} tokens are too short; give 3 or more, and a text of so many")
+        raise TrigraphError(
+            f"a window of {size} tokens is too short; it takes a text, and a context, of 3 tokens or more"
+        )
     windows = [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
     bos = engine.tokenizer.bos_id
     return windows if bos is None else [[bos, *window[1:]] for window in windows]
@@ -141,19 +140,19 @@ def _windows(engine: Engine, text: str, context: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What a step says of some of the tokens that count."""
+    """A step's predictions of some of the tokens that count."""
 
     logits: NDArray[np.float32]  # [rows, vocabulary], a view until the next step
-    following: NDArray[np.int64]  # [rows], the tokens themselves
-    seconds: float  # that it took since the step before
+    following: NDArray[np.int64]  # [rows], the tokens that were to be predicted
+    seconds: float  # since the step before
 
-    def surprise(self) -> NDArray[np.float64]:
+    def nll(self) -> NDArray[np.float64]:
         """-log softmax(logits)[following], row by row."""
         largest = self.logits.max(-1, keepdims=True)
         totals = np.exp(self.logits - largest).sum(-1, dtype=np.float64)
         chosen = self.logits[np.arange(len(self.following)), self.following].astype(np.float64)
-        surprise: NDArray[np.float64] = np.log(totals) + largest[:, 0] - chosen
-        return surprise
+        nll: NDArray[np.float64] = np.log(totals) + largest[:, 0] - chosen
+        return nll
 
 
 def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
@@ -162,7 +161,7 @@ def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
         group = windows[first : first + PARALLEL]
         started = time.perf_counter()
         sequences = [steps.new_sequence() for _ in group]
-        # Nothing is asked of the first half: a prefill computes it faster.
+        # No logits of the first half are needed: a prefill computes it faster.
         steps.prefill(sequences, [window[: size // 2] for window in group])
         for start in range(size // 2, size - 1, steps.max_pending):
             stop = min(start + steps.max_pending, size - 1)
@@ -177,29 +176,29 @@ def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
 
 
 class _Comparison:
-    """Collects what a Divergence is made of."""
+    """Collects the terms of a Divergence."""
 
     def __init__(self) -> None:
         self._divergences: list[float] = []
         self._same: list[bool] = []
-        self._surprises: list[float] = []
+        self._reference_nlls: list[float] = []
 
     def add(self, expected: _Rows, rows: _Rows) -> None:
-        """Takes what the reference and the model say of the same tokens."""
-        self._surprises.extend(expected.surprise())
+        """Adds the predictions of the reference and of the model for the same tokens."""
+        self._reference_nlls.extend(expected.nll())
         for theirs, ours in zip(expected.logits, rows.logits, strict=True):
             p, q = _log_probabilities(theirs), _log_probabilities(ours)
             self._divergences.append(float(np.exp(p) @ (p - q)))
             self._same.append(bool(theirs.argmax() == ours.argmax()))
 
     def divergence(self) -> Divergence:
-        """Of all rows so far."""
+        """The divergence over all rows so far."""
         return Divergence(
             mean=float(np.mean(self._divergences)),
             median=float(np.median(self._divergences)),
             max=max(self._divergences),
             same_top=float(np.mean(self._same)),
-            reference_surprise=float(np.mean(self._surprises)),
+            reference_nll=float(np.mean(self._reference_nlls)),
         )
 
 

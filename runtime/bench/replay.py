@@ -1,4 +1,4 @@
-"""A drafter that is right with a chosen probability: times speculation on weights that predict nothing."""
+"""A drafter that is right with a chosen probability: times speculation with weights that predict nothing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trigraph.runtime.execution.steps import Steps
 
 
 class ReplayDrafter:
-    """Knows how the text goes on and drafts that, each token wrong with probability 1 - `accept`.
+    """Drafts a sequence that is known beforehand, each token wrong with probability 1 - `accept`.
 
-    The MTP head runs as in earnest and its tokens are thrown away, so that a round costs what it costs.
+    The MTP head runs and its tokens are thrown away, so that a round takes as long as a real one.
     """
 
-    def __init__(self, steps: Steps, text: SequenceOf[int], accept: float, seed: int = 0) -> None:
-        """`text` is the whole text: prompt and continuation."""
+    def __init__(self, steps: Steps, tokens: SequenceOf[int], accept: float, seed: int = 0) -> None:
+        """`tokens` are those of the whole sequence: prompt and completion."""
         self._head = MTPDrafter(steps)
-        self._text = text
+        self._tokens = tokens
         self._accept = accept
         self._vocab = steps.vocab
         self._random = np.random.default_rng(seed)
@@ -33,6 +33,6 @@ class ReplayDrafter:
         ]
 
     def _replay(self, start: int, count: int) -> list[int]:
-        known = self._text[start : start + count]
+        known = self._tokens[start : start + count]
         right = self._random.random(len(known)) < self._accept
         return [int(t) if ok else (int(t) + 1) % self._vocab for t, ok in zip(known, right, strict=True)]

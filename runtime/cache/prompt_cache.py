@@ -10,6 +10,7 @@ from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix import Resumed, common_prefix
 from trigraph.runtime.cache.session_file import SessionFile, save_session
+from trigraph.runtime.cache.tensor_file import check_tensors_writable
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
 
@@ -27,13 +28,14 @@ class PromptCache:
     """
 
     def __init__(self, path: Path, model: ModelIdentity, steps: Steps) -> None:
-        """Raises TrigraphError when the file at `path` is no session file, or one of another model."""
+        """Raises TrigraphError when the file at `path` cannot be written, or is no session file of this model."""
         if not path.absolute().parent.is_dir():
             raise TrigraphError(f"{path}: there is no folder {path.parent}; name a file in one that is there")
         self._path, self._model, self._steps = path, model, steps
         self._saved = SessionFile(path, model, steps) if os.path.exists(path) else None
         if self._saved is not None and self._saved.messages:
             raise TrigraphError(f"{path}: holds a conversation; /load it in a chat, or name another file")
+        check_tensors_writable(path)  # before a completion is computed
         self._checkpoints: list[Checkpoint] = []
 
     def resume(self, prompt: list[int]) -> Resumed:

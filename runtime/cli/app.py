@@ -48,7 +48,7 @@ def _main_options(
 
 
 def main() -> NoReturn:
-    """Runs the command line. What the user can put right ends with one line on stderr and status 2, Ctrl-C with 130."""
+    """Runs the command line. Errors that the user can fix end with one line on stderr and status 2, Ctrl-C with 130."""
     if sys.stderr is None:  # print() would take stdout in its place
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end of the process
     sys.exit(_status())
@@ -79,7 +79,7 @@ def _status() -> int:
 
 
 def _discard_output() -> None:
-    """Lets go of what stdout still holds: writing that at exit would fail once more."""
+    """Drops what stdout still buffers: writing it at exit would fail again."""
     with suppress(OSError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The chat on a terminal: lines of the user, and commands that begin with a slash."""
+"""The chat on a terminal: messages, and commands that begin with a slash."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from trigraph.runtime.decoding.request import Options
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.generate import Generation
 
-_WELCOME = "Type a message; /help lists commands, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
+_WELCOME = "Type a message. /help lists commands, Ctrl-C stops a reply, /exit or Ctrl-D quits."
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?")
 
 
 def interact(engine: Engine, options: Options, system: str | None, *, raw: bool) -> None:
-    """A chat on the terminal; with `raw`, or without a chat template, each line is a text to complete instead."""
+    """Chats until the user quits; with `raw`, or without a chat template, completes each line instead."""
     if not raw and engine.template is None:
-        say("note: the model has no chat template; it completes each text that you type")
+        say("note: the model has no chat template; it completes each line that you type")
         raw = True
     terminal = Terminal(engine, options, None if raw else engine.chat(system))
     say(_WELCOME)
@@ -37,40 +37,40 @@ def interact(engine: Engine, options: Options, system: str | None, *, raw: bool)
 
 
 class Terminal:
-    """What a line does. Without a `conversation` it is a text to complete."""
+    """Acts on lines that the user types. Without a `conversation`, each line is a prompt of its own."""
 
     def __init__(self, engine: Engine, options: Options, conversation: Conversation | None) -> None:
         self.ended = False
         self._engine, self._options, self._conversation = engine, options, conversation
         self._last: Generation | None = None
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
-            "regen": ("", "answer the last message again, with other random numbers", self._regenerate),
-            "reset": ("", "forget all but the system message", self._reset),
-            "save": ("FILE", "keep the conversation and its state", self._save),
-            "load": ("FILE", "go on with a conversation that was saved", self._load),
-            "stats": ("", "the last answer, and how full the context is", self._stats),
-            "help": ("", "this list", self._help),
-            "exit": ("", "leave", self._exit),
+            "regen": ("", "regenerate the last reply with another seed", self._regenerate),
+            "reset": ("", "start over; the system message stays", self._reset),
+            "save": ("FILE", "save the conversation and its state", self._save),
+            "load": ("FILE", "resume a saved conversation", self._load),
+            "stats": ("", "statistics of the last reply, and context usage", self._stats),
+            "help": ("", "list the commands", self._help),
+            "exit": ("", "quit", self._exit),
         }
 
     def take(self, line: str) -> None:
-        """Obeys a command or answers a message. Raises TrigraphError for what cannot be done; the chat can go on."""
+        """Runs a command, or replies to a message. After a TrigraphError the chat can go on."""
         command = _COMMAND.fullmatch(line)
         if command is None:
             if line:
-                self._answer(line)
+                self._reply_to(line)
             return
         name, argument = command[1], command[2] or ""
         if name not in self._commands:
             raise TrigraphError(
-                f"/{name}: is no command; /help lists them, and a space before the slash sends a message"
+                f"/{name}: unknown command; /help lists them. Put a space before the slash to send it as a message"
             )
         wanted, _, act = self._commands[name]
         if bool(wanted) != bool(argument):
-            raise TrigraphError(f"/{name}: give {f'the name of a {wanted.lower()}' if wanted else 'nothing'} after it")
+            raise TrigraphError(f"/{name}: {'give a file name after it' if wanted else 'it takes no argument'}")
         act(argument)
 
-    def _answer(self, line: str) -> None:
+    def _reply_to(self, line: str) -> None:
         if self._conversation is not None:
             self._show(self._conversation.say(line.strip(), self._options))
             return
@@ -78,15 +78,15 @@ class Terminal:
         sys.stdout.write(line)
         self._show(generation)
 
-    def _show(self, answer: Generation | Reply) -> None:
-        self._last = answer.generation if isinstance(answer, Reply) else answer
+    def _show(self, reply: Generation | Reply) -> None:
+        self._last = reply.generation if isinstance(reply, Reply) else reply
         with _interruptible(self._last):
-            stream(answer)
+            stream(reply)
         say(self._last.stats.line())
 
     def _chat(self) -> Conversation:
         if self._conversation is None:
-            raise TrigraphError("there is no conversation: each line is a text of its own")
+            raise TrigraphError("there is no conversation: each line is completed on its own")
         return self._conversation
 
     def _regenerate(self, argument: str) -> None:
@@ -111,8 +111,8 @@ class Terminal:
     def _stats(self, argument: str) -> None:
         if self._conversation is not None:
             count = len(self._conversation.messages)
-            say(f"{count} messages, {self._conversation.length} tokens of {self._engine.context} in the state")
-        say("nothing was answered yet" if self._last is None else self._last.stats.line())
+            say(f"{count} messages, {self._conversation.length} of {self._engine.context} tokens of context used")
+        say("no reply yet" if self._last is None else self._last.stats.line())
 
     def _help(self, argument: str) -> None:
         for name, (wanted, purpose, _) in self._commands.items():
@@ -126,12 +126,12 @@ def _path(argument: str) -> Path:
     try:
         return Path(argument).expanduser()
     except RuntimeError as error:
-        raise TrigraphError(f"{argument}: names a home folder that is not there ({error})") from error
+        raise TrigraphError(f"{argument}: unknown home folder ({error})") from error
 
 
 def _ask() -> str | None:
     with suppress(ImportError):
-        # Editing of the line and a history, where the platform has it.
+        # Line editing and history, where the platform has them.
         import readline  # noqa: F401
     try:
         return input("> ").rstrip()
@@ -142,7 +142,7 @@ def _ask() -> str | None:
 
 @contextmanager
 def _interruptible(generation: Generation) -> Iterator[None]:
-    """Ctrl-C ends the answer between two rounds, so that the conversation can go on; a second one ends the program."""
+    """Ctrl-C stops the reply after the current round, and the conversation can go on; a second one ends the program."""
 
     def cancel(number: int, frame: FrameType | None) -> None:
         generation.cancel()

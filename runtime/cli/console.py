@@ -1,4 +1,4 @@
-"""What the command line shows: progress, and text as it comes."""
+"""Terminal output: progress bars, streamed text, notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trigraph.runtime.generate import Generation
 
 @contextmanager
 def progress_bars() -> Iterator[Callback]:
-    """Bars on stderr, one for each kind of long work, while the block runs; nothing where that is not a terminal."""
+    """Progress bars on stderr while the block runs, one for each stage; none if stderr is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
     console = Console(stderr=True)
     tasks: dict[str, TaskID] = {}
@@ -30,10 +30,10 @@ def progress_bars() -> Iterator[Callback]:
         yield show
 
 
-def stream(answer: Generation | Reply) -> None:
-    """Writes the text to stdout as it comes, with a newline at its end whatever ends it."""
+def stream(pieces: Generation | Reply) -> None:
+    """Writes text to stdout as it is generated, and a newline at the end, even after an error."""
     try:
-        for piece in answer:
+        for piece in pieces:
             sys.stdout.write(piece)
             sys.stdout.flush()
     finally:

@@ -52,6 +52,8 @@ def export(
         manifest = export_package(model, out, options, progress, replace=force)
     for notice in manifest.notices:
         say(f"note: {notice}")
+    if weights == "link" and manifest.weights_folder is not None:
+        say(f"note: {model} cannot be hard-linked into {out}, which refers to it instead; or use --copy-weights")
     if "draft" not in manifest.graphs:
         say("note: the model has no MTP head; it runs without speculation")
     print(f"{out}: {', '.join(manifest.graphs)} in {time.perf_counter() - started:.1f} s")

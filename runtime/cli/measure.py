@@ -3,95 +3,153 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Console
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.bench import BenchOptions
+from trigraph.runtime.bench import BenchOptions, Report
 from trigraph.runtime.bench import bench as run_bench
+from trigraph.runtime.bench.llama_cpp import check_llama_cpp
 from trigraph.runtime.bench.perplexity import PARALLEL, score
+from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
+from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
-from trigraph.runtime.execution.sessions import default_threads
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.execution.threads import choose_threads
+from trigraph.runtime.package_cache import CachedPackage, cached_package
+
+_TABLE_WIDTH = 116  # of a table with all its figures
 
 
-def bench(
-    model: arguments.Model,
-    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Tokens of the prompt.")] = BenchOptions.prompt,
-    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0: none.")] = BenchOptions.tokens,
-    depths: Annotated[str, typer.Option("-k", help="Tokens of a verify, with commas.")] = "1,2,4,8",
-    threads: arguments.Threads = None,
-    repetitions: Annotated[
-        int, typer.Option("-r", "--repetitions", help="Timed steps of each kind.")
-    ] = BenchOptions.repetitions,
-    accept: Annotated[
-        float | None, typer.Option(help="Replace drafts by ones that are right with this probability.")
-    ] = None,
-    contexts: Annotated[str, typer.Option(help="Also decode after texts of these lengths, as 1,1024,16384.")] = "",
-    sequences: Annotated[str, typer.Option(help="Also decode so many texts in a step, as 1,2,4,8.")] = "",
-    activations: arguments.Activations = None,
-    device: arguments.Device = "cpu",
+@dataclass(frozen=True)
+class BenchModelArguments:
+    """The model to time, and where it runs."""
+
+    panel: ClassVar = "Model"
+
+    model: arguments.Model
+    threads: arguments.Threads = None
+    activations: arguments.Activations = None
+    device: arguments.Device = "cpu"
+
+
+@dataclass(frozen=True)
+class BenchWorkArguments:
+    """What to time."""
+
+    panel: ClassVar = "Workload"
+
+    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Prompt length in tokens.")] = BenchOptions.prompt
+    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0 skips generation.")] = (
+        BenchOptions.tokens
+    )
+    verify_tokens: Annotated[
+        str, typer.Option("-k", help="Numbers of tokens to verify in a step, comma-separated.")
+    ] = "1,2,4,8"
+    repetitions: Annotated[int, typer.Option("-r", "--repetitions", help="Timed repetitions of each step.")] = (
+        BenchOptions.repetitions
+    )
+    accept: Annotated[float | None, typer.Option(help="Simulate drafts that are accepted with this probability.")] = (
+        None
+    )
+    contexts: Annotated[
+        str, typer.Option(help="Context lengths to decode at as well, comma-separated: 1,1024,16384.")
+    ] = ""
+    sequences: Annotated[str, typer.Option(help="Batch sizes to decode as well, comma-separated: 1,2,4,8.")] = ""
     versus: Annotated[
         str | None,
-        typer.Option(help="llama.cpp: time it too, on the same file, in turns.", autocompletion=lambda: ["llama.cpp"]),
-    ] = None,
-    as_json: arguments.AsJson = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw time against k to a .png or .svg file.")] = None,
-) -> None:
-    """Time prefill, decode, verify, draft and whole texts, as fractions of the machine's roofline."""
-    if versus not in (None, "llama.cpp"):
-        raise TrigraphError(f"--versus {versus}: only llama.cpp can be compared with")
-    options = BenchOptions(
-        prompt,
-        tokens,
-        _numbers("-k", depths),
-        threads or default_threads(),
-        repetitions,
-        accept,
-        versus_llama_cpp=versus is not None,
-        contexts=_numbers("--contexts", contexts),
-        sequences=_numbers("--sequences", sequences),
-        device=device,
-    )
+        typer.Option(
+            help="llama.cpp: time it as well, on the same file, interleaved.", autocompletion=lambda: ["llama.cpp"]
+        ),
+    ] = None
+
+    def options(self, threads: int, device: str) -> BenchOptions:
+        """What the benchmark needs; raises TrigraphError for values out of range."""
+        if self.versus not in (None, "llama.cpp"):
+            raise TrigraphError(f"--versus {self.versus}: only llama.cpp can be compared with")
+        return BenchOptions(
+            self.prompt,
+            self.tokens,
+            _numbers("-k", self.verify_tokens),
+            threads,
+            self.repetitions,
+            self.accept,
+            versus_llama_cpp=self.versus is not None,
+            contexts=_numbers("--contexts", self.contexts),
+            sequences=_numbers("--sequences", self.sequences),
+            device=device,
+        )
+
+
+@dataclass(frozen=True)
+class BenchOutputArguments:
+    """How the figures are shown."""
+
+    panel: ClassVar = "Output"
+
+    as_json: arguments.AsJson = False
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Plot the time of a step to a .png or .svg file.")
+    ] = None
+
+
+@grouped
+def bench(measured: BenchModelArguments, work: BenchWorkArguments, output: BenchOutputArguments) -> None:
+    """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline."""
+    threads, capped = choose_threads(measured.threads)
+    options = work.options(threads, measured.device)
+    if options.versus_llama_cpp:
+        check_llama_cpp()
+    if output.plot is not None:
+        check_plot(output.plot)
+    exported = export_options(measured.model, measured.activations)
     with progress_bars() as progress:
-        exported = export_options(model, activations)
-        folder = model if model.is_dir() else cached_package(model, exported, progress)
-    report = run_bench(folder, options)
+        given = measured.model.is_dir()
+        package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
+    for notice in (*package.notices, *([capped] if capped else [])):
+        say(f"note: {notice}")
+    report = run_bench(package.folder, options)
+    _show(report, as_json=output.as_json)
+    if output.plot is not None:
+        write_plot(report, output.plot)
+
+
+def _show(report: Report, *, as_json: bool) -> None:
     if report.machine.load > 0.2 * report.machine.cores:
         say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
     if as_json:
         print(json.dumps(report.as_json()))
     else:
         console = Console()
-        console.width = max(console.width, 112)  # a narrower table would lose its figures
+        console.width = max(console.width, _TABLE_WIDTH)
         console.print(report.table())
-    if plot is not None:
-        report.plot(plot)
 
 
 def perplexity(
     model: arguments.Model,
     file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
-    context: Annotated[int, typer.Option("-c", "--ctx-size", help="Tokens of a window.")] = 512,
-    chunks: Annotated[int | None, typer.Option(help="Most windows to compute (default: the whole text)")] = None,
+    context: Annotated[int, typer.Option("-c", "--ctx-size", help="Window size in tokens.")] = 512,
+    chunks: Annotated[
+        int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
+    ] = None,
     activations: arguments.Activations = None,
     versus: Annotated[
         str | None,
         typer.Option(
             metavar="float32|DIR|MODEL.gguf",
-            help="Say how far it is from itself with float32 activations, or from another model.",
+            help="Report the KL divergence from the same model with float32 activations, or from another model.",
         ),
     ] = None,
     threads: arguments.Threads = None,
     as_json: arguments.AsJson = False,
 ) -> None:
-    """Measure how well a model predicts a text: the second half of each window counts, as in llama.cpp."""
+    """Measure how well a model predicts a text. As in llama.cpp, the second half of each window counts."""
     for name, value in (("--ctx-size", context), ("--chunks", chunks)):
         if value is not None and value < 1:
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
@@ -131,4 +189,4 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(",") if text)
     except ValueError:
-        raise TrigraphError(f"{option} {text}: give numbers with commas, such as 1,2,4,8") from None
+        raise TrigraphError(f"{option} {text}: give comma-separated numbers, such as 1,2,4,8") from None

@@ -80,16 +80,18 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
         )
     if engine.kernels != "no":
         explain_bus_errors()
+    for notice in engine.notices:
+        say(f"note: {notice}")
     if engine.device.reason is not None:
         say(f"note: running on the CPU: {engine.device.reason}")
+    for notice in engine.notices:
+        say(f"note: {notice}")
     if verbose:
         _describe(engine, time.perf_counter() - started)
     return engine
 
 
 def _describe(engine: Engine, seconds: float) -> None:
-    for notice in engine.notices:
-        say(f"note: {notice}")
     say(
         f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
         f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.no_draft or 'on'}"

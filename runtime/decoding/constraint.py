@@ -1,6 +1,6 @@
-"""Answers of a given form: a JSON schema, a grammar or a regular expression says which tokens may come next.
+"""Structured output: a JSON schema, a grammar or a regular expression says which tokens may come next.
 
-The library `llguidance` does the parsing. A constraint sees the chosen tokens of an answer in their order and nothing
+The library `llguidance` does the parsing. A constraint sees the chosen tokens of a completion in order and nothing
 else, no drafts either, so the text is the same with and without speculation.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -28,11 +29,13 @@ _JSON_SPACE = r" |\n[ \t]{0,32}"
 
 @dataclass(frozen=True)
 class Constraint(ABC):
-    """What an answer must be. Raises TrigraphError when it is malformed, or `llguidance` is not installed."""
+    """What a completion must be. Raises TrigraphError when it is malformed, or `llguidance` is not installed."""
 
     noun: ClassVar[str]
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
         grammar = self.grammar()
         failed, messages = _library().LLMatcher.validate_grammar_with_warnings(grammar)
         if failed:
@@ -70,7 +73,7 @@ class JsonSchema(Constraint):
 
 @dataclass(frozen=True)
 class Grammar(Constraint):
-    """A text of the language of a context-free grammar, in llguidance's dialect of Lark or llama.cpp's GBNF."""
+    """Text that a context-free grammar generates, in llguidance's dialect of Lark or llama.cpp's GBNF."""
 
     text: str
     noun = "grammar"
@@ -85,7 +88,7 @@ class Grammar(Constraint):
 
 @dataclass(frozen=True)
 class Regex(Constraint):
-    """A text that a regular expression, in the syntax of Rust's `regex`, matches from its beginning to its end."""
+    """Text that a regular expression, in the syntax of Rust's `regex`, matches from beginning to end."""
 
     pattern: str
     noun = "regular expression"
@@ -99,7 +102,7 @@ class Regex(Constraint):
 
 
 class Guide:
-    """An answer's progress under a constraint."""
+    """A completion's progress under a constraint."""
 
     def __init__(self, constraint: Constraint, vocabulary: LLTokenizer) -> None:
         self._matcher: Any = _library().LLMatcher(vocabulary, constraint.grammar(), log_level=0)
@@ -119,7 +122,7 @@ class Guide:
         return list(self._forced)
 
     def allows(self, token: int) -> bool:
-        """Whether `token` may come next; a stop token may where the text could end. Costs microseconds."""
+        """Whether `token` may come next; a stop token may where the completion could end. Costs microseconds."""
         return bool(self._matcher.validate_tokens([token]) == 1)
 
     def allowed(self) -> NDArray[np.int64]:
@@ -169,7 +172,7 @@ class _Vocabulary:
 def guidance_vocabulary(tokenizer: Tokenizer, vocab: int) -> LLTokenizer:
     """The tokens as a Guide wants them, for a model with `vocab` of them; a second or two for 248320."""
     if not tokenizer.stop_ids:
-        raise TrigraphError("the model has no stop token, so that an answer could not end where a constraint allows it")
+        raise TrigraphError("the model has no stop token, so a completion could not end where a constraint allows it")
     library = _library()
     wrapped = library.TokenizerWrapper(_Vocabulary(tokenizer))
     try:

@@ -11,7 +11,7 @@ class Round:
     """What one verify brought a request."""
 
     tokens: list[int]
-    """Those that it added to the text."""
+    """Those that it added to the completion."""
     drafted: int
     accepted: int
     """Drafts that the sampler agreed with."""

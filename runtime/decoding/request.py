@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Guide
 from trigraph.runtime.decoding.draft_length import DraftLength, Round
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.state.sequence import Sequence
-from trigraph.runtime.text.tokenizer import Detokenizer, StopStrings, Tokenizer
+from trigraph.runtime.text.stop_strings import StopStrings
+from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,19 @@ class Options:
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 0:
-            raise TrigraphError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
-        if self.draft_tokens is not None and self.draft_tokens < 0:
-            raise TrigraphError(f"draft_tokens is {self.draft_tokens}; it must be 0 or more")
-        if self.draft_p_min is not None and not 0 <= self.draft_p_min <= 1:
-            raise TrigraphError(f"draft_p_min is {self.draft_p_min}; it must be from 0 to 1")
+        if not isinstance(self.sampling, Sampling):
+            raise TrigraphError(f"sampling is {quote(self.sampling)}; it must be a Sampling")
+        if not (self.constraint is None or isinstance(self.constraint, Constraint)):
+            raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
+        if not (isinstance(self.stop, tuple | list) and all(isinstance(stop, str) for stop in self.stop)):
+            raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
+        check("ignore_eos", self.ignore_eos, bool)
+        check("speculate", self.speculate, bool)
+        for name in ("max_tokens", "draft_tokens"):
+            if getattr(self, name) is not None:
+                check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")
+        if self.draft_p_min is not None:
+            check("draft_p_min", self.draft_p_min, float, lambda value: 0 <= value <= 1, "from 0 to 1")
 
 
 class Completion(Protocol):
@@ -102,7 +111,7 @@ class Transcript:
         return self.finished
 
     def cancel(self) -> None:
-        """Ends the text as it is; the round in progress still finishes."""
+        """Ends the completion as it is; the round in progress still finishes."""
         if not self.finished:
             self._finish("cancelled")
 

@@ -9,33 +9,43 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
-from collections.abc import Iterable
-from collections.abc import Sequence as SequenceOf
+from collections import Counter, abc, deque
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, takewhile
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.checks import check, is_a
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Guide
 from trigraph.runtime.decoding.top_logits import top_logits
 
 Numbers: TypeAlias = list[float] | NDArray[np.float64]
 
 _BLOCK = 64  # positions whose random numbers are drawn at once
+_RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
+    ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more"),
+    ("top_k", int, lambda value: value >= 0, "0 (off) or more"),
+    ("top_p", float, lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    ("min_p", float, lambda value: 0 <= value <= 1, "from 0 to 1"),
+    ("repeat_penalty", float, lambda value: 0 < value < math.inf, "above 0"),
+    ("presence_penalty", float, math.isfinite, "a finite number"),
+    ("frequency_penalty", float, math.isfinite, "a finite number"),
+    ("penalty_window", int, lambda value: value >= -1, "-1 (all), 0 (none) or more"),
+    ("seed", int, lambda value: 0 <= value < 2**64, "from 0 to 2^64 - 1"),
+)
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are chosen. `temperature` 0 takes the most likely one; `top_k` 0, `top_p` 1 and `min_p` 0 are off.
 
-    Penalties look at the last `penalty_window` tokens of prompt and answer (-1: all, 0: none): `repeat_penalty` divides
-    positive logits and multiplies negative ones, `presence_penalty` is subtracted once, `frequency_penalty` each time.
-    `logit_bias` holds pairs of a token id and what is added to its logit before that; -inf bans the token.
+    Penalties look at the last `penalty_window` tokens of prompt and completion (-1: all, 0: none): `repeat_penalty`
+    divides positive logits and multiplies negative ones, `presence_penalty` is subtracted once, `frequency_penalty`
+    each time. `logit_bias` holds pairs of a token id and what is added to its logit before that; -inf bans the token.
     """
 
     temperature: float = 0.7
@@ -50,24 +60,14 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        rules = (
-            ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
-            ("top_k", self.top_k >= 0, "0 (off) or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("repeat_penalty", 0 < self.repeat_penalty < float("inf"), "above 0"),
-            ("presence_penalty", abs(self.presence_penalty) < float("inf"), "a number"),
-            ("frequency_penalty", abs(self.frequency_penalty) < float("inf"), "a number"),
-            ("penalty_window", self.penalty_window >= -1, "-1 (all), 0 (none) or more"),
-            ("seed", 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
-        )
-        for name, valid, wanted in rules:
-            if not valid:
-                raise TrigraphError(f"{name} is {getattr(self, name)}; it must be {wanted}")
-        for token, bias in self.logit_bias:
-            if not bias < float("inf"):  # NaN neither
+        for name, kind, holds, wanted in _RULES:
+            check(name, getattr(self, name), kind, holds, wanted)
+        for pair in self.logit_bias if isinstance(self.logit_bias, tuple | list) else [self.logit_bias]:
+            if not (isinstance(pair, tuple | list) and len(pair) == 2 and is_a(pair[0], int) and is_a(pair[1], float)):
+                raise TrigraphError(f"logit_bias has {quote(pair)}; give pairs of a token id and a number")
+            if not pair[1] < math.inf:  # NaN neither
                 raise TrigraphError(
-                    f"logit_bias of token {token} is {bias}; it must be a number, or -inf to ban the token"
+                    f"logit_bias of token {pair[0]} is {pair[1]}; it must be a number, or -inf to ban the token"
                 )
 
     def check_vocabulary(self, vocab: int) -> None:
@@ -95,7 +95,7 @@ class Rows(Protocol):
 class Sampler:
     """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word."""
 
-    def __init__(self, options: Sampling, history: Iterable[int], guide: Guide | None = None) -> None:
+    def __init__(self, options: Sampling, history: abc.Iterable[int], guide: Guide | None = None) -> None:
         self.options = options
         self._guide = guide
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
@@ -103,7 +103,7 @@ class Sampler:
         self._penalties = Penalties(options, history) if options.penalizes else None
 
     def pick(self, step: Rows, row: int, position: int) -> int:
-        """The token at `position` of the text, chosen from row `row` of `step`."""
+        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         token = self._choose(step, row, position)
         if self._penalties is not None:
             self._penalties.add(token)
@@ -119,8 +119,8 @@ class Sampler:
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
         options, guide = self.options, self._guide
-        if foreseen := self.forced(1):
-            return foreseen[0]
+        if forced := self.forced(1):
+            return forced[0]
         if options.temperature == 0 and self._penalties is None and not len(self._biased):
             best = int(step.tokens[row])
             if guide is None or guide.allows(best):
@@ -155,7 +155,7 @@ class Sampler:
 class Penalties:
     """Occurrences of tokens in the window, and what they subtract from logits."""
 
-    def __init__(self, options: Sampling, history: Iterable[int]) -> None:
+    def __init__(self, options: Sampling, history: abc.Iterable[int]) -> None:
         self._options = options
         window = options.penalty_window
         self._recent: deque[int] = deque(history, maxlen=None if window < 0 else window)
@@ -197,7 +197,7 @@ def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int
     return ids[min(drawn, bisect_left(cumulative, cumulative[-1]))]
 
 
-def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[SequenceOf[int], Numbers]:
+def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[abc.Sequence[int], Numbers]:
     """The tokens that survive the filters, most likely first, and their probabilities (not renormalised).
 
     Without any filter the tokens stay in the order of their ids. Raises TrigraphError when no logit is a finite number.

@@ -43,17 +43,16 @@ def decode(steps: Steps, requests: list[Request], drafter: Drafter) -> Iterator[
             steps.accept(request.sequence, len(kept[-1]))
             row += 1 + len(draft)
         seconds = time.perf_counter() - started
-        for request, tokens, guess in zip(running, kept, proposed, strict=True):
-            agreed = sum(a == b for a, b in zip(tokens, guess, strict=False))
-            request.rounds.append(Round(tokens, len(guess), agreed, draft_seconds, seconds, len(running)))
-        for request, tokens in zip(running, forced, strict=True):
-            if not tokens:
+        for i, request in enumerate(running):
+            agreed = sum(a == b for a, b in zip(kept[i], proposed[i], strict=False))
+            request.rounds.append(Round(kept[i], len(proposed[i]), agreed, draft_seconds, seconds, len(running)))
+            if not forced[i]:
                 request.draft_length.observe(request.rounds[-1])
         yield
 
 
 def _keep(request: Request, drafts: list[int], result: StepResult, row: int) -> list[int]:
-    """Samples the request's tokens from rows `row` on, until one is no draft's or completes the text."""
+    """Samples the request's tokens from rows `row` on, until one differs from its draft or finishes the completion."""
     kept: list[int] = []
     position = request.sequence.length + 1
     for i, draft in enumerate([*drafts, None]):

@@ -153,6 +153,11 @@ class CudaDevice(Device):
         """See Device."""
         return self.functions.provider
 
+    @property
+    def reads_mapped_weights(self) -> bool:
+        """See Device."""
+        return self.experts == "cpu"
+
     def providers(self, graph: str) -> list[Any]:
         """See Device: kernels and copies share one stream, so that nothing waits but the end of a step."""
         if self.provider != PROVIDER:
@@ -244,9 +249,9 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
     """The first GPU. Raises TrigraphError that says what is missing, and what to do about it."""
     try:
         library = CudaLibrary(library_path("cuda"))
-    except TrigraphError as error:
-        _check_driver()
-        raise TrigraphError(f"{error}; it is built where nvcc is found (cmake -S custom_ops)") from error
+    except TrigraphError:
+        _check_driver()  # without a driver, that comes first
+        raise
     if library.provider == PROVIDER:
         _check_driver()
         _check_provider()

@@ -1,4 +1,4 @@
-"""The CUDA operator library's functions for hosts: memory, copies, and what kernels refused."""
+"""The CUDA operator library's functions for hosts: memory, copies, and errors that kernels report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CudaLibrary:
         for name, result, arguments in (
             ("trigraph_version", text, ()),
             ("trigraph_provider", text, ()),
-            ("trigraph_take_refusal", text, ()),
+            ("trigraph_take_device_error", text, ()),
             ("trigraph_add_host_operator", None, (pointer,)),
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
@@ -103,10 +103,10 @@ class CudaLibrary:
         self._check(self._library.trigraph_copy(target, source, nbytes, self.stream))
 
     def wait(self) -> None:
-        """Waits for all that was enqueued. Raises TrigraphError for what the device or a kernel refused."""
+        """Waits for all that was enqueued. Raises TrigraphError for an error of the device or of a kernel."""
         self._check(self._library.trigraph_wait(self.stream))
-        if refusal := self._library.trigraph_take_refusal():
-            raise TrigraphError(f"a step failed: {refusal.decode()}")
+        if error := self._library.trigraph_take_device_error():
+            raise TrigraphError(f"a step failed: {error.decode()}")
 
     def _check(self, problem: bytes) -> None:
         if problem:

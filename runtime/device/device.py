@@ -32,7 +32,7 @@ class Exchange:
         """Lets the graph see what was filled in."""
 
     def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device refused its inputs."""
+        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """ "cpu" or "cuda"."""
+        """What it is called in DEVICES, and in the name of its operator library."""
         return "cpu"
 
     @property
@@ -61,6 +61,11 @@ class Device:
     def provider(self) -> str:
         """The execution provider that the operators are for."""
         return "CPUExecutionProvider"
+
+    @property
+    def reads_mapped_weights(self) -> bool:
+        """Whether steps read weights in the mapped files, and not in copies of the device's own."""
+        return True
 
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""

@@ -5,7 +5,6 @@ A step fills small arrays and runs: nothing is allocated or bound for a number o
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -187,16 +186,6 @@ def open_session(
     if device.provider not in session.get_providers():
         raise TrigraphError(f"{path}: ONNX Runtime opened the graph without its {device.provider}; use --device cpu")
     return session
-
-
-def default_threads() -> int:
-    """Physical cores that this process may run on: two threads of one core share its multipliers."""
-    try:
-        cpus = os.sched_getaffinity(0)
-        cores = {Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in cpus}
-        return len(cores)
-    except (AttributeError, OSError):
-        return os.cpu_count() or 1
 
 
 def _first_line(error: Exception) -> str:

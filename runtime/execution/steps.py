@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import abc
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
 from trigraph.runtime.device.device import Array
 from trigraph.runtime.execution.sessions import Graph
@@ -46,14 +48,17 @@ class DraftResult(NamedTuple):
 
 
 class Steps:
-    """Runs the graphs on the state, and keeps track of the sequences."""
+    """Runs the graphs on the state, and keeps track of the sequences.
+
+    One thread at a time: threads that share it hold `lock` from a step until they have read its rows.
+    """
 
     def __init__(
         self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
     ) -> None:
         """`chunk`: tokens of a prompt that a prefill takes at once; a prompt is cut there whatever its companions."""
-        if chunk < 1:
-            raise TrigraphError(f"chunk is {chunk}; it must be 1 or more")
+        check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
+        self.lock = threading.RLock()
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
@@ -262,6 +267,8 @@ class Steps:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence, sequence.length + len(new), noun)
+        if np.asarray(new).dtype.kind not in "iu":
+            raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
             raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class HiddenRows:
-    """Hidden states of consecutive positions up to the newest; position -1 is the zero row at the start of a text."""
+    """Hidden states of consecutive positions up to the newest; position -1 is a row of zeros."""
 
     def __init__(self, width: int) -> None:
         self._rows = np.zeros((16, width), np.float32)

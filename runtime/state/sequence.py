@@ -25,7 +25,7 @@ class StateLimits:
 
 
 class Sequence:
-    """Tokens of one text: those committed, those of the last verify that wait for `accept`, and where its state is."""
+    """Committed tokens, those of the last verify that wait for `accept`, and where the state is that they lead to."""
 
     def __init__(self, slot: int, limits: StateLimits) -> None:
         self.tokens: list[int] = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device, Memory
 from trigraph.runtime.device.memory import explained_shortage
@@ -55,8 +56,7 @@ class State:
         double_buffered: bool = False,
     ) -> None:
         """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
-        if sequences < 1:
-            raise TrigraphError(f"sequences is {sequences}; it must be 1 or more")
+        check("sequences", sequences, int, lambda value: value >= 1, "1 or more")
         self.limits = limits
         # Twice as many slots: a forked sequence moves to one of its own while the shared one is still read.
         sizes = {"slots": 2 * sequences, "pages": sequences * limits.pages}
@@ -125,6 +125,8 @@ class State:
             max(0, -(-length // self.limits.page_size) - sequence.page_count)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
+        if not any(counts):
+            return
         self.pages.require(sum(counts))
         for sequence, count in zip(sequences, counts, strict=True):
             for _ in range(count):
@@ -133,7 +135,7 @@ class State:
 
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
-        if len({id(sequence) for sequence in sequences}) < len(sequences):
+        if len(sequences) > 1 and len(set(map(id, sequences))) < len(sequences):
             raise TrigraphError("a step takes each sequence once")
         self.slots.require(sum(self.slots.shared(sequence.slot) for sequence in sequences))
         self.reserve(sequences, lengths)

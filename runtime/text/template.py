@@ -1,7 +1,7 @@
-"""The chat template of a model, rendered in a sandbox: it comes from the model file, so nobody vouches for it.
+"""The chat template of a model, rendered in a sandbox: it comes with the model file and is not trusted.
 
-A sandbox of jinja2 keeps a template away from Python, but lets it loop for ever or ask for a string of a terabyte. So
-it runs in a process of its own, with limits of memory and time.
+The sandbox of jinja2 keeps a template away from Python, but lets it loop forever or build a string of a terabyte. So it
+runs in its own process, with limits on memory and time.
 """
 
 from __future__ import annotations
@@ -27,52 +27,54 @@ _PROGRAM = Path(__file__).with_name("template_process.py")
 _MAX_SOURCE = 1 << 20  # characters
 _MAX_SECONDS = 5.0
 _MAX_MEMORY = 512 << 20  # bytes of the process
-_MAX_ANSWER = 64 << 20  # bytes
+_MAX_RESPONSE = 64 << 20  # bytes
 _MAX_STARTING_SECONDS = 60.0
 _REMEDY = "use --raw to complete plain text"
 
 
 class ChatTemplate:
-    """Turns messages into the text that a model was trained to continue."""
+    """Turns messages into the prompt that a model was trained on."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """`special_tokens`: texts of tokens that templates name (`eos_token`). Raises TrigraphError on bad syntax."""
+        """`special_tokens`: texts of tokens by template variable (`eos_token`). Raises TrigraphError on bad syntax."""
         if len(source) > _MAX_SOURCE:
             raise TrigraphError(
                 f"the chat template has {len(source)} characters, more than the limit of {_MAX_SOURCE}; {_REMEDY}"
             )
         try:
-            # Only parsed: a compiler would already compute constant expressions.
+            # Parsed, not compiled: the compiler evaluates constant expressions.
             Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
         except (TemplateError, RecursionError) as error:
             raise TrigraphError(f"the chat template has an error ({error}); {_REMEDY}") from error
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # one request at a time, from whatever thread
 
     def render(self, messages: SequenceOf[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as text; with the generation prompt, the assistant speaks next.
+        """The conversation as a prompt; `add_generation_prompt` opens the assistant's next message.
 
-        Raises TrigraphError when the template fails, refuses the messages, or exceeds limits of time and size.
+        Raises TrigraphError when the template fails, refuses the messages, or exceeds a limit on time or size.
         """
         variables = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         request = {"source": self._source, "special_tokens": self._special_tokens, "variables": variables}
-        if self._process is None:
-            self._process = self._start()
-        answer = self._ask(self._process, json.dumps(request).encode() + b"\n", _MAX_SECONDS)
-        if "text" not in answer:
-            raise TrigraphError(f"the chat template failed ({answer.get('error')}); {_REMEDY}")
-        return str(answer["text"])
+        with self._lock:
+            if self._process is None:
+                self._process = self._start()
+            response = self._ask(self._process, json.dumps(request).encode() + b"\n", _MAX_SECONDS)
+        if "text" not in response:
+            raise TrigraphError(f"the chat template failed ({response.get('error')}); {_REMEDY}")
+        return str(response["text"])
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             process = subprocess.Popen(
-                # -P: the folder of the program holds modules that are not for it.
+                # -P: the folder of the program holds modules that it must not import.
                 [sys.executable, "-P", str(_PROGRAM), str(_MAX_MEMORY)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us
+                start_new_session=True,  # Ctrl-C is for the parent
             )
         except OSError as error:
             raise TrigraphError(
@@ -84,7 +86,7 @@ class ChatTemplate:
         return process
 
     def _ask(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> dict[str, Any]:
-        """The answer; a process that gives none in time, or is left in between, is ended."""
+        """The response to a request. Kills a process that is late, or whose request is interrupted."""
         assert process.stdin is not None
         assert process.stdout is not None
         late = threading.Timer(seconds, process.kill)
@@ -92,13 +94,13 @@ class ChatTemplate:
         try:
             process.stdin.write(request)
             process.stdin.flush()
-            line = process.stdout.readline(_MAX_ANSWER)
-            answer: dict[str, Any] = json.loads(line)
+            line = process.stdout.readline(_MAX_RESPONSE)
+            response: dict[str, Any] = json.loads(line)
         except (OSError, ValueError):
             self._process = None
             timely = late.is_alive()
             _end(process)
-            reason = "its process crashed" if timely else f"it runs for more than {seconds:g} s"
+            reason = "its process crashed" if timely else f"it ran for more than {seconds:g} s"
             return {"error": reason}
         except BaseException:
             self._process = None
@@ -106,7 +108,7 @@ class ChatTemplate:
             raise
         finally:
             late.cancel()
-        return answer
+        return response
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
-"""The program that `runtime.template` runs to render chat templates: one request a line on stdin, one answer on stdout.
+"""Renders chat templates for `template.py`: a request per line on stdin, a response per line on stdout.
 
-It imports nothing of ours, so it starts quickly. Its argument is the memory that it may take, in bytes.
+It imports nothing else of the project, so it starts quickly. Its argument is its memory limit in bytes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _MAX_OUTPUT = 8 << 20  # characters
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
+    """Responds to requests until stdin ends."""
     memory = int(sys.argv[1])
     _limit(memory)
-    _answer("ready", True)
+    _respond("ready", True)
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            _answer("text", render(request["source"], request["special_tokens"], request["variables"]))
+            _respond("text", render(request["source"], request["special_tokens"], request["variables"]))
         except MemoryError:
-            _answer("error", f"it takes more than {memory >> 20} MiB of memory")
+            _respond("error", f"it takes more than {memory >> 20} MiB of memory")
         except RecursionError:
-            _answer("error", "it goes too deep: maximum recursion depth exceeded")
+            _respond("error", "its recursion is too deep")
         except Exception as error:  # whatever a template may raise
-            _answer("error", str(error) or type(error).__name__)
+            _respond("error", str(error) or type(error).__name__)
 
 
 def render(source: str, special_tokens: Mapping[str, str], variables: Mapping[str, Any]) -> str:
-    """The text that a template makes of `variables`."""
+    """The text of a template with these `variables`."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -45,17 +45,17 @@ def render(source: str, special_tokens: Mapping[str, str], variables: Mapping[st
     for piece in environment.from_string(source).generate(variables):
         size += len(piece)
         if size > _MAX_OUTPUT:
-            raise TemplateError(f"it makes more than {_MAX_OUTPUT} characters")
+            raise TemplateError(f"it produces more than {_MAX_OUTPUT} characters")
         pieces.append(piece)
     return "".join(pieces)
 
 
-def _answer(kind: str, content: Any) -> None:
+def _respond(kind: str, content: Any) -> None:
     print(json.dumps({kind: content}), flush=True)
 
 
 def _limit(memory: int) -> None:
-    """Limit memory, and forbid to write files, where the system can."""
+    """Limits memory and forbids writing files, where the system can."""
     try:
         import resource
     except ImportError:
@@ -76,7 +76,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _to_json(value: Any, indent: int | None = None, **ignored: Any) -> str:
-    # jinja2's own filter escapes HTML, which a model never saw.
+    # jinja2's own filter escapes HTML, which no model was trained on.
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

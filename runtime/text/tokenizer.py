@@ -1,4 +1,4 @@
-"""Text to token ids, and ids back to text as they come."""
+"""Text to token ids, and ids back to text, one token at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTE_OF = {character: byte for byte, character in enumerate(byte_alphabet())}
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer. `stop_ids` end a text; `bos_id` starts one where the model asks for that."""
+    """A byte-level BPE tokenizer. `stop_ids` end a completion; `bos_id`, if any, starts a sequence."""
 
     def __init__(self, json_text: str, stop_ids: Iterable[int] = (), bos_id: int | None = None) -> None:
         """Raises TrigraphError when `json_text` is not a `tokenizers` description."""
@@ -37,24 +37,24 @@ class Tokenizer:
 
     @property
     def control_ids(self) -> list[int]:
-        """Ids of the tokens that mark parts of a text and are no part of it."""
+        """Ids of the tokens that structure a text without being part of it."""
         return sorted(token for token, added in self._added.items() if added.special)
 
     def as_json(self) -> str:
-        """The description that the tokenizer was made of."""
+        """The `tokenizers` description of this tokenizer."""
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str, *, start: bool = True) -> list[int]:
-        """Ids of `text`; special tokens written out in it become one id each. `start`: begin with any `bos_id`."""
+        """Ids of `text`; special tokens that are written out become ids. `start`: begin with `bos_id`, if any."""
         try:
             with _explained("tokenizer.json cannot be used"):
                 ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        except TypeError as error:  # the package's answer to lone surrogates
+        except TypeError as error:  # how the package refuses lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return [self.bos_id, *ids] if start and self.bos_id is not None else ids
 
     def encode_exactly(self, text: str) -> list[int]:
-        """Ids whose bytes are those of `text`: it is not normalised, and no control token is seen in it."""
+        """Ids with exactly the bytes of `text`: without normalisation, and without control tokens."""
         return list(self._exact.encode(text, add_special_tokens=False).ids)
 
     @cached_property
@@ -65,12 +65,12 @@ class Tokenizer:
         return exact
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
+        """The text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
         stream = Detokenizer(self)
         return "".join(map(stream.push, ids)) + stream.flush()
 
     def spell(self, ids: Iterable[int]) -> str:
-        """Text that `encode` was given to make these ids, or could have been: control tokens are written out."""
+        """A text that `encode` turns into these ids: control tokens are written out."""
         ids = list(ids)
         if self.bos_id is not None and ids[:1] == [self.bos_id]:
             del ids[0]
@@ -78,7 +78,7 @@ class Tokenizer:
         return b"".join(parts).decode(errors="replace")
 
     def text_of(self, token: int) -> str:
-        """The token as the vocabulary spells it."""
+        """The token in the spelling of the vocabulary."""
         text = self._tokenizer.id_to_token(token)
         if text is None:
             raise TrigraphError(f"token id {token} is not in the vocabulary of {self.size}")
@@ -89,13 +89,13 @@ class Tokenizer:
         if added is not None:
             return b"" if added.special else added.content.encode()
         text = self.text_of(token)
-        # Texts with characters outside of the byte alphabet stand for themselves.
+        # A token with characters outside of the byte alphabet is plain text.
         return bytes(map(_BYTE_OF.__getitem__, text)) if all(c in _BYTE_OF for c in text) else text.encode()
 
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Turns the package's errors into TrigraphError: bare Exception, and panics, which are no Exception at all."""
+    """Turns errors of the package into TrigraphError: bare Exception, and panics, which are not even Exceptions."""
     try:
         yield
     except TypeError:
@@ -107,16 +107,16 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _check_pipeline(tokenizer: HFTokenizer) -> None:
-    """Refuses regular expressions and other steps that are not ours: a stranger's could take for ever."""
+    """Refuses regular expressions and other steps that no export writes: untrusted ones could run forever."""
     names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
     parts = {name: getattr(tokenizer, name) for name in names}
     found = {name: None if part is None else json.loads(part.__getstate__()) for name, part in parts.items()}
     if tokenizer.truncation or tokenizer.padding or found not in map(pipeline, PRE_TOKENIZERS.values()):
-        raise TrigraphError("tokenizer.json cuts text up in a way that no export does; export the package again")
+        raise TrigraphError("tokenizer.json splits text in a way that no export does; export the package again")
 
 
 class Detokenizer:
-    """Text of a growing list of ids. A character that several tokens make up appears with the last of them."""
+    """Text of a growing list of ids. A character that spans several tokens appears with the last of them."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -129,36 +129,3 @@ class Detokenizer:
     def flush(self) -> str:
         """U+FFFD if the text ends within a character."""
         return self._decoder.decode(b"", final=True)
-
-
-class StopStrings:
-    """Passes text on up to the first of `stops`, and holds back what might be the beginning of one."""
-
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = tuple(stops)
-        if "" in self._stops:
-            raise TrigraphError("a stop string is empty; give at least one character")
-        self._held = ""
-        self.found = False
-
-    def push(self, text: str) -> str:
-        """The text that is certain not to be part of a stop string."""
-        text = self._held + text
-        found = [index for index in map(text.find, self._stops) if index >= 0]
-        if found:
-            self.found = True
-            self._held = ""
-            return text[: min(found)]
-        held = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def flush(self) -> str:
-        """What was held back, when the text ends."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from support.operators import Operator
+from support.operators import LIBRARY, Operator
 from trigraph.models.synth.blocks import HALVES, random_weights
 
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
@@ -50,12 +50,12 @@ def widths(type: str) -> tuple[int, ...]:
 class MatMul:
     """The operator for one type; BF16 bits travel as the harness wants them."""
 
-    def __init__(self, type: str, kind: str = "float32", threads: int = 1) -> None:
+    def __init__(self, type: str, kind: str = "float32", threads: int = 1, library: str = LIBRARY) -> None:
         self.type = type
         example = self.tensor(np.zeros((1, 1), STORED.get(type, np.uint8)))
         inputs = [np.zeros((1, 1), np.float32), example]
         self.operator = Operator(
-            "BlockMatMul", inputs, [np.float32], {"type": type, "activations": kind}, threads=threads
+            "BlockMatMul", inputs, [np.float32], {"types": type, "activations": kind}, threads=threads, library=library
         )
 
     def tensor(self, weight: NDArray[Any]) -> Any:

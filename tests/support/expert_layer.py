@@ -59,11 +59,26 @@ class Layer:
         ids = np.argsort(rng.random((count, self.experts)), axis=1)[:, : self.k].astype(np.int64)
         return x, ids, rng.uniform(0.1, 1, ids.shape).astype(np.float32)
 
+    def shared(self, count: int, seed: int = 0) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What a shared expert gives for `count` tokens, and its gate."""
+        rng = np.random.default_rng([seed, 1])
+        return rng.standard_normal((count, self.width), np.float32), rng.standard_normal((count, 1), np.float32)
+
     def run(self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
         return self.operator(x, ids, weights, *self.matrices(), output_shapes=[x.shape])[0]
 
-    def expected(self, x: NDArray[Any], ids: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-        return grouped_expert_ffn(x, ids, weights, self.gate, self.down, self.up, **self.attributes)
+    def expected(
+        self,
+        x: NDArray[Any],
+        ids: NDArray[Any],
+        weights: NDArray[Any],
+        shared: NDArray[Any] | None = None,
+        shared_gate: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
+        return grouped_expert_ffn(
+            x, ids, weights, self.gate, self.down, self.up, shared, shared_gate,
+            gate_type=self.gate_type, down_type=self.down_type, up_type=self.up_type, activations=self.activations,
+        )  # fmt: skip
 
 
 def relative_error(found: NDArray[Any], expected: NDArray[Any]) -> float:

@@ -40,7 +40,12 @@ def scripted(text: bytes | list[int], prompt: int) -> Callable[[History], np.nda
 
 
 def engine_of(
-    next_logits: Callable[[History], np.ndarray], *, draft: bool = True, context: int = 64, template: str | None = None
+    next_logits: Callable[[History], np.ndarray],
+    *,
+    draft: bool = True,
+    context: int = 64,
+    sequences: int = 4,
+    template: str | None = None,
 ) -> tuple[Engine, FakeModel]:
     """An engine whose MTP head is always right."""
     model = FakeModel(
@@ -49,4 +54,4 @@ def engine_of(
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
     no_draft = None if draft else "off: the model has no MTP head"
-    return Engine(model.steps(context, chunk=16), tokenizer, chat, no_draft=no_draft), model
+    return Engine(model.steps(context, sequences, chunk=16), tokenizer, chat, no_draft=no_draft), model

@@ -83,20 +83,28 @@ class FakeGraph:
     name: str
     state: State
     limits: StateLimits
+    bindings: dict[tuple[int, int], Binding] = dataclasses.field(default_factory=dict)
 
     def bind(self, tokens: int, sequences: int) -> Binding:
-        """See Graph; arrays are poisoned, so that what is not filled in is noticed."""
+        """See Graph; arrays are poisoned, so that what is not filled in, or read too late, is noticed."""
+        shape = tokens, sequences
+        if shape not in self.bindings:
+            self.bindings[shape] = self._make(tokens, sequences)
+        _poison(self.bindings[shape].inputs)
+        return self.bindings[shape]
+
+    def _make(self, tokens: int, sequences: int) -> Binding:
         draft = self.name == "draft"
         inputs: dict[str, Any] = {
-            "input_ids": np.full(tokens, -1, np.int64),
-            "cu_seqlens": np.full(sequences + 1, -1, np.int32),
-            "past_lens": np.full(sequences, -1, np.int32),
-            "page_table": np.full((sequences, self.limits.pages), -1, np.int32),
+            "input_ids": np.zeros(tokens, np.int64),
+            "cu_seqlens": np.zeros(sequences + 1, np.int32),
+            "past_lens": np.zeros(sequences, np.int32),
+            "page_table": np.zeros((sequences, self.limits.pages), np.int32),
         }
         if not draft:
-            inputs |= {name: np.full(sequences, -1, np.int32) for name in ("accepted", "slots_in", "slots_out")}
+            inputs |= {name: np.zeros(sequences, np.int32) for name in ("accepted", "slots_in", "slots_out")}
         if self.name != "verify":
-            inputs["prev_hidden"] = np.full((tokens if draft else sequences, HIDDEN), np.nan, np.float32)
+            inputs["prev_hidden"] = np.zeros((tokens if draft else sequences, HIDDEN), np.float32)
         rows = tokens if self.name == "verify" else sequences
         outputs: dict[str, Any] = {"tokens": np.zeros(rows, np.int64), "hidden": np.zeros((rows, HIDDEN), np.float32)}
         if draft:
@@ -106,6 +114,8 @@ class FakeGraph:
         return Binding(inputs, outputs, lambda: self._run(inputs, outputs))
 
     def _run(self, inputs: Arrays, outputs: Arrays) -> None:
+        for binding in self.bindings.values():
+            _poison(binding.outputs)
         bounds = inputs["cu_seqlens"]
         assert bounds[0] == 0
         assert bounds[-1] == len(inputs["input_ids"])
@@ -206,6 +216,11 @@ class FakeStep:
     def logits(self) -> np.ndarray:
         assert self.rows is not None, "a greedy request read logits"
         return self.rows
+
+
+def _poison(arrays: Arrays) -> None:
+    for array in arrays.values():
+        array.fill(np.nan if array.dtype.kind == "f" else -1)
 
 
 def chaotic(vocab: int, sharpness: float = 4.0) -> Callable[[History], np.ndarray]:

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-import pytest
 from onnx import TensorProto, helper
 
 from trigraph.custom_ops import DOMAIN, library_path
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.device import aligned_zeros
 
@@ -38,10 +36,10 @@ def _poisoned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 class _Device:
-    """Where a library's operators run, and what they refused there."""
+    """Where a library's operators run, and the errors that they report there."""
 
-    def __init__(self) -> None:
-        self._library = CudaLibrary(library_path(LIBRARY)) if LIBRARY == "cuda" else None
+    def __init__(self, library: str) -> None:
+        self._library = CudaLibrary(library_path(library)) if library == "cuda" else None
         self.provider = self._library.provider if self._library else "CPUExecutionProvider"
         self._memory = self._library.memory_name if self._library else "cpu"
 
@@ -53,7 +51,7 @@ class _Device:
             array = aligned
         return ort.OrtValue.ortvalue_from_numpy(array, self._memory)
 
-    def raise_refusal(self) -> None:
+    def raise_device_error(self) -> None:
         """A GPU may find a bad value when the run is over for the host."""
         if self._library:
             self._library.wait()
@@ -61,14 +59,15 @@ class _Device:
 
 def provider() -> str:
     """The execution provider under test."""
-    return _Device().provider
+    return _Device(LIBRARY).provider
 
 
 class Operator:
     """One node in a session: `Operator("BlockMatMul", ...)(x, weight)` -> list of arrays.
 
     `inputs` are example arrays (None = absent optional input; bf16 travels as a pair ("bf16", uint16 array)); only
-    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer.
+    their types and ranks matter. `alias` maps an output index to the input index that shares its buffer. `library`: cpu
+    or cuda.
     """
 
     def __init__(
@@ -80,12 +79,9 @@ class Operator:
         *,
         threads: int = 1,
         alias: Mapping[int, int] | None = None,
+        library: str = LIBRARY,
     ) -> None:
-        try:
-            library = str(library_path(LIBRARY))
-        except TrigraphError as error:
-            pytest.skip(str(error))
-        self.device = _Device()
+        self.device = _Device(library)
         self.alias = dict(alias or {})
         self.output_types = [np.dtype(t) for t in output_types]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
@@ -114,7 +110,7 @@ class Operator:
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
-        options.register_custom_ops_library(library)
+        options.register_custom_ops_library(str(library_path(library)))
         self.names, self.outs = names, outs
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=[self.device.provider])
 
@@ -155,7 +151,7 @@ class Operator:
 
     def _run(self, binding: ort.IOBinding) -> None:
         self.session.run_with_iobinding(binding)
-        self.device.raise_refusal()
+        self.device.raise_device_error()
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

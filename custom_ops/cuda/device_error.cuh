@@ -1,5 +1,5 @@
 // Bad values in index inputs are found by the kernels themselves: the inputs lie on the device, where the host cannot
-// look without waiting, and where a replayed CUDA graph finds them too. A kernel that refuses its inputs leaves a
+// look without waiting, and where a replayed CUDA graph finds them too. A kernel that finds a bad value leaves a
 // record in memory that the host sees, and does no work. The host raises it at the next operator, or when it asks after
 // a run.
 #pragma once
@@ -10,9 +10,17 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-enum class Operator : int { block_gather, gated_delta_net, grouped_expert_ffn, paged_kv_write, paged_attention };
+enum class Operator : int {
+  block_gather,
+  gated_delta_net,
+  grouped_expert_ffn,
+  paged_kv_write,
+  paged_attention,
+  last_rows,
+  previous_rows
+};
 
-// What is wrong, with up to four numbers; the sentences are in refusal.cu.
+// What is wrong, with up to four numbers; the sentences are in device_error.cu.
 enum class Reason : int {
   gather_id,
   expert_id,
@@ -35,27 +43,28 @@ enum class Reason : int {
   gdn_two_writers,
   gdn_pending,
   gdn_read_written,
+  last_position,
 };
 
 // Written by the device, read by the host.
-struct RefusalRecord {
-  int taken;           // by the first kernel that refuses
+struct ErrorRecord {
+  int taken;           // by the first kernel that reports
   volatile int ready;  // everything below is there
   int op, reason;
   long long value[4];
 };
 
 // In memory that host and device share, one for the process.
-RefusalRecord* refusal_record();
+ErrorRecord* error_record();
 
-struct Refusal {
+struct DeviceError {
   bool found;
   const char* op;
   char text[400];
 };
-Refusal take_refusal();
+DeviceError take_device_error();
 
-__device__ inline void refuse(RefusalRecord* record, Operator op, Reason reason, int64_t a = 0, int64_t b = 0,
+__device__ inline void report(ErrorRecord* record, Operator op, Reason reason, int64_t a = 0, int64_t b = 0,
                               int64_t c = 0, int64_t d = 0) {
   if (atomicCAS(&record->taken, 0, 1) != 0) return;
   record->op = static_cast<int>(op);

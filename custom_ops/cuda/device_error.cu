@@ -1,10 +1,11 @@
-// Where a refusal is kept, and how it reads.
-#include "refusal.cuh"
+// Where a device error is kept, and how it reads.
+#include "device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather", "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite", "PagedAttention"};
+constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",
+                                "PagedAttention", "LastRows",      "PreviousRows"};
 
 // By Reason; every number is a long long.
 constexpr const char* kSentences[] = {
@@ -29,37 +30,38 @@ constexpr const char* kSentences[] = {
     "input slots_out[%lld] is %lld, which sequence %lld writes too",
     "input accepted[%lld] is %lld, but slot %lld holds %lld pending tokens",
     "input slots_in[%lld] is %lld, which sequence %lld writes in the same step",
+    "input past_lens[%lld] is %lld, not a position that %lld more follow",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::gdn_read_written) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::last_position) + 1);
 
-RefusalRecord* made = nullptr;  // once the first kernel needs it
+ErrorRecord* made = nullptr;  // once the first kernel needs it
 
-RefusalRecord* make_record() {
+ErrorRecord* make_record() {
   void* memory = nullptr;
-  check(cudaHostAlloc(&memory, sizeof(RefusalRecord), cudaHostAllocMapped | cudaHostAllocPortable),
+  check(cudaHostAlloc(&memory, sizeof(ErrorRecord), cudaHostAllocMapped | cudaHostAllocPortable),
         "memory for error records");
-  std::memset(memory, 0, sizeof(RefusalRecord));
-  return made = static_cast<RefusalRecord*>(memory);
+  std::memset(memory, 0, sizeof(ErrorRecord));
+  return made = static_cast<ErrorRecord*>(memory);
 }
 
 }  // namespace
 
-RefusalRecord* refusal_record() {
-  static RefusalRecord* const record = make_record();
+ErrorRecord* error_record() {
+  static ErrorRecord* const record = make_record();
   return record;
 }
 
-Refusal take_refusal() {
-  Refusal refusal{};
-  RefusalRecord* record = made;
-  if (!record || !record->ready) return refusal;
-  refusal.found = true;
-  refusal.op = kOps[record->op];
+DeviceError take_device_error() {
+  DeviceError error{};
+  ErrorRecord* record = made;
+  if (!record || !record->ready) return error;
+  error.found = true;
+  error.op = kOps[record->op];
   const long long* v = record->value;
-  std::snprintf(refusal.text, sizeof refusal.text, kSentences[record->reason], v[0], v[1], v[2], v[3]);
+  std::snprintf(error.text, sizeof error.text, kSentences[record->reason], v[0], v[1], v[2], v[3]);
   record->ready = 0;
-  record->taken = 0;  // a kernel that is still running may refuse again
-  return refusal;
+  record->taken = 0;  // a kernel that is still running may report another
+  return error;
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

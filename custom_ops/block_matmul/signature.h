@@ -1,0 +1,48 @@
+// The operators as a graph sees them: inputs, and the types of their weights.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "../kernel.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+struct BlockMatMulSignature {
+  static constexpr int kMost = 4;  // weights of a node
+  static constexpr const char* kName = "BlockMatMul";
+  static constexpr Argument kInputs[] = {{"x", DType::f32},
+                                         {"weight", DType::any},
+                                         {"weight_1", DType::any, true},
+                                         {"weight_2", DType::any, true},
+                                         {"weight_3", DType::any, true}};
+  static constexpr Argument kOutputs[] = {
+      {"y", DType::f32}, {"y_1", DType::f32, true}, {"y_2", DType::f32, true}, {"y_3", DType::f32, true}};
+  std::string type[kMost];  // of each weight, from the attribute `types`, where commas separate them
+  int count = 0;
+
+  explicit BlockMatMulSignature(const KernelInfo& info) {
+    const std::string types = info.text("types");
+    for (size_t at = 0, end; at <= types.size(); at = end + 1) {
+      end = std::min(types.find(',', at), types.size());
+      if (count == kMost) fail("attribute types is \"%s\", with more than %d types", types.c_str(), kMost);
+      type[count++] = types.substr(at, end - at);
+    }
+  }
+
+  // One weight for each type: returns the i-th.
+  Tensor weight(const Context& context, int i) const {
+    const Tensor tensor = context.input(1 + i);
+    if (!tensor.rank) fail("input %s is missing, but attribute types names %d", kInputs[1 + i].name, count);
+    if (tensor.rank != 2) fail("input %s has %d dimensions, expected 2", tensor.name, tensor.rank);
+    return tensor;
+  }
+};
+
+struct GatedBlockMatMulSignature {
+  static constexpr const char* kName = "GatedBlockMatMul";
+  static constexpr Argument kInputs[] = {{"gate", DType::f32}, {"up", DType::f32}, {"weight", DType::any}};
+  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+};
+
+}  // namespace trigraph::TRIGRAPH_ISA

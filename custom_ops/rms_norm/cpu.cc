@@ -1,0 +1,59 @@
+// RMSNorm: root-mean-square norm of each row, of a sum where there is a residual.
+#include "../simd.h"
+#include "signature.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+// y = x / sqrt(mean(x^2) + eps) * weight. Squares are added in order in each lane, then over the lanes.
+void normalize(const float* x, const float* weight, int64_t width, float eps, float* y) {
+  vf squares = zero();
+  for (int64_t i = 0; i < width; i += VL) {
+    const vf part = load_first(x + i, width - i);
+    squares = fmadd(part, part, squares);
+  }
+  const vf factor = splat(1 / std::sqrt(reduce_add(squares) / static_cast<float>(width) + eps));
+  for (int64_t i = 0; i < width; i += VL) {
+    const int64_t left = width - i;
+    store_first(y + i, mul(mul(load_first(x + i, left), factor), load_first(weight + i, left)), left);
+  }
+}
+
+struct RMSNorm : RMSNormSignature {
+  using RMSNormSignature::RMSNormSignature;
+
+  void compute(const Context& context) const {
+    const Tensor x = context.input(0), weight = context.input(1), residual = context.input(2);
+    check(x, weight, residual);
+    context.expect_outputs(residual.rank ? 2 : 1);
+    const int64_t rows = x.dims[0], width = x.dims[1];
+    float* y = context.output_like(0, x).as<float>();
+    float* sum = residual.rank ? context.output_like(1, x).as<float>() : nullptr;
+    const int64_t together = kElements / width + 1;
+    context.parallel_for((rows + together - 1) / together, [&](int64_t task) {
+      for (int64_t i = task * together; i < rows && i < (task + 1) * together; ++i) {
+        const float* row = x.as<float>() + i * width;
+        if (sum) {
+          const float* other = residual.as<float>() + i * width;
+          for (int64_t j = 0; j < width; j += VL)
+            store_first(sum + i * width + j, add(load_first(row + j, width - j), load_first(other + j, width - j)),
+                        width - j);
+          row = sum + i * width;
+        }
+        normalize(row, weight.as<float>(), width, eps, y + i * width);
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kElements = 16384;  // fewer cost less than waking a thread
+};
+
+}  // namespace
+
+const OrtCustomOp* rms_norm() {
+  static const Op<RMSNorm> op;
+  return &op;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

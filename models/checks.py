@@ -1,0 +1,30 @@
+"""Checks of what callers pass: a value of another type is told from one that is out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trigraph.models.errors import TrigraphError, quote
+
+_TYPES: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("True or False", (bool, np.bool_)),
+    int: ("a whole number", (int, np.integer)),
+    float: ("a number", (int, float, np.integer, np.floating)),
+    str: ("a string", (str,)),
+}
+
+
+def is_a(value: object, kind: type) -> bool:
+    """Whether `value` is a bool, int, float or str, or what NumPy has in its place; truth values are no numbers."""
+    return isinstance(value, _TYPES[kind][1]) and (kind is bool or not isinstance(value, bool))
+
+
+def check(name: str, value: object, kind: type, holds: Callable[[Any], bool] | None = None, wanted: str = "") -> None:
+    """Raises TrigraphError when an argument is no bool, int, float or str, or `holds` denies that it is `wanted`."""
+    if not is_a(value, kind):
+        raise TrigraphError(f"{name} is {quote(value)}; it must be {_TYPES[kind][0]}")
+    if holds is not None and not holds(value):
+        raise TrigraphError(f"{name} is {value}; it must be {wanted}")

@@ -1,0 +1,11 @@
+"""The public names of `trigraph.runtime`."""
+
+from trigraph.runtime.decoding.constraint import Grammar as Grammar
+from trigraph.runtime.decoding.constraint import JsonSchema as JsonSchema
+from trigraph.runtime.decoding.constraint import Regex as Regex
+from trigraph.runtime.decoding.request import Options as Options
+from trigraph.runtime.decoding.sampling import Sampling as Sampling
+from trigraph.runtime.decoding.stats import Stats as Stats
+from trigraph.runtime.engine import Engine as Engine
+from trigraph.runtime.generate import Generation as Generation
+from trigraph.runtime.loading import load as load

@@ -1,0 +1,84 @@
+"""Times whole completions, plain and speculative, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trigraph.runtime.bench.options import BenchOptions
+from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
+from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
+from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
+from trigraph.runtime.engine import Engine
+
+
+def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -> Iterator[Timing]:
+    """Greedy completions: plain, and speculative if the model can draft, with the governor's draft length."""
+    steps = engine.steps
+    plain: list[Sample] = []
+    speculative: list[Sample] = []
+    note = ""
+    for _ in range(max(1, options.repetitions // 4)):
+        completion = _Timed(engine, prompt, options.tokens, MTPDrafter(steps), FixedLength(0, "plain"))
+        plain.append(completion.sample)
+        if not steps.can_draft:
+            continue
+        drafter: Drafter = MTPDrafter(steps)
+        if options.accept is not None:
+            drafter = ReplayDrafter(steps, [*prompt, *completion.tokens], options.accept)
+        governor = Governor(Costs(), steps.max_pending - 1)
+        again = _Timed(engine, prompt, options.tokens, drafter, governor)
+        if again.tokens != completion.tokens:
+            raise RuntimeError("speculation changed the completion: this is a defect, please report it")
+        speculative.append(again.sample)
+        note = f"accepted {again.accepted}/{again.drafted}, speculation {governor.report()}"
+    case = Case("trigraph", "generate", options.tokens, len(prompt))
+    yield Timing(case, plain, "plain")
+    if speculative:
+        yield Timing(case, speculative, note)
+
+
+class _Timed:
+    """One completion: its tokens, and the time that it took without its prompt."""
+
+    def __init__(
+        self, engine: Engine, prompt: list[int], length: int, drafter: Drafter, draft_length: DraftLength
+    ) -> None:
+        steps = engine.steps
+        sequence = steps.new_sequence()
+        sampler = Sampler(Sampling(temperature=0), prompt)
+        completion = _FixedLengthCompletion(length)
+        token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
+        completion.push(token)
+        request = Request(sequence, token, sampler, completion, draft_length)
+        self.sample = Sample(seconds(lambda: list(decode(steps, [request], drafter))))
+        steps.release(sequence)
+        self.tokens = completion.tokens
+        self.accepted = sum(done.accepted for done in request.rounds)
+        self.drafted = sum(done.drafted for done in request.rounds)
+
+
+class _FixedLengthCompletion:
+    """See Completion."""
+
+    def __init__(self, length: int) -> None:
+        self.tokens: list[int] = []
+        self._length = length
+
+    @property
+    def left(self) -> int:
+        """See Completion."""
+        return self._length - len(self.tokens)
+
+    @property
+    def finished(self) -> bool:
+        """See Completion."""
+        return not self.left
+
+    def push(self, token: int) -> bool:
+        """See Completion."""
+        self.tokens.append(token)
+        return self.finished

@@ -1,0 +1,61 @@
+"""What to time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.models.errors import TrigraphError
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to time, how often, and where."""
+
+    prompt: int = 512
+    """Tokens of the prompt."""
+    tokens: int = 128
+    """Tokens of a completion; 0 times none."""
+    verify_tokens: tuple[int, ...] = (1, 2, 4, 8)
+    """Tokens of a verify."""
+    threads: int = 1
+    repetitions: int = 10
+    accept: float | None = None
+    """Replaces the model's drafts by ones that are right with this probability."""
+    versus_llama_cpp: bool = False
+    contexts: tuple[int, ...] = ()
+    """Context lengths of a decode step, for a sweep."""
+    sequences: tuple[int, ...] = ()
+    """Batch sizes of a decode step, for a sweep; each sequence has the prompt's length."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, values, least in (
+            ("prompt", [self.prompt], 1),
+            ("tokens", [self.tokens], 0),
+            ("threads", [self.threads], 1),
+            ("repetitions", [self.repetitions], 1),
+            ("contexts", self.contexts, 1),
+            ("sequences", self.sequences, 1),
+        ):
+            for value in values:
+                if value < least:
+                    raise TrigraphError(f"{name} is {value}; it must be {least} or more")
+        if self.accept is not None and not 0 <= self.accept <= 1:
+            raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
+
+    def context(self, manifest: Manifest) -> int:
+        """Context size that the whole run needs. Raises TrigraphError when a package cannot do the run."""
+        if not all(1 <= k <= manifest.max_pending for k in self.verify_tokens):
+            raise TrigraphError(f"k is {self.verify_tokens}; a verify takes 1 to {manifest.max_pending} tokens")
+        rounds = self.repetitions + 1
+        verified = rounds * (sum(k + 1 for k in self.verify_tokens) + manifest.max_pending)
+        swept = 2 * rounds * max(1, len(self.sequences))
+        context = max(
+            self.prompt + verified,
+            self.prompt + self.tokens + manifest.max_pending,
+            *(length + swept for length in (self.prompt, *self.contexts)),
+        )
+        if context > manifest.max_context:
+            raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
+        return context

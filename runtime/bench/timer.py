@@ -1,0 +1,97 @@
+"""Times single steps. Engines and cases take turns, so that a busy machine slows all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import methodcaller
+
+from trigraph.runtime.bench.bandwidth import Bandwidth
+from trigraph.runtime.bench.contender import Contender
+from trigraph.runtime.bench.options import BenchOptions
+from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.state.sequence import Sequence as StateSequence
+
+_REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
+
+_Call = Callable[[Contender], object]
+
+
+class Timer:
+    """Times the steps of a run. The first sample of each case touches memory for the first time, and does not count."""
+
+    def __init__(self, options: BenchOptions, bandwidth: Bandwidth, tokens: RandomTokens) -> None:
+        self._options, self._bandwidth, self._tokens = options, bandwidth, tokens
+        self.prompt = tokens.draw(options.prompt)
+
+    def prefills(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
+        """The prompt, at the start of a sequence."""
+        samples: dict[str, list[Sample]] = defaultdict(list)
+        for _ in range(1 + max(2, self._options.repetitions // 4)):
+            for contender in contenders:
+                contender.reset()
+                time.sleep(_REST)
+                samples[contender.name].append(Sample(seconds(partial(contender.prefill, self.prompt))))
+        for engine, taken in samples.items():
+            yield Timing(Case(engine, "prefill", len(self.prompt), 0), taken[1:])
+
+    def steps(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
+        """Verifies of each number of tokens, and draft steps, after the prompt."""
+        samples: dict[Case, list[Sample]] = defaultdict(list)
+        drafting = [contender for contender in contenders if contender.has_mtp]
+        rest = _REST if len(contenders) > 1 else 0
+
+        def take_turns(name: str, k: int, engines: Sequence[Contender], wake: _Call, call: _Call) -> None:
+            time.sleep(rest)
+            read = self._bandwidth.measure()
+            for engine in engines:
+                time.sleep(rest)
+                wake(engine)  # its threads
+                sample = Sample(seconds(partial(call, engine)), read)
+                samples[Case(engine.name, name, k, len(self.prompt))].append(sample)
+
+        for _ in range(self._options.repetitions + 1):
+            for k in self._options.verify_tokens:
+                tokens = self._tokens.draw(k)
+                one, all_ = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
+                take_turns("decode" if k == 1 else "verify", k, contenders, one, all_)
+            draft = methodcaller("draft", 1)  # the first one also fills the head's KV cache after the verifies
+            take_turns("draft", 1, drafting, draft, draft)
+        for case, taken in samples.items():
+            yield Timing(case, taken[1:])
+
+    def sweeps(self, engine: Engine) -> Iterator[Timing]:
+        """Decode steps of our engine for each context length, and for each batch size."""
+        steps, options = engine.steps, self._options
+        opened: list[StateSequence] = []
+
+        def prefilled(length: int) -> StateSequence:
+            opened.append(steps.new_sequence())
+            steps.prefill(opened[-1:], [self._tokens.draw(length)])
+            return opened[-1]
+
+        batches = [(length, [prefilled(length)]) for length in options.contexts]
+        companions = [prefilled(options.prompt) for _ in range(max(options.sequences, default=0))]
+        batches += [(options.prompt, companions[:count]) for count in options.sequences]
+        samples: list[list[Sample]] = [[] for _ in batches]
+        for _ in range(options.repetitions + 1):
+            for (_, batch), taken in zip(batches, samples, strict=True):
+                read = self._bandwidth.measure()
+                self._decode(engine, batch)  # wakes the threads
+                taken.append(Sample(self._decode(engine, batch), read))
+        for (length, batch), taken in zip(batches, samples, strict=True):
+            yield Timing(Case("trigraph", "decode", 1, length, len(batch)), taken[1:])
+        for sequence in opened:
+            steps.release(sequence)
+
+    def _decode(self, engine: Engine, batch: list[StateSequence]) -> float:
+        """Seconds of one decode step."""
+        tokens = [self._tokens.draw(1) for _ in batch]
+        taken = seconds(partial(engine.steps.verify, batch, tokens))
+        for sequence in batch:
+            engine.steps.accept(sequence, 1)
+        return taken

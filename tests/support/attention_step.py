@@ -1,0 +1,139 @@
+"""Random steps for PagedKVWrite and PagedAttention, and both operators behind one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from support.operators import Operator
+
+ROPE = {"rope_theta": 1e7, "eps": 1e-6}
+UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
+
+
+@dataclass
+class Heads:
+    width: int = 64
+    kv: int = 2
+    group: int = 2  # query heads of a kv head
+    page: int = 16
+    dtype: Any = np.float16
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"rope_dims": self.width // 4, **ROPE}
+
+
+@dataclass
+class Step:
+    """The inputs of a step, in the operators' order."""
+
+    q_gate: NDArray[np.float32]
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+    q_norm: NDArray[np.float32]
+    k_norm: NDArray[np.float32]
+    past_key: NDArray[Any]
+    past_value: NDArray[Any]
+    cu_seqlens: NDArray[np.int32]
+    past_lens: NDArray[np.int32]
+    page_table: NDArray[np.int32]
+
+    @property
+    def sequences(self) -> tuple[Any, ...]:
+        return self.cu_seqlens, self.past_lens, self.page_table
+
+    @property
+    def write(self) -> tuple[Any, ...]:
+        return self.k, self.v, self.k_norm, self.past_key, self.past_value, *self.sequences
+
+    def attend(self, key: NDArray[Any], value: NDArray[Any]) -> tuple[Any, ...]:
+        return self.q_gate, self.q_norm, key, value, *self.sequences
+
+    def part(self, sequence: int, first: int, count: int) -> Step:
+        """Rows [first, first + count) of one sequence as a step of their own."""
+        rows = slice(self.cu_seqlens[sequence] + first, self.cu_seqlens[sequence] + first + count)
+        return replace(
+            self,
+            q_gate=self.q_gate[rows],
+            k=self.k[rows],
+            v=self.v[rows],
+            cu_seqlens=np.array([0, count], np.int32),
+            past_lens=self.past_lens[sequence : sequence + 1] + np.int32(first),
+            page_table=self.page_table[sequence : sequence + 1],
+        )
+
+
+def make_step(heads: Heads, lengths: Sequence[int], pasts: Sequence[int], seed: int = 0) -> Step:
+    """Random inputs; all that no position of a sequence lies in is NaN, or a page id that does not exist."""
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    needed = [-(-(past + n) // heads.page) for past, n in zip(pasts, lengths, strict=True)]
+    ids = rng.permutation(sum(needed) + 2).astype(np.int32)
+    table = np.full((len(needed), max(needed, default=0) + 1), UNUSED_PAGE, np.int32)
+    key = np.full((len(ids), heads.page, heads.kv, heads.width), np.nan, heads.dtype)
+    value = key.copy()
+    for s, (count, past) in enumerate(zip(needed, pasts, strict=True)):
+        table[s, :count], ids = ids[:count], ids[count:]
+        seen = np.arange(past)
+        entries = table[s, seen // heads.page], seen % heads.page
+        key[entries] = normal(past, heads.kv, heads.width)
+        value[entries] = normal(past, heads.kv, heads.width)
+    rows = sum(lengths)
+    return Step(
+        q_gate=normal(rows, heads.kv * heads.group * 2 * heads.width),
+        k=normal(rows, heads.kv * heads.width),
+        v=normal(rows, heads.kv * heads.width),
+        q_norm=normal(heads.width),
+        k_norm=normal(heads.width),
+        past_key=key,
+        past_value=value,
+        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
+        past_lens=np.array(pasts, np.int32),
+        page_table=table,
+    )
+
+
+class Attention:
+    """Both operators; `__call__` writes a step's entries and attends."""
+
+    def __init__(self, heads: Heads, threads: int = 1, same_buffer: bool = True) -> None:
+        example = make_step(heads, [1], [0])
+        self.writer = Operator(
+            "PagedKVWrite",
+            example.write,
+            [heads.dtype] * 2,
+            heads.attributes,
+            threads=threads,
+            alias={0: 3, 1: 4} if same_buffer else None,
+        )
+        self.reader = Operator(
+            "PagedAttention",
+            example.attend(example.past_key, example.past_value),
+            [np.float32],
+            heads.attributes,
+            threads=threads,
+        )
+
+    def write(self, step: Step) -> tuple[NDArray[Any], NDArray[Any]]:
+        key, value = self.writer(*step.write, output_shapes=[step.past_key.shape] * 2)
+        return key, value
+
+    def attend(self, step: Step, key: NDArray[Any], value: NDArray[Any]) -> NDArray[np.float32]:
+        rows, columns = step.q_gate.shape
+        return self.reader(*step.attend(key, value), output_shapes=[(rows, columns // 2)])[0]
+
+    def __call__(self, step: Step) -> NDArray[np.float32]:
+        return self.attend(step, *self.write(step))
+
+
+def assert_close(found: NDArray[Any], wanted: NDArray[Any], tolerance: float) -> None:
+    difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+    assert difference.max() <= tolerance, f"{difference.max()} at {np.unravel_index(difference.argmax(), found.shape)}"

@@ -1,0 +1,139 @@
+"""Too little memory, and memory over a long run.
+
+`python tests/test_memory.py` makes the long run of 20,000 tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command import assert_one_line_error, run_command
+from trigraph.exporter import ExportOptions, export, is_package
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime import Engine, Options, Sampling, load
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def test_too_little_memory_for_the_state(copied_package: Path) -> None:
+    """One sentence with what is needed and what is free, from the command too."""
+    limit = 1 << 30
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    program = (
+        "import sys; from trigraph.models.errors import TrigraphError; from trigraph.runtime import load\n"
+        "try: load(sys.argv[1], threads=1, sequences=3000)\n"
+        "except TrigraphError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(copied_package)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=limited,
+    )
+    assert "the state of 3000 sequences of 2048 tokens needs " in done.stdout
+    needed, free = (float(part.split(" MB")[0].split()[-1].replace(",", "")) for part in done.stdout.split(", and "))
+    assert needed > free > 0
+    assert needed * 1e6 > limit
+
+
+@pytest.mark.parametrize("megabytes", [260, 280, 300, 320, 340])
+def test_too_little_memory_for_the_model(megabytes: int, copied_package: Path) -> None:
+    """With less and less memory: a text, a sentence, or Python itself does not start."""
+    size = megabytes << 20
+    done = run_command(
+        "run", copied_package, "-p", "And", "-n", 4, "-t", 1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)),
+    )  # fmt: skip
+    if done.status == 2:
+        assert_one_line_error(done)
+    elif done.status:
+        # Before the model is looked at: an import that fails, or a library that gives up.
+        assert "import" in done.err or "memory allocation" in done.err, done.err
+
+
+def test_weights_that_exceed_the_address_space(tmp_path: Path, operator_library: Path) -> None:
+    """Files too large to be mapped are a want of memory too, said before they are."""
+    large, size = tmp_path / "large.gguf", 3 << 30
+    shutil.copy(TINY_GGUF, large)
+    os.truncate(large, size)  # a hole
+    export(large, tmp_path / "package", ExportOptions(weights="reference"))
+    done = run_command(
+        "run", tmp_path / "package", "-p", "And", "-n", 4, "-t", 1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (size // 2, size // 2)),
+    )  # fmt: skip
+    assert_one_line_error(done, "the model needs 3,", " MB are free")
+
+
+# Long runs
+
+
+def long_run(folder: Path, tokens: int, context: int = 2048) -> Iterator[tuple[int, int, int]]:
+    """Generates texts to the end of the context, with speculation, until there are so many tokens in all.
+
+    Each is compared with plain decoding. Yields tokens so far, resident bytes, and drafts accepted.
+    """
+    engine = load(folder, threads=1, context=context)
+    done = accepted = seed = 0
+    while done < tokens:
+        seed += 1
+        sampling = Sampling(temperature=0.8, top_k=20, top_p=0.95, seed=seed)
+        prompt = f"Chapter {seed}. And it came to pass"
+        speculative = engine.generate(prompt, Options(sampling, ignore_eos=True, draft_tokens=1 + seed % 7))
+        speculative.run()
+        plain = engine.generate(prompt, Options(sampling, ignore_eos=True, speculate=False))
+        plain.run()
+        assert speculative.ids == plain.ids, f"text {seed} differs"
+        assert speculative.stats.finish_reason == "context"
+        state = engine.steps.state
+        assert (state.slots.free, state.pages.free) == (state.slots.size, state.pages.size)
+        done += len(speculative.ids)
+        accepted += speculative.stats.accepted
+        yield done, resident(engine), accepted
+
+
+def resident(engine: Engine) -> int:
+    """Resident bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package: Path) -> None:
+    texts = list(long_run(copied_package, 6 * 500, context=512))
+    assert len(texts) >= 6
+    assert texts[-1][2] > 100, "hardly a draft was accepted"
+    growth = texts[-1][1] - texts[1][1]
+    assert growth < 4 << 20, texts
+
+
+def main() -> None:
+    """The long run, with its figures."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "package"
+        export(TINY_GGUF, out)
+        assert is_package(out)
+        started = time.perf_counter()
+        for done, memory, accepted in long_run(out, 20000):
+            seconds = round(time.perf_counter() - started)
+            print(json.dumps({"tokens": done, "MB": round(memory / 1e6, 2), "accepted": accepted, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The cache of packages: where it is, and where it goes when that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.random_gguf import write_random
+from trigraph.exporter import ExportOptions
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import load
+from trigraph.runtime.package_cache import cached_package
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users and modes are POSIX")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random(tmp_path_factory.mktemp("source") / "model.gguf", "qwen35", preset="nano")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return folder
+
+
+def no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    return "Could not determine home directory"
+
+
+def home_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    return "Not a directory"
+
+
+def home_is_read_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if os.getuid() == 0:  # whom modes do not stop
+        monkeypatch.setenv("XDG_CACHE_HOME", "/proc/1")
+        return "No such file or directory"
+    (tmp_path / "home").chmod(0o500)
+    return "Permission denied"
+
+
+@pytest.mark.parametrize("prepare", [no_home, home_is_a_file, home_is_read_only])
+def test_a_cache_that_cannot_be_written(
+    prepare: object, source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(prepare)
+    reason = prepare(monkeypatch, tmp_path)
+    entry = cached_package(source, ExportOptions())
+    (notice,) = entry.notices
+    assert reason in notice and str(temporary) in notice and "XDG_CACHE_HOME" in notice
+    (cache,) = temporary.iterdir()
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    made = (entry.folder / "manifest.json").stat().st_mtime_ns
+    assert cached_package(source, ExportOptions()) == entry
+    assert (entry.folder / "manifest.json").stat().st_mtime_ns == made, "it is a cache, too"
+
+
+def test_the_notice_reaches_the_user(
+    source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
+) -> None:
+    home_is_a_file(monkeypatch, tmp_path)
+    assert any("XDG_CACHE_HOME" in notice for notice in load(source, threads=1).notices)
+
+
+def test_a_cache_that_was_filled_and_cannot_be_written(
+    source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image whose home is read-only: what is there is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    entry = cached_package(source, ExportOptions())
+    with monkeypatch.context() as patch:
+        patch.setattr("trigraph.runtime.package_cache.check_writable", lambda path: pytest.fail("nothing to make"))
+        assert cached_package(source, ExportOptions()) == entry
+    assert not entry.notices and not any(temporary.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["open to all", "link", "file"])
+def test_a_temporary_cache_of_somebody_else(
+    kind: str, source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever could write there could have a package of theirs run."""
+    home_is_a_file(monkeypatch, tmp_path)
+    cache = temporary / f"trigraph-{os.getuid()}"
+    if kind == "open to all":
+        cache.mkdir()
+        cache.chmod(0o777)
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        cache.symlink_to(tmp_path / "elsewhere")
+    else:
+        cache.touch()
+    with pytest.raises(TrigraphError, match="XDG_CACHE_HOME"):
+        cached_package(source, ExportOptions())
+
+
+def test_a_bad_model_leaves_nothing(temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.gguf").write_bytes(bytes(1000))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(TrigraphError, match=r"bad\.gguf"):
+        cached_package(tmp_path / "bad.gguf", ExportOptions())
+    assert not (tmp_path / "cache").exists() and not any(temporary.iterdir())

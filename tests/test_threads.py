@@ -1,0 +1,86 @@
+"""One engine and several threads: they take turns, and every text is the one that a thread alone gets."""
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from support.fake_engine import TEMPLATE, VOCAB, engine_of
+from support.fake_model import chaotic, mostly_right
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, Options, Sampling
+
+THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def restless() -> Iterator[None]:
+    """Threads that are interrupted everywhere."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def fresh(drafts: bool = True) -> Engine:
+    logits = chaotic(VOCAB)
+    engine, model = engine_of(logits, draft=drafts, context=600, template=TEMPLATE, sequences=2 * THREADS)
+    if drafts:
+        model.guess = mostly_right(logits)
+    return engine
+
+
+def options(number: int) -> Options:
+    return Options(Sampling(temperature=0.9, seed=number), max_tokens=24, ignore_eos=True)
+
+
+def in_threads(work: Callable[[int], str]) -> list[str]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(work, range(3 * THREADS)))
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_completions_of_several_threads(drafts: bool) -> None:
+    shared = fresh(drafts)
+    expected = [fresh(drafts).generate([n, 1, 2], options(n)).run() for n in range(3 * THREADS)]
+    assert in_threads(lambda n: shared.generate([n, 1, 2], options(n)).run()) == expected
+    assert shared.steps.state.slots.free == shared.steps.state.slots.size
+
+
+def test_conversations_of_several_threads(tmp_path: Path) -> None:
+    def talk(engine: Engine, n: int) -> str:
+        chat = engine.chat()
+        first = "".join(chat.say(f"number {n}", options(n)))
+        chat.save(tmp_path / f"{id(engine)}-{n}")
+        chat.close()
+        chat.load(tmp_path / f"{id(engine)}-{n}")
+        second = "".join(chat.say("go on", options(n)))
+        chat.close()
+        return first + second
+
+    shared = fresh()
+    expected = [talk(fresh(), n) for n in range(3 * THREADS)]
+    assert in_threads(lambda n: talk(shared, n)) == expected
+    assert shared.steps.state.slots.free == shared.steps.state.slots.size
+
+
+def test_completions_in_turns_within_a_thread() -> None:
+    engine = fresh()
+    both = [iter(engine.generate([n, 1], options(n))) for n in (1, 2)]
+    texts = ["", ""]
+    while any(pieces := [next(one, "") for one in both]):
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+    assert texts == [fresh().generate([n, 1], options(n)).run() for n in (1, 2)]
+
+
+def test_a_completion_is_begun_once() -> None:
+    engine = fresh()
+    generation = engine.generate([1, 2], options(1))
+    for _ in generation:
+        break
+    with pytest.raises(TrigraphError, match="has been begun"):
+        generation.run()
+    whole = engine.generate([1, 2], options(1))
+    assert whole.run() == whole.run() == fresh().generate([1, 2], options(1)).run()
