@@ -100,8 +100,8 @@ def play(isa: str, shape: Shape, threads: int, plan: Sequence[tuple[bool, list[T
     verify, prefill = kernels(isa, shape, threads)
     state = empty_state(shape, SLOTS)
     texts = [Text(slot) for slot in range(SEQUENCES)]
-    last = (False, [Turn(1, 0, False)] * SEQUENCES)  # accepts, and commits, all
-    for commit, chosen in [*plan, last]:
+    accept_all: list[Turn | None] = [Turn(1, 0, False)] * SEQUENCES
+    for commit, chosen in [*plan, (False, accept_all)]:
         members = [(text, turn) for text, turn in zip(texts, chosen, strict=True) if turn is not None]
         if not members:
             continue
@@ -154,5 +154,8 @@ def test_any_history_has_the_bits_of_plain_decoding(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_prompt_in_pieces(isa: str, shape: Shape, threads: int) -> None:
     pieces = [1, 2, 31, 33, 64] if LIBRARY == "cuda" else [1, 2, 31, 64, 65, 128, 309]
-    plan = [(True, [Turn(0, (n - 1) / (_MOST_ROWS // SEQUENCES - 1), False), None, None]) for n in pieces if n]
+    most = _MOST_ROWS // SEQUENCES
+    plan: list[tuple[bool, list[Turn | None]]] = [
+        (True, [Turn(0, (n - 1) / (most - 1), False), None, None]) for n in pieces
+    ]
     play(isa, shape, threads, plan, 1)
