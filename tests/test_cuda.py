@@ -26,15 +26,17 @@ OPERATOR_TESTS = (
     "test_block_matmul.py",
     "test_exact_products.py",
     "test_gated_delta_net.py",
+    "test_gated_delta_net_bits.py",
     "test_gated_delta_net_errors.py",
     "test_grouped_expert_ffn.py",
     "test_operator_errors.py",
     "test_paged_attention.py",
+    "test_paged_attention_bits.py",
+    "test_paged_attention_errors.py",
     "test_rms_norm.py",
     "test_router.py",
     "test_rows.py",
     "test_top_token.py",
-    "test_paged_attention_errors.py",
 )
 SKIPPED = {"a device's memory is aligned"}
 """Why an operator's test may be left out on a device."""
