@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "../reasons.h"
 #include "device.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -18,32 +19,6 @@ enum class Operator : int {
   paged_attention,
   last_rows,
   previous_rows
-};
-
-// What is wrong, with up to four numbers; the sentences are in device_error.cu.
-enum class Reason : int {
-  gather_id,
-  expert_id,
-  first_start,
-  no_rows,
-  last_start,
-  negative_past,
-  few_columns,
-  page,
-  gdn_first_start,
-  gdn_last_start,
-  gdn_no_token,
-  gdn_past_end,
-  gdn_many_tokens,
-  gdn_past,
-  gdn_accepted_range,
-  gdn_accepted_past,
-  gdn_slot_in,
-  gdn_slot_out,
-  gdn_two_writers,
-  gdn_pending,
-  gdn_read_written,
-  last_position,
 };
 
 // Written by the device, read by the host.

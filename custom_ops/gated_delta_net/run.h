@@ -28,7 +28,9 @@ struct Run {
   const float *decay, *beta;    // [tokens][gate_row]
   int64_t gate_row;
 
-  const float* const* columns_of(int64_t s, const Sequence& sequence) const { return columns + 3 * s + sequence.first; }
+  const float* const* columns_of(int64_t s, const StepSequence& sequence) const {
+    return columns + 3 * s + sequence.first;
+  }
 
   // One head's convolved channels, [count][dim]: a query or key head with unit length, or a value head. columns start
   // at the first token's history.
@@ -49,8 +51,8 @@ struct Run {
   }
 
   // Tokens first..first + count of a sequence for one value head; k, q, v and o start at token `first`.
-  void tokens(const Sequence& sequence, int64_t first, int64_t count, int64_t v_head, const float* k, const float* q,
-              const float* v, float* o, Token* out) const {
+  void tokens(const StepSequence& sequence, int64_t first, int64_t count, int64_t v_head, const float* k,
+              const float* q, const float* v, float* o, Token* out) const {
     const int64_t dim = geometry.dim;
     for (int64_t t = 0; t < count; ++t, k += dim, q += dim, v += dim, o += dim) {
       const bool own = first + t >= sequence.pending;
@@ -92,13 +94,13 @@ inline void verify(const Context& context, const Run& run, const Step& step) {
   const int64_t mix_tasks = (g.units() + kMixUnits - 1) / kMixUnits;
   // By sequence: [unit][token][dim]; the queries of pending tokens are left out.
   float* mixed = static_cast<float*>(scratch<SharedScratch>(step.tokens * g.channels() * sizeof(float)));
-  const auto unit = [&](const Sequence& sequence, int64_t u) {
+  const auto unit = [&](const StepSequence& sequence, int64_t u) {
     return mixed + sequence.first * g.channels() + u * sequence.count() * dim;
   };
 
   context.parallel_for(sequences * mix_tasks, [&](int64_t task) {
     const int64_t s = task / mix_tasks, first = task % mix_tasks * kMixUnits;
-    const Sequence& sequence = step.sequences[s];
+    const StepSequence& sequence = step.sequences[s];
     for (int64_t u = first; u < std::min(first + kMixUnits, g.units()); ++u) {
       const int64_t skipped = u < g.k_heads ? sequence.pending : 0;
       run.mix(run.columns_of(s, sequence) + skipped, sequence.count() - skipped, u, unit(sequence, u) + skipped * dim);
@@ -113,7 +115,7 @@ inline void verify(const Context& context, const Run& run, const Step& step) {
       run.save_window(run.columns_of(s, step.sequences[s]), step.sequences[s], begin, end - begin);
       return;
     }
-    const Sequence& sequence = step.sequences[task / g.v_heads];
+    const StepSequence& sequence = step.sequences[task / g.v_heads];
     const int64_t v_head = task % g.v_heads, k_head = g.k_head(v_head);
     const int64_t n = sequence.count(), size = dim * dim;
     float* o = static_cast<float*>(  // [n][dim]
@@ -144,7 +146,7 @@ inline void prefill(const Context& context, const Run& run, const Step& step) {
 
   context.parallel_for(static_cast<int64_t>(step.sequences.size()) * g.k_heads, [&](int64_t task) {
     const int64_t s = task / g.k_heads, k_head = task % g.k_heads;
-    const Sequence& sequence = step.sequences[s];
+    const StepSequence& sequence = step.sequences[s];
     const float* const* columns = run.columns_of(s, sequence);
     float* keys = static_cast<float*>(
         scratch<HeadScratch>(4 * block * dim * sizeof(float) + block * sizeof(Token) + scan_bytes(dim)));
