@@ -33,12 +33,8 @@ SAMPLINGS = {
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_gguf: Path, operator_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    from trigraph.exporter import ExportOptions, export
-
-    package = tmp_path_factory.mktemp("packages") / "tiny"
-    export(tiny_gguf, package, ExportOptions(weights="reference"))
-    return load(package, context=512, threads=1)
+def engine(tiny_package: Path) -> Engine:
+    return load(tiny_package, context=512, threads=1)
 
 
 def complete(engine: Engine, options: Options) -> tuple[str, list[int], str]:

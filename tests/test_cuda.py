@@ -9,14 +9,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from support.packages import Packages
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.cuda import open_cuda
 from trigraph.runtime.device.cuda_library import CudaLibrary
 
@@ -26,11 +26,17 @@ OPERATOR_TESTS = (
     "test_block_matmul.py",
     "test_exact_products.py",
     "test_gated_delta_net.py",
+    "test_gated_delta_net_bits.py",
     "test_gated_delta_net_errors.py",
     "test_grouped_expert_ffn.py",
     "test_operator_errors.py",
     "test_paged_attention.py",
+    "test_paged_attention_bits.py",
     "test_paged_attention_errors.py",
+    "test_rms_norm.py",
+    "test_router.py",
+    "test_rows.py",
+    "test_top_token.py",
 )
 SKIPPED = {"a device's memory is aligned"}
 """Why an operator's test may be left out on a device."""
@@ -93,18 +99,44 @@ def test_texts_with_and_without_speculation(emulated: None, packages: Packages) 
     assert one.tobytes() == other.tobytes()
 
 
-def test_experts_on_the_cpu(emulated: None, packages: Packages) -> None:
-    """The same text but for rounding, from the CPU's kernel of the experts in the GPU's sessions."""
-    package = packages("tiny-moe", "F32", activations="float32")
-    rows = []
-    for experts in ("gpu", "cpu"):
-        engine = load(package, device="cuda", experts=experts, context=64)
-        sequence = engine.steps.new_sequence()
-        engine.steps.prefill([sequence], [[3, 1, 4, 1, 5]])
-        rows.append(engine.steps.verify([sequence], [[9, 2, 6]]).logits.copy())
-    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-4, atol=1e-4)
+def rows_of_steps(engine: Engine) -> list[bytes]:
+    """Logits, hidden rows and tokens of a prefill, verifies with rejects and companions, and drafts."""
+    prompts = [list(range(3, 24)), [7, 1], [9, 8, 7, 6, 5]]
+    sequences = [engine.steps.new_sequence() for _ in prompts]
+    rows: list[bytes] = []
+
+    def keep(*parts: Any) -> None:
+        rows.extend(part.copy().tobytes() for part in parts)
+
+    result = engine.steps.prefill(sequences, prompts)
+    keep(result.logits, result.hidden, result.tokens)
+    for accepted, new in ((2, [[4, 5, 6], [1], [2, 3]]), (0, [[8], [9, 10, 11, 12], [3]]), (1, [[1], [2], [3]])):
+        result = engine.steps.verify(sequences, new)
+        keep(result.logits, result.hidden, result.tokens)
+        for sequence, tokens in zip(sequences, new, strict=True):
+            engine.steps.accept(sequence, min(accepted, len(tokens)))
+    draft = engine.steps.draft(sequences, [4, 5, 6])
+    keep(draft.tokens, draft.probability, draft.hidden)
+    draft = engine.steps.draft_more(sequences, draft)
+    keep(draft.tokens, draft.probability, draft.hidden)
+    return rows
+
+
+@pytest.mark.parametrize("experts", ["gpu", "cpu"])
+@pytest.mark.parametrize("activations", ["int8", "float32"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+def test_whole_graphs_have_the_bits_of_the_portable_kernels(
+    emulated: None, packages: Packages, monkeypatch: pytest.MonkeyPatch, geometry: str, activations: str, experts: str
+) -> None:
+    package = packages(geometry, "Q4_K_M", activations=activations)
+    found = rows_of_steps(load(package, device="cuda", experts=experts, context=64, sequences=3))
+    monkeypatch.setenv("TRIGRAPH_ISA", "portable")
+    assert found == rows_of_steps(load(package, device="cpu", context=64, sequences=3))
+
+
+def test_where_experts_are(emulated: None, packages: Packages) -> None:
     with pytest.raises(TrigraphError, match="experts is disk; it must be one of gpu, cpu"):
-        load(package, device="cuda", experts="disk")
+        load(packages("tiny-moe", "Q4_K_M"), device="cuda", experts="disk")
 
 
 def test_a_device_error_is_raised_after_the_run(emulated: None, packages: Packages) -> None:

@@ -1,4 +1,4 @@
-"""GatedDeltaNet against its reference and against transformers; bits of verify, commit and batches."""
+"""GatedDeltaNet against its reference and against transformers; bits of batches and of separate buffers."""
 
 import importlib
 from dataclasses import replace
@@ -84,21 +84,6 @@ def test_extreme_gates() -> None:
     assert_close(present.state, wanted_state.state, 1e-5)
 
 
-def test_prefill_chunks_match_single_tokens(isa: str) -> None:
-    rng = np.random.default_rng(4)
-    shape = Shape(1, 2, 128)
-    kernel = Kernel(shape, random_weights(rng, shape), commit=True)
-    rows = random_rows(rng, shape, 200)
-    whole, state = kernel(rows, empty_state(shape, 1), make_step([200], [0], [0], [0]))
-    single, parts = empty_state(shape, 1), []
-    for t in range(200):
-        y, single = kernel(rows[t : t + 1], single, make_step([1], [t], [0], [0]))
-        parts.append(y)
-    assert_close(whole, np.concatenate(parts), 1e-5)
-    assert_close(state.state, single.state, 1e-5)
-    assert same_bits(state.window[:, :3], single.window[:, :3])
-
-
 @pytest.mark.parametrize("commit", [False, True])
 def test_separate_buffers_leave_the_bits_of_one_buffer(commit: bool) -> None:
     rng = np.random.default_rng(5)
@@ -124,72 +109,6 @@ def decode(kernel: Kernel, rows: Rows, state: State, past_len: int, accepted: in
         y, state = kernel(rows[t : t + 1], state, make_step([1], [past_len + t], [accepted if t == 0 else 1], [0]))
         outputs.append(y)
     return np.concatenate(outputs), state
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_verify_equals_single_decodes(isa: str, shape: Shape) -> None:
-    rng = np.random.default_rng(6)
-    kernel = Kernel(shape, random_weights(rng, shape), commit=False)
-    start, rows, last = random_state(rng, shape, 1), random_rows(rng, shape, K), random_rows(rng, shape, 1)
-    for k in range(1, K + 1):
-        for accepted in (0, 1, k):
-            together, pending = kernel(rows[:k], start, make_step([k], [50], [accepted], [0]))
-            singles, plain = decode(kernel, rows[:k], start, 50, accepted)
-            assert same_bits(together, singles)
-            # committing all k at once, against the commits one by one
-            y, state = kernel(last, pending, make_step([1], [50 + k], [k], [0]))
-            y_plain, plain = kernel(last, plain, make_step([1], [50 + k], [1], [0]))
-            assert same_bits(y, y_plain)
-            assert same_bits(state.state, plain.state)
-            assert same_bits(state.window[:, :4], plain.window[:, :4])
-            assert same_bits(state.gates, plain.gates)
-
-
-def test_random_histories_commit_the_bits_of_plain_decoding(isa: str) -> None:
-    """200 rounds of up to four sequences: any draft length and accept count, prefills between, slots that move."""
-    rng = np.random.default_rng(7)
-    weights = random_weights(rng, SMALL)
-    verify, prefill = (Kernel(SMALL, weights, commit=commit, threads=2) for commit in (False, True))
-    sequences, slots = 4, 9
-    state = empty_state(SMALL, slots)
-    plain = [empty_state(SMALL, 1) for _ in range(sequences)]
-    kept = [0] * sequences  # tokens that the sequence really has, all of them decoded plainly
-    slot = list(range(sequences))
-    pending: list[Rows] = [random_rows(rng, SMALL, 0) for _ in range(sequences)]
-
-    def settle(s: int, accepted: int) -> None:
-        """Decodes the accepted tokens plainly; the first one commits the one before it."""
-        for t in range(accepted):
-            commit = int(kept[s] > 0 and not np.isnan(plain[s].gates[0, 0, 0]) and plain[s].gates[0, 0, -1] >= 0)
-            _, plain[s] = verify(pending[s][t : t + 1], plain[s], make_step([1], [kept[s]], [commit], [0]))
-            kept[s] += 1
-
-    for _ in range(200):
-        chosen = sorted(rng.choice(sequences, rng.integers(1, sequences + 1), replace=False).tolist())
-        accepted = [int(rng.integers(0, len(pending[s]) + 1)) for s in chosen]
-        for s, a in zip(chosen, accepted, strict=True):
-            settle(s, a)
-        free = [x for x in range(slots) if x not in slot]
-        moved = [free.pop() if rng.random() < 0.2 else slot[s] for s in chosen]
-        commit = rng.random() < 0.1
-        lengths = [int(rng.integers(1, 41 if commit else K + 1)) for _ in chosen]
-        rows = [random_rows(rng, SMALL, n) for n in lengths]
-        step = make_step(lengths, [kept[s] for s in chosen], accepted, [slot[s] for s in chosen], moved)
-        y, state = (prefill if commit else verify)(join(rows), state, step)
-        offset = 0
-        for s, a, new, own in zip(chosen, accepted, moved, rows, strict=True):
-            slot[s] = new
-            commit_last = 0 if kept[s] == 0 or plain[s].gates[0, 0, -1] < 0 else 1
-            one = make_step([len(own)], [kept[s]], [commit_last], [0])
-            alone, after = (prefill if commit else verify)(own, plain[s], one)
-            assert same_bits(y[offset : offset + len(own)], alone), (s, a)
-            assert same_bits(state.state[new], after.state[0])
-            assert same_bits(state.window[new, :3], after.window[0, :3])
-            offset += len(own)
-            if commit:
-                plain[s], kept[s], pending[s] = after, kept[s] + len(own), own[:0]
-            else:
-                pending[s] = own
 
 
 @pytest.mark.parametrize("commit", [False, True])

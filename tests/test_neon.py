@@ -1,4 +1,4 @@
-"""The NEON kernels of row products, run in a software emulator (qemu-user) where a cross compiler is there too."""
+"""The NEON kernels have the bits of the portable ones; by an emulator of ARM (qemu-user) elsewhere."""
 
 import os
 import platform
@@ -9,42 +9,75 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.block_weights import TYPES, activations, weights, widths
-from trigraph.custom_ops.block_matmul.reference import block_matmul
+from support.block_weights import BLOCK, TYPES, MatMul, activations, random_blocks, weights
+from support.operators import same_bits
+from support.row_bits import portable_kernels
+from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parent.parent
+WIDTHS = {1: (77, 1027), 32: (288, 1056), 256: (512, 2304)}
+SIZES = ((1, 17), (2, 4), (3, 5), (4, 1), (8, 3), (9, 6), (40, 7))  # activation rows and weight rows
 
 
-@pytest.fixture(scope="session", params=["", "+dotprod"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs tests/neon_rows.cc, built for plain NEON and with the dot product instructions."""
+def cross_tools() -> tuple[str, str]:
+    """Compiler and emulator; skips where they are not needed or not there."""
     if platform.machine() in ("aarch64", "arm64"):
         pytest.skip("NEON is this machine's own instruction set: the operator tests run it")
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if not compiler or not emulator:
         pytest.skip("needs aarch64-linux-gnu-g++ and qemu-aarch64 (Debian: g++-aarch64-linux-gnu qemu-user)")
+    return compiler, emulator
+
+
+@pytest.fixture(scope="session", params=["", "+dotprod"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs tests/neon_rows.cc, built for plain NEON and with the dot product instructions."""
+    compiler, emulator = cross_tools()
     out = tmp_path_factory.mktemp("neon") / "neon_rows"
     kernels = ROOT / "custom_ops"
     sources = [ROOT / "tests" / "neon_rows.cc", *(kernels / "blocks").glob("*.cc")]
-    options = ["-std=c++17", "-O0", "-static", "-ffp-contract=off", f"-march=armv8.2-a{request.param}"]
+    options = ["-std=c++17", "-O1", "-static", "-ffp-contract=off", f"-march=armv8.2-a{request.param}"]
     defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1"]
     subprocess.run([compiler, *options, *defines, f"-I{kernels}", *map(str, sources), "-o", str(out)], check=True)
     return [emulator, str(out)]
 
 
-def test_row_products(program: list[str]) -> None:
-    cases, count = [], 0
-    for type in TYPES:
-        for kind in ("float32", "int8"):
-            for m, n, width in zip((1, 9), (17, 3), widths(type)[-2:], strict=True):
-                weight, x = weights(type, n, width), activations(m, width)
-                expected = block_matmul(x, weight, type, kind)
-                head = f"{type} {kind}\n{n} {width} {m} {weight.nbytes // n}\n".encode()
-                cases.append(head + weight.tobytes() + x.tobytes() + np.ascontiguousarray(expected).tobytes())
-                count += 1
-    result = subprocess.run(program, input=b"".join(cases), capture_output=True, check=True, env=dict(os.environ))
-    lines = result.stdout.decode().splitlines()
-    assert len(lines) == count
-    for line in lines:
-        type, kind, error, bits = line.split()
-        assert float(error) <= 4e-6 and bits == "same", line
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("type", TYPES)
+def test_equal_to_portable(program: list[str], type: str, kind: str) -> None:
+    with portable_kernels():
+        matmul = MatMul(type, kind, library="cpu")
+    cases, expected = [], []
+    for index, (m, n) in enumerate(SIZES):
+        width = WIDTHS[BLOCK[type]][index % 2]
+        stored = [weights(type, n, width)]
+        if type in HALVES:  # every code, scale and min, and halves of any size
+            stored.append(random_blocks(type, n, width // BLOCK[type], seed=index))
+        for weight in stored:
+            x = activations(m, width)
+            expected.append(matmul(x, weight))
+            head = f"{type} {kind}\n{n} {width} {m} {weight.nbytes // n}\n".encode()
+            cases.append(head + weight.tobytes() + x.tobytes())
+    done = subprocess.run(program, input=b"".join(cases), capture_output=True, check=True)
+    found = np.split(np.frombuffer(done.stdout, np.float32), np.cumsum([y.size for y in expected])[:-1])
+    for one, other in zip(found, expected, strict=True):
+        assert same_bits(one.reshape(other.shape), other), other.shape
+
+
+def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
+    """tests/vector_bits.cc prints the same lines for both instruction sets."""
+    compiler, emulator = cross_tools()
+    native = shutil.which(os.environ.get("CXX", "c++"))
+    if not native:
+        pytest.skip("needs a C++ compiler")
+    source = str(ROOT / "tests" / "vector_bits.cc")
+    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{ROOT / 'custom_ops'}", source, "-o"]
+    neon, portable = str(tmp_path / "neon"), str(tmp_path / "portable")
+    defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1", "-static"]
+    subprocess.run([compiler, *defines, *options, neon], check=True)
+    subprocess.run([native, "-DTRIGRAPH_ISA=portable", "-DTRIGRAPH_ISA_portable=1", *options, portable], check=True)
+    found, wanted = (
+        subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+        for command in ([emulator, neon], [portable])
+    )
+    assert found == wanted and len(wanted) > 30

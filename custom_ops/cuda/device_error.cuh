@@ -6,35 +6,19 @@
 
 #include <cstring>
 
+#include "../reasons.h"
 #include "device.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-enum class Operator : int { block_gather, gated_delta_net, grouped_expert_ffn, paged_kv_write, paged_attention };
-
-// What is wrong, with up to four numbers; the sentences are in device_error.cu.
-enum class Reason : int {
-  gather_id,
-  expert_id,
-  first_start,
-  no_rows,
-  last_start,
-  negative_past,
-  few_columns,
-  page,
-  gdn_first_start,
-  gdn_last_start,
-  gdn_no_token,
-  gdn_past_end,
-  gdn_many_tokens,
-  gdn_past,
-  gdn_accepted_range,
-  gdn_accepted_past,
-  gdn_slot_in,
-  gdn_slot_out,
-  gdn_two_writers,
-  gdn_pending,
-  gdn_read_written,
+enum class Operator : int {
+  block_gather,
+  gated_delta_net,
+  grouped_expert_ffn,
+  paged_kv_write,
+  paged_attention,
+  last_rows,
+  previous_rows
 };
 
 // Written by the device, read by the host.

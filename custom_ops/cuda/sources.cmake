@@ -9,5 +9,9 @@ set(CUDA_SOURCES
   block_gather/cuda.cu
   gated_delta_net/cuda.cu
   grouped_expert_ffn/cuda.cu
+  rms_norm/cuda.cu
+  router/cuda.cu
+  rows/cuda.cu
+  top_token/cuda.cu
   paged_attention/cuda.cu
   paged_attention/kv_write.cu)

@@ -26,8 +26,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     for (size_t i = 0; i < std::size(kInputs); ++i) in[i] = context.input(i);
     const Geometry geometry = this->geometry(in);
     const int64_t rows = in[kQkv].dims[0];
-    const Step step = read_step(
-        geometry, {in[kCuSeqlens], in[kPastLens], in[kAccepted], in[kSlotsIn], in[kSlotsOut], in[kGates]}, rows);
+    const Step step = read_step(step_inputs(geometry, in));
 
     Run run;
     run.geometry = geometry;
@@ -68,7 +67,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
 
   static void gather_columns(const Run& run, const Step& step, const float* qkv, const float** columns) {
     const int64_t size = run.geometry.channels();
-    for (const Sequence& sequence : step.sequences) {
+    for (const StepSequence& sequence : step.sequences) {
       const float* window = run.window.in(sequence.slot_in);
       for (int64_t row = 0; row < 3 + sequence.pending; ++row)
         *columns++ = sequence.fresh ? nullptr : window + row * size;
@@ -81,7 +80,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
   static void compute_gates(const Run& run, const Step& step, const Tensor* in, float* log_decay, float* beta) {
     const int64_t heads = run.geometry.v_heads, row = run.gate_row;
     const size_t bytes = heads * sizeof(float);
-    for (const Sequence& sequence : step.sequences) {
+    for (const StepSequence& sequence : step.sequences) {
       float *g = log_decay + sequence.first * row, *b = beta + sequence.first * row;
       const float* saved = run.gates.in(sequence.slot_in);
       for (int64_t t = 0; t < sequence.pending; ++t) {
@@ -100,7 +99,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
         const bool pending = !run.geometry.commit && t < sequence.own;
         for (int64_t h = 0; h < heads; ++h) {
           out[h] = pending ? g[t * row + h] : 0;
-          out[heads + h] = pending ? b[t * row + h] : -1;  // -1: not pending
+          out[heads + h] = pending ? b[t * row + h] : kNoToken;
         }
       }
     }

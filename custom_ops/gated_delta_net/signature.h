@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../kernel.h"
+#include "step.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -10,14 +11,16 @@ struct Geometry {
   bool tiled, commit;
   float eps;
 
-  int64_t group() const { return v_heads / k_heads; }  // value heads that share a key head
-  int64_t units() const {
-    return 2 * k_heads + v_heads;
-  }  // q, k and v heads; unit u owns channels [u * dim, (u + 1) * dim)
-  int64_t channels() const { return units() * dim; }
-  int64_t k_head(int64_t v_head) const { return tiled ? v_head % k_heads : v_head / group(); }
-  int64_t v_head(int64_t k_head, int64_t i) const { return tiled ? k_head + i * k_heads : k_head * group() + i; }
-  int64_t window_rows() const { return 3 + pending_max; }
+  // Value heads that share a key head.
+  TRIGRAPH_EVERYWHERE int64_t group() const { return v_heads / k_heads; }
+  // Query, key and value heads; unit u owns channels [u * dim, (u + 1) * dim).
+  TRIGRAPH_EVERYWHERE int64_t units() const { return 2 * k_heads + v_heads; }
+  TRIGRAPH_EVERYWHERE int64_t channels() const { return units() * dim; }
+  TRIGRAPH_EVERYWHERE int64_t k_head(int64_t v_head) const { return tiled ? v_head % k_heads : v_head / group(); }
+  TRIGRAPH_EVERYWHERE int64_t v_head(int64_t k_head, int64_t i) const {
+    return tiled ? k_head + i * k_heads : k_head * group() + i;
+  }
+  TRIGRAPH_EVERYWHERE int64_t window_rows() const { return 3 + pending_max; }
 };
 
 enum Input {
@@ -82,6 +85,27 @@ class GatedDeltaNetSignature {
     in[kState].expect({slots, g.v_heads, g.dim, g.dim});
     in[kWindow].expect({slots, g.window_rows(), g.channels()});
     return g;
+  }
+
+  // Of a step whose shapes agree; its values are checked by read_step or on the device.
+  static StepInputs step_inputs(const Geometry& g, const Tensor* in) {
+    in[kPastLens].expect({-1});
+    const int64_t rows = in[kQkv].dims[0], sequences = in[kPastLens].dims[0];
+    in[kCuSeqlens].expect({sequences + 1});
+    for (int i : {kAccepted, kSlotsIn, kSlotsOut}) in[i].expect({sequences});
+    if (!sequences && rows) fail("input past_lens is empty, but the step has %lld tokens", as_printed(rows));
+    return {in[kCuSeqlens].as<int32_t>(),
+            in[kPastLens].as<int32_t>(),
+            in[kAccepted].as<int32_t>(),
+            in[kSlotsIn].as<int32_t>(),
+            in[kSlotsOut].as<int32_t>(),
+            in[kGates].as<float>(),
+            rows,
+            sequences,
+            in[kGates].dims[0],
+            g.pending_max,
+            g.v_heads,
+            g.commit};
   }
 
  private:

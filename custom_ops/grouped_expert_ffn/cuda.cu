@@ -98,14 +98,26 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// grid: [parts of a row, tokens].
-__global__ void __launch_bounds__(kThreads) sum_slots(const float* products, const int* sorted, const float* weights,
-                                                      int k, int64_t width, float* y, const int* used) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y;
+// The tokens of a part of a step, a row of each for every token.
+struct Tokens {
+  const float* x;
+  const int64_t* ids;
+  const float* weights;
+  const float *shared, *shared_gate;  // of the shared expert, or nullptr
+  int64_t first, count;               // of the step
+  float* y;
+};
+
+// In the order of slots, the shared expert last. grid: [parts of a row, tokens].
+__global__ void __launch_bounds__(kThreads)
+    sum_slots(const float* products, const int* sorted, Tokens tokens, int k, int64_t width, const int* used) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y, at = token * width + column;
   if (!*used || column >= width) return;
   float sum = 0;
-  for (int j = 0; j < k; ++j) sum = fmaf(weights[token * k + j], products[sorted[token * k + j] * width + column], sum);
-  y[token * width + column] = sum;
+  for (int64_t j = token * k; j < (token + 1) * k; ++j)
+    sum = fmaf(tokens.weights[j], products[sorted[j] * width + column], sum);
+  if (tokens.shared) sum = fmaf(sigmoid(tokens.shared_gate[token]), tokens.shared[at], sum);
+  tokens.y[at] = sum;
 }
 
 class GroupedExpertFFN : public GroupedExpertFFNSignature {
@@ -131,9 +143,14 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
     const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
     const Tensor y = context.output(0, {shapes.tokens, shapes.width});
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
     for (int64_t t = 0; t < shapes.tokens; t += kTokensAtOnce)
-      run(shapes, gate, up, down, x.as<float>() + t * shapes.width, ids.as<int64_t>() + t * shapes.k,
-          weights.as<float>() + t * shapes.k, t, y.as<float>() + t * shapes.width, stream_of(context));
+      run(shapes, gate, up, down,
+          {x.as<float>() + t * shapes.width, ids.as<int64_t>() + t * shapes.k, weights.as<float>() + t * shapes.k,
+           shared.rank ? shared.as<float>() + t * shapes.width : nullptr,
+           shared.rank ? shared_gate.as<float>() + t : nullptr, t, std::min(kTokensAtOnce, shapes.tokens - t),
+           y.as<float>() + t * shapes.width},
+          stream_of(context));
   }
 
  private:
@@ -170,24 +187,25 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
   }
 
-  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, const float* x,
-           const int64_t* ids, const float* weights, int64_t offset, float* y, cudaStream_t stream) const {
-    const int64_t tokens = std::min(kTokensAtOnce, shapes.tokens - offset), pairs = tokens * shapes.k;
+  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
+           const Tokens& tokens, cudaStream_t stream) const {
+    const int64_t count = tokens.count, pairs = count * shapes.k;
     const int64_t max_buckets = std::min(shapes.experts, pairs);
     const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
-    const Arena::Memory gate_room = room(first, tokens, shapes.width),
+    const Arena::Memory gate_room = room(first, count, shapes.width),
                         hidden_room = arena_.take<char>(pairs * prepared_bytes(third, shapes.ffn));
-    const Arena::Memory up_room = room(second == first ? Layout::float32 : second, tokens, shapes.width);
+    const Arena::Memory up_room = room(second == first ? Layout::float32 : second, count, shapes.width);
     const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
-    launch(bucket, 1, kThreads, 0, stream, ids, pairs, shapes.k, shapes.experts, offset, plan, error_record());
+    launch(bucket, 1, kThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, tokens.first, plan,
+           error_record());
 
     const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
     const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
-    const void* gate_x = prepared(first, x, tokens, shapes.width, gate_room, stream);
-    const void* up_x = second == first ? gate_x : prepared(second, x, tokens, shapes.width, up_room, stream);
+    const void* gate_x = prepared(first, tokens.x, count, shapes.width, gate_room, stream);
+    const void* up_x = second == first ? gate_x : prepared(second, tokens.x, count, shapes.width, up_room, stream);
     if (gate.kernel == up.kernel) {
       gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, up.data,
                    ups.as<float>());
@@ -197,8 +215,8 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     }
     prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, shapes.ffn, hidden_room.as<char>(), stream);
     down.product(shapes.width, hidden_room.as<char>(), by_index, max_buckets, pairs, products.as<float>(), stream);
-    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(tokens)), kThreads, 0, stream,
-           products.as<float>(), plan.sorted, weights, shapes.k, shapes.width, y, plan.used);
+    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
+           products.as<float>(), plan.sorted, tokens, shapes.k, shapes.width, plan.used);
   }
 
   const ProductKernel* gate_;

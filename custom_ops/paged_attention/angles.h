@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define TRIGRAPH_EVERYWHERE __host__ __device__
-#else
-#define TRIGRAPH_EVERYWHERE
-#endif
+#include "../everywhere.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 

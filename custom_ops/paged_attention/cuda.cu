@@ -6,7 +6,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kSplit = 128;           // positions that share one softmax
+constexpr int kSplit = 256;           // positions that share one softmax
 constexpr int kRows = 8;              // query heads of one row that a block takes: they share its reads
 constexpr int kMostWidth = 1024;      // of a head
 constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy without splitting rows
@@ -19,21 +19,6 @@ __device__ __forceinline__ float2 load_pair(const __half* p) {
   const uint32_t both = *reinterpret_cast<const uint32_t*>(p);
   return {half_bits(static_cast<uint16_t>(both)), half_bits(static_cast<uint16_t>(both >> 16))};
 }
-// Eight of them.
-__device__ __forceinline__ void load_eight(const float* p, float* out) {
-#pragma unroll
-  for (int i = 0; i < 8; i += 4) {
-    const float4 four = *reinterpret_cast<const float4*>(p + i);
-    out[i] = four.x, out[i + 1] = four.y, out[i + 2] = four.z, out[i + 3] = four.w;
-  }
-}
-__device__ __forceinline__ void load_eight(const __half* p, float* out) {
-  const uint4 words = *reinterpret_cast<const uint4*>(p);
-  const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) out[i] = half_bits(static_cast<uint16_t>(word[i / 2] >> i % 2 * 16));
-}
-
 // Softmax over some positions: largest score, sum of exp(score - largest), and of that times two elements of the
 // values.
 struct Softmax {
@@ -42,15 +27,13 @@ struct Softmax {
 
   // *this and, after it, one more split.
   __device__ void merge(const Softmax& split) {
-    if (split.sum == 0) return;  // holds nothing for this row
-    const float most = fmaxf(largest, split.largest), keep = expf(largest - most), take = expf(split.largest - most);
+    const float most = fmaxf(largest, split.largest), keep = exp(largest - most), take = exp(split.largest - most);
     largest = most;
     sum = fmaf(sum, keep, split.sum * take);
     values.x = fmaf(values.x, keep, split.values.x * take);
     values.y = fmaf(values.y, keep, split.values.y * take);
   }
 };
-__device__ __forceinline__ Softmax nothing() { return {-INFINITY, 0, {0, 0}}; }
 
 struct Geometry {
   int width, kv_heads, group;
@@ -104,99 +87,129 @@ struct Shared {
   float largest[kRows], sum[kRows];
 };
 
-// grid: [rows, kv heads x parts of a group, splits or 1]. A thread has a position of the split, then two columns of the
-// values.
+// What a block has: query heads `head` to `head + count` of one row, which share a kv head.
+struct Rows {
+  int64_t row, position;
+  int sequence, kv_head, head, count;
+
+  __device__ Rows(const Ragged& sequences, const Geometry& g) : row(blockIdx.x) {
+    const int parts = (g.group + kRows - 1) / kRows, part = blockIdx.y % parts;
+    sequence = sequences.sequence_of(row);
+    position = sequences.position_of(row, sequence);
+    kv_head = blockIdx.y / parts;
+    head = kv_head * g.group + part * kRows;
+    count = min(kRows, g.group - part * kRows);
+  }
+};
+
+// Scores of a split's `seen` positions: kLanes threads for each.
+template <class T>
+__device__ __forceinline__ void score_split(const Geometry& g, const float* query, int count, const T* keys, int seen,
+                                            Shared& shared) {
+  const int lane = threadIdx.x % kLanes;
+  for (int p = threadIdx.x / kLanes; p < (seen + 1) / 2 * 2; p += blockDim.x / kLanes) {  // all lanes of a warp or none
+    const T* key = keys + shared.offset[min(p, seen - 1)];
+    float score[kRows] = {};
+    for (int i = lane; i < g.width; i += kLanes) {
+      const float element = widen(key[i]);
+#pragma unroll
+      for (int m = 0; m < kRows; ++m) {
+        if (m >= count) break;
+        score[m] = fmaf(query[m * g.width + i], element, score[m]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+      if (m >= count) break;
+      const float total = lane_sum(score[m], kLanes);
+      if (lane == 0 && p < seen) shared.score[m][p] = total;
+    }
+  }
+}
+
+// Scores to exp(score - largest), with their largest and sum: kLanes threads for each row.
+__device__ __forceinline__ void exponentiate(int count, int seen, Shared& shared) {
+  const int lane = threadIdx.x % kLanes;
+  for (int m = threadIdx.x / kLanes; m < (count + 1) / 2 * 2; m += blockDim.x / kLanes) {
+    float* score = shared.score[m];
+    const int end = m < count ? seen : 0;
+    float largest = -INFINITY, sum = 0;
+    for (int p = lane; p < end; p += kLanes) largest = fmaxf(largest, score[p]);
+    largest = lane_max(largest, kLanes);
+    for (int p = lane; p < end; p += kLanes) {
+      score[p] = exp(score[p] - largest);
+      sum += score[p];
+    }
+    sum = lane_sum(sum, kLanes);
+    if (lane == 0 && m < count) shared.largest[m] = largest, shared.sum[m] = sum;
+  }
+}
+
+// Adds a split to the totals of two columns of the values.
+template <class T>
+__device__ __forceinline__ void add_split(const T* values, int count, int seen, bool first, const Shared& shared,
+                                          Softmax* total) {
+  float2 sums[kRows] = {};
+  for (int p = 0; p < seen; ++p) {
+    const float2 value = load_pair(values + shared.offset[p]);
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+      if (m >= count) break;
+      const float weight = shared.score[m][p];
+      sums[m].x = fmaf(weight, value.x, sums[m].x);
+      sums[m].y = fmaf(weight, value.y, sums[m].y);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kRows; ++m) {
+    if (m >= count) break;
+    const Softmax split{shared.largest[m], shared.sum[m], sums[m]};
+    if (first)
+      total[m] = split;
+    else
+      total[m].merge(split);
+  }
+}
+
+// grid: [rows, kv heads x parts of a group, splits or 1].
 template <class T>
 __global__ void attend(Ragged sequences, Geometry g, const float* queries, const float* q_gate, const T* keys,
                        const T* values, Partials partials, float* y, const int* verdict) {
   __shared__ Shared shared;
   if (!*verdict) return;
   float* query = reinterpret_cast<float*>(shared_memory());  // [kRows][width]
-  const int64_t row = blockIdx.x;
-  const int parts = (g.group + kRows - 1) / kRows, kv_head = blockIdx.y / parts, part = blockIdx.y % parts;
-  const int head = kv_head * g.group + part * kRows, count = min(kRows, g.group - part * kRows);
-  const int s = sequences.sequence_of(row), thread = threadIdx.x, warps = blockDim.x / kWarp;
-  const int64_t position = sequences.position_of(row, s);
-  const int own_splits = static_cast<int>(position / kSplit) + 1;
+  const Rows rows(sequences, g);
+  const int own_splits = static_cast<int>(rows.position / kSplit) + 1;
   const int begin = partials.memory ? static_cast<int>(blockIdx.z) : 0;
   const int end = partials.memory ? min(begin + 1, own_splits) : own_splits;
-  const int column = 2 * thread;
+  const int thread = threadIdx.x, column = 2 * thread;
   if (begin >= end) return;
 
-  for (int i = thread; i < count * g.width; i += blockDim.x) query[i] = queries[(row * g.heads() + head) * g.width + i];
+  for (int i = thread; i < rows.count * g.width; i += blockDim.x)
+    query[i] = queries[(rows.row * g.heads() + rows.head) * g.width + i];
   Softmax total[kRows];
-#pragma unroll
-  for (int m = 0; m < kRows; ++m) total[m] = nothing();
-
   for (int split = begin; split < end; ++split) {
     const int64_t first = int64_t{split} * kSplit;
-    const int seen = static_cast<int>(min(int64_t{kSplit}, position + 1 - first));
+    const int seen = static_cast<int>(min(int64_t{kSplit}, rows.position + 1 - first));
     __syncthreads();
-    if (thread < seen) {
-      const int64_t offset = (sequences.entry(s, first + thread) * g.kv_heads + kv_head) * g.width;
-      shared.offset[thread] = offset;
-      float score[kRows] = {};
-      for (int i = 0; i < g.width; i += 8) {
-        float key[8];
-        load_eight(keys + offset + i, key);
-#pragma unroll
-        for (int m = 0; m < kRows; ++m) {
-          if (m >= count) break;
-#pragma unroll
-          for (int j = 0; j < 8; ++j) score[m] = fmaf(query[m * g.width + i + j], key[j], score[m]);
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kRows; ++m) shared.score[m][thread] = score[m];
-    }
+    for (int p = thread; p < seen; p += blockDim.x)
+      shared.offset[p] = (sequences.entry(rows.sequence, first + p) * g.kv_heads + rows.kv_head) * g.width;
     __syncthreads();
-    for (int m = thread / kWarp; m < count; m += warps) {
-      float weight[kSplit / kWarp], largest = -INFINITY, sum = 0;
-#pragma unroll
-      for (int i = 0; i < kSplit / kWarp; ++i) {
-        const int p = i * kWarp + thread % kWarp;
-        if (p < seen) largest = fmaxf(largest, shared.score[m][p]);
-      }
-      largest = lane_max(largest);
-#pragma unroll
-      for (int i = 0; i < kSplit / kWarp; ++i) {
-        const int p = i * kWarp + thread % kWarp;
-        weight[i] = p < seen ? expf(shared.score[m][p] - largest) : 0.0f;
-        sum += weight[i];
-        if (p < seen) shared.score[m][p] = weight[i];
-      }
-      sum = lane_sum(sum);
-      if (thread % kWarp == 0) {
-        shared.largest[m] = largest;
-        shared.sum[m] = sum;
-      }
-    }
+    score_split(g, query, rows.count, keys, seen, shared);
     __syncthreads();
-    if (column >= g.width) continue;
-    float2 sums[kRows] = {};
-    for (int p = 0; p < seen; ++p) {
-      const float2 value = load_pair(values + shared.offset[p] + column);
-#pragma unroll
-      for (int m = 0; m < kRows; ++m) {
-        if (m >= count) break;
-        const float weight = shared.score[m][p];
-        sums[m].x = fmaf(weight, value.x, sums[m].x);
-        sums[m].y = fmaf(weight, value.y, sums[m].y);
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kRows; ++m)
-      if (m < count) total[m].merge({shared.largest[m], shared.sum[m], sums[m]});
+    exponentiate(rows.count, seen, shared);
+    __syncthreads();
+    if (column < g.width) add_split(values + column, rows.count, seen, split == begin, shared, total);
   }
   if (column >= g.width) return;
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
-    if (m >= count) break;
+    if (m >= rows.count) break;
     if (!partials.memory) {
-      finish(g, q_gate, row, head + m, column, total[m], y);
+      finish(g, q_gate, rows.row, rows.head + m, column, total[m], y);
       continue;
     }
-    const int64_t index = partials.index(g, row, head + m, begin);
+    const int64_t index = partials.index(g, rows.row, rows.head + m, begin);
     *reinterpret_cast<float2*>(partials.values(g, index) + column) = total[m].values;
     if (column == 0) *reinterpret_cast<float2*>(partials.scalars(g, index)) = {total[m].largest, total[m].sum};
   }
@@ -208,12 +221,13 @@ __global__ void merge_splits(Ragged sequences, Geometry g, Partials partials, co
   const int column = 2 * threadIdx.x, head = blockIdx.y;
   if (!*verdict || column >= g.width) return;
   const int64_t row = blockIdx.x, position = sequences.position_of(row, sequences.sequence_of(row));
-  Softmax total = nothing();
-  for (int split = 0; split <= position / kSplit; ++split) {
+  const auto partial = [&](int split) -> Softmax {
     const int64_t index = partials.index(g, row, head, split);
     const float2 scalars = *reinterpret_cast<const float2*>(partials.scalars(g, index));
-    total.merge({scalars.x, scalars.y, *reinterpret_cast<const float2*>(partials.values(g, index) + column)});
-  }
+    return {scalars.x, scalars.y, *reinterpret_cast<const float2*>(partials.values(g, index) + column)};
+  };
+  Softmax total = partial(0);
+  for (int split = 1; split <= position / kSplit; ++split) total.merge(partial(split));
   finish(g, q_gate, row, head, column, total, y);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../cuda/kernel.h"
+#include "angles.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -97,26 +98,24 @@ struct Ragged {
 };
 
 struct Rotation {
-  double theta;
+  double log_theta;
   int dims;
   float eps;
   explicit Rotation(const RotaryAttributes& from)
-      : theta(from.theta), dims(static_cast<int>(from.dims)), eps(from.eps) {}
+      : log_theta(exact_log(from.theta)), dims(static_cast<int>(from.dims)), eps(from.eps) {}
 };
 
 // head = rotate(x / rms(x) * norm) * scale by one warp; NEOX pairs (i, i + dims / 2). `head` is shared memory.
 __device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t position,
                                    int width, float scale, float* head) {
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
-  float squares = 0;
-  for (int i = lane; i < width; i += kWarp) squares = fmaf(x[i], x[i], squares);
-  const float inverse = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(width) + rotation.eps);
+  const float inverse = 1.0f / sqrtf(dot(x, x, width) / static_cast<float>(width) + rotation.eps);
   for (int i = lane; i < width; i += kWarp) head[i] = x[i] * inverse * norm[i] * scale;
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    double sine, cosine;
-    sincos(static_cast<double>(position) * pow(rotation.theta, -2.0 * i / rotation.dims), &sine, &cosine);
-    const float a = head[i], b = head[half + i], s = static_cast<float>(sine), c = static_cast<float>(cosine);
+    const Angle turn = angle(static_cast<double>(position) * frequency(rotation.log_theta, i, rotation.dims));
+    const float a = head[i], b = head[half + i];
+    const float c = static_cast<float>(turn.cosine), s = static_cast<float>(turn.sine);
     head[i] = a * c - b * s;
     head[half + i] = b * c + a * s;
   }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from support.operators import Operator
+from support.operators import LIBRARY, Operator
 
 ROPE = {"rope_theta": 1e7, "eps": 1e-6}
 UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
@@ -104,7 +104,7 @@ def make_step(heads: Heads, lengths: Sequence[int], pasts: Sequence[int], seed: 
 class Attention:
     """Both operators; `__call__` writes a step's entries and attends."""
 
-    def __init__(self, heads: Heads, threads: int = 1, same_buffer: bool = True) -> None:
+    def __init__(self, heads: Heads, threads: int = 1, same_buffer: bool = True, library: str = LIBRARY) -> None:
         example = make_step(heads, [1], [0])
         self.writer = Operator(
             "PagedKVWrite",
@@ -113,6 +113,7 @@ class Attention:
             heads.attributes,
             threads=threads,
             alias={0: 3, 1: 4} if same_buffer else None,
+            library=library,
         )
         self.reader = Operator(
             "PagedAttention",
@@ -120,6 +121,7 @@ class Attention:
             [np.float32],
             heads.attributes,
             threads=threads,
+            library=library,
         )
 
     def write(self, step: Step) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from support.operators import Operator, same_bits
+from support.operators import LIBRARY, Operator, same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State, Step, Weights, gated_delta_net
 
 K = 8
@@ -106,13 +106,24 @@ def make_step(
 class Kernel:
     """The operator for one shape, weights and form."""
 
-    def __init__(self, shape: Shape, weights: Weights, *, commit: bool, threads: int = 1, aliased: bool = True) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        weights: Weights,
+        *,
+        commit: bool,
+        threads: int = 1,
+        aliased: bool = True,
+        library: str = LIBRARY,
+    ) -> None:
         self.shape, self.weights, self.commit, self.aliased = shape, weights, commit, aliased
         rng = np.random.default_rng(0)
         example = self._inputs(random_rows(rng, shape, 1), random_state(rng, shape, 1), make_step([1], [0], [0], [0]))
         attributes = {"k_heads": shape.k_heads, "eps": EPS, "tiled": int(shape.tiled), "commit": int(commit)}
         alias = {1: 8, 2: 9, 3: 10} if aliased else {}
-        self.operator = Operator("GatedDeltaNet", example, [np.float32] * 4, attributes, threads=threads, alias=alias)
+        self.operator = Operator(
+            "GatedDeltaNet", example, [np.float32] * 4, attributes, threads=threads, alias=alias, library=library
+        )
 
     def _inputs(self, rows: Rows, state: State, step: Step) -> list[np.ndarray]:
         w = self.weights

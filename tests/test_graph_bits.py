@@ -1,0 +1,57 @@
+"""Whole graphs give the same bits on every instruction set, or GPU, as with the portable kernels, which define them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.operators import LIBRARY
+from support.packages import Packages
+from support.row_bits import portable_kernels
+from trigraph.runtime import load
+
+# geometry, quantisation, activations, keys and values: the three architectures, and every block type
+MODELS = [
+    ("trained", "Q8_0", "int8", "f16"),
+    ("tiny-dense", "Q4_K_M", "int8", "f16"),
+    ("tiny-dense", "mixed", "float32", "f32"),
+    ("tiny-moe", "mixed", "int8", "f32"),
+    ("tiny-next", "mixed", "int8", "f16"),
+    ("tiny-next", "F16", "float32", "f16"),
+]
+STEPS = ((3, 1), (8, 8), (1, 1), (5, 2), (2, 2))  # tokens of a verify, and how many are kept
+
+
+def history(package: Path, threads: int, device: str) -> list[bytes]:
+    """The bits of all rows of two sequences: prefills, verifies with rejected tokens, and drafts."""
+    steps = load(package, threads=threads, context=128, sequences=2, device=device).steps
+    rng = np.random.default_rng(0)
+    text = [[int(token) for token in rng.integers(0, steps.vocab, 64)] for _ in range(2)]
+    sequences = [steps.new_sequence() for _ in text]
+    rows: list[bytes] = []
+    at = 0
+    for count in (1, 17):
+        result = steps.prefill(sequences, [tokens[at : at + count] for tokens in text])
+        rows += [result.logits.tobytes(), result.hidden.tobytes()]
+        at += count
+    for count, kept in STEPS:
+        draft = steps.draft(sequences, [tokens[at] for tokens in text])
+        draft = steps.draft_more(sequences, draft)
+        rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
+        result = steps.verify(sequences, [tokens[at : at + count] for tokens in text])
+        rows += [result.logits.tobytes(), result.hidden.tobytes(), result.tokens.tobytes()]
+        assert np.isfinite(result.logits).all()
+        for sequence in sequences:
+            steps.accept(sequence, kept)
+        at += kept
+    return rows
+
+
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
+def test_every_set_and_any_threads(isa: str, model: tuple[str, str, str, str], packages: Packages) -> None:
+    geometry, quant, activations, kv_type = model
+    package = packages(geometry, quant, activations=activations, kv_type=kv_type)
+    with portable_kernels():
+        defined = history(package, 1, "cpu")
+    for threads in (1, 2):
+        assert history(package, threads, LIBRARY) == defined, f"{threads} threads"

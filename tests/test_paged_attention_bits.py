@@ -1,0 +1,113 @@
+"""The promise of the attention operators: output and cache entry of a row are a function of the rows up to it, to the
+bit, in any split into steps.
+
+The oracle of the bits are the portable kernels, row by row; that of the mathematics, the NumPy reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from support.attention_step import Attention, Heads, Step, assert_close, make_step
+from support.operators import LIBRARY, same_bits
+from trigraph.custom_ops.paged_attention.reference import paged_attention
+
+_MOST_ROWS = 300 if LIBRARY == "cuda" else 600  # the emulator of a GPU is slow
+HEADS = [
+    Heads(dtype=dtype, **shape)
+    for dtype in (np.float16, np.float32)
+    for shape in (
+        {"width": 256, "kv": 1, "group": 8, "page": 64},
+        {"width": 128, "kv": 2, "group": 3, "page": 7},
+        {"width": 48, "kv": 1, "group": 1, "page": 16},
+        {"width": 80, "kv": 1, "group": 13, "page": 16},
+    )
+]
+Cache = tuple[NDArray[Any], NDArray[Any]]
+
+
+@functools.cache
+def operators(isa: str, index: int, threads: int) -> Attention:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIGRAPH_ISA", "" if isa == "cuda" else isa)
+        return Attention(HEADS[index], threads, library="cuda" if isa == "cuda" else "cpu")
+
+
+def run(attention: Attention, rows: Step, cache: Cache) -> tuple[NDArray[np.float32], Cache]:
+    step = replace(rows, past_key=cache[0], past_value=cache[1])
+    cache = attention.write(step)
+    return attention.attend(step, *cache), cache
+
+
+def play(isa: str, index: int, threads: int, text: Step, cuts: Sequence[tuple[int, int]]) -> None:
+    """Runs the rows of `text`; a cut is how many rows a step keeps, and how many it has that are rejected."""
+    attention, portable = operators(isa, index, threads), operators("portable", index, 1)
+    total = len(text.q_gate)
+    strangers = make_step(HEADS[index], [8], [0], seed=99)  # rows that are rejected
+    cache: Cache = text.past_key, text.past_value
+    outputs, length = [], 0
+    room = len(text.page_table[0]) * HEADS[index].page - total
+    for most, rejected in [*cuts, (total, 0)]:
+        keep, reject = min(most, total - length), min(rejected, room)
+        if not keep + reject:
+            continue
+        rows = text.part(0, length, keep)
+        if reject:
+            other = strangers.part(0, 0, reject)
+            names = ("q_gate", "k", "v")
+            joined = {name: np.concatenate([getattr(rows, name), getattr(other, name)]) for name in names}
+            rows = replace(rows, **joined, cu_seqlens=np.array([0, keep + reject], np.int32))
+        y, cache = run(attention, rows, cache)
+        outputs.append(y[:keep])
+        length += keep
+    wanted, wanted_cache = [], (text.past_key, text.past_value)
+    for row in range(total):
+        y, wanted_cache = run(portable, text.part(0, row, 1), wanted_cache)
+        wanted.append(y)
+    assert same_bits(np.concatenate(outputs), np.concatenate(wanted))
+    page = HEADS[index].page
+    entries = text.page_table[0, np.arange(total) // page], np.arange(total) % page
+    for found, expected in zip(cache, wanted_cache, strict=True):
+        assert same_bits(found[entries], expected[entries])
+    exact = paged_attention(*text.attend(*wanted_cache), **HEADS[index].attributes)
+    assert_close(np.concatenate(wanted), exact, 4e-6)
+
+
+def a_text(index: int, rows: int, seed: int) -> Step:
+    """A text with room for rejected rows behind it."""
+    heads = HEADS[index]
+    text = make_step(heads, [rows], [0], seed)
+    used = -(-rows // heads.page)
+    free = sorted(set(range(len(text.past_key))) - set(text.page_table[0, :used].tolist()))
+    return replace(text, page_table=np.concatenate([text.page_table[:, :used], np.array([free], np.int32)], 1))
+
+
+cut_lists = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, _MOST_ROWS), st.integers(0, 7)), max_size=20)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    index=st.integers(0, len(HEADS) - 1),
+    threads=st.sampled_from([1, 2]),
+    rows=st.integers(1, _MOST_ROWS),
+    cuts=cut_lists,
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_any_split_has_the_bits_of_single_rows(
+    isa: str, index: int, threads: int, rows: int, cuts: list[tuple[int, int]], seed: int
+) -> None:
+    play(isa, index, threads, a_text(index, rows, seed), cuts)
+
+
+@pytest.mark.parametrize("index", range(len(HEADS)), ids=lambda i: f"{HEADS[i].width}-{HEADS[i].dtype.__name__}")
+def test_across_splits_of_the_softmax(isa: str, index: int) -> None:
+    play(isa, index, 2, a_text(index, 270, 1), [(200, 0), (5, 3), (48, 0), (3, 5), (1, 0), (0, 7), (8, 0)])
