@@ -18,7 +18,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.loading import load
 from trigraph.runtime.state.sequence import Sequence as Text
 
-_CHUNK = 48  # the longer prompt is cut
+_CHUNK = 48  # shorter than the longer prompt
 
 
 class _Hashes:
@@ -44,7 +44,7 @@ def package_bits(folder: Path, device: str = "cpu") -> Mapping[str, str]:
     steps = load(folder, context=256, chunk=_CHUNK, device=device).steps
     long, short = steps.new_sequence(), steps.new_sequence()
     both, found = [long, short], _Hashes()
-    _add_rows(found, steps.prefill(both, [_tokens(steps, 101, 0), _tokens(steps, 29, 1)]))
+    _add_rows(found, steps.prefill(both, [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]))
     for round_number, (kept_long, kept_short) in enumerate(((5, 0), (1, 4))):
         _draft(found, steps, both, _tokens(steps, 2, 2 + round_number))
         new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
