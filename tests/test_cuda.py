@@ -103,7 +103,7 @@ def rows_of_steps(engine: Engine) -> list[bytes]:
     """Logits, hidden rows and tokens of a prefill, verifies with rejects and companions, and drafts."""
     prompts = [list(range(3, 24)), [7, 1], [9, 8, 7, 6, 5]]
     sequences = [engine.steps.new_sequence() for _ in prompts]
-    rows = []
+    rows: list[bytes] = []
 
     def keep(*parts: Any) -> None:
         rows.extend(part.copy().tobytes() for part in parts)
