@@ -11,7 +11,7 @@ inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
 
 struct alignas(64) Int8Part {
   int8_t code[kSuper];
-  int16_t sum[kSuper / 16];  // of 16 codes each
+  int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
   float scale;
 };
 struct alignas(64) FloatPart {
@@ -62,8 +62,10 @@ inline void prepare_int8(const float* x, int64_t width, void* prepared) {
     for (int i = 0; i < kSuper / 16; ++i) {
       int sum = 0;
       for (int k = 0; k < 16; ++k) sum += part.code[16 * i + k];
-      part.sum[i] = static_cast<int16_t>(sum);
+      part.sum16[i] = static_cast<int16_t>(sum);
     }
+    for (int i = 0; i < kSuper / 32; ++i)
+      part.sum32[i] = static_cast<int16_t>(part.sum16[2 * i] + part.sum16[2 * i + 1]);
   });
 }
 

@@ -41,7 +41,7 @@ TRIGRAPH_DEVICE int min6(const uint8_t* q, int run) {
 // Every type has
 //   kBlock, kBytes       elements and bytes of a block
 //   kRun                 elements that share a scale and a min, 16 or 32
-//   kBias                code + kBias is not negative
+//   kBits                codes are in [0, 2^kBits), and without mins in [-2^(kBits - 1), 2^(kBits - 1))
 //   d(p), scale(p, run)  of the block at p and its run
 //   code(p, part, i)     element i of the block's 32 elements from 32 * part on
 // and with kMin also dmin(p) and min(p, run).
@@ -69,43 +69,43 @@ TRIGRAPH_DEVICE int bit(const uint8_t* p, int i) { return p[i / 8] >> i % 8 & 1;
 
 struct Q8_0 : Blocks32 {
   static constexpr const char* kName = "Q8_0";
-  static constexpr int kBytes = 34, kBias = 128;
+  static constexpr int kBytes = 34, kBits = 8;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return static_cast<int8_t>(p[2 + i]); }
 };
 
 struct Q4_0 : Blocks32 {
   static constexpr const char* kName = "Q4_0";
-  static constexpr int kBytes = 18, kBias = 8;
+  static constexpr int kBytes = 18, kBits = 4;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 2, i) - 8; }
 };
 
 struct Q4_1 : Blocks32WithMin {
   static constexpr const char* kName = "Q4_1";
-  static constexpr int kBytes = 20, kBias = 0;
+  static constexpr int kBytes = 20, kBits = 4;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 4, i); }
 };
 
 struct Q5_0 : Blocks32 {
   static constexpr const char* kName = "Q5_0";
-  static constexpr int kBytes = 22, kBias = 16;
+  static constexpr int kBytes = 22, kBits = 5;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return (nibble(p + 6, i) | bit(p + 2, i) << 4) - 16; }
 };
 
 struct Q5_1 : Blocks32WithMin {
   static constexpr const char* kName = "Q5_1";
-  static constexpr int kBytes = 24, kBias = 0;
+  static constexpr int kBytes = 24, kBits = 5;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return nibble(p + 8, i) | bit(p + 4, i) << 4; }
 };
 
 struct IQ4_NL : Blocks32 {
   static constexpr const char* kName = "IQ4_NL";
-  static constexpr int kBytes = 18, kBias = 128;
+  static constexpr int kBytes = 18, kBits = 8;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return levels4()[nibble(p + 2, i)]; }
 };
 
 struct Q2_K : Blocks256 {
   static constexpr const char* kName = "Q2_K";
-  static constexpr int kBytes = 84, kRun = 16, kBias = 0;
+  static constexpr int kBytes = 84, kRun = 16, kBits = 2;
   static constexpr bool kMin = true;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 80); }
   TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 82); }
@@ -118,7 +118,7 @@ struct Q2_K : Blocks256 {
 
 struct Q3_K : Blocks256 {
   static constexpr const char* kName = "Q3_K";
-  static constexpr int kBytes = 110, kRun = 16, kBias = 4;
+  static constexpr int kBytes = 110, kRun = 16, kBits = 3;
   static constexpr bool kMin = false;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 108); }
   TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
@@ -132,7 +132,7 @@ struct Q3_K : Blocks256 {
 
 struct Q4_K : Blocks256 {
   static constexpr const char* kName = "Q4_K";
-  static constexpr int kBytes = 144, kRun = 32, kBias = 0;
+  static constexpr int kBytes = 144, kRun = 32, kBits = 4;
   static constexpr bool kMin = true;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
   TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 2); }
@@ -145,7 +145,7 @@ struct Q4_K : Blocks256 {
 
 struct Q5_K : Blocks256 {
   static constexpr const char* kName = "Q5_K";
-  static constexpr int kBytes = 176, kRun = 32, kBias = 0;
+  static constexpr int kBytes = 176, kRun = 32, kBits = 5;
   static constexpr bool kMin = true;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
   TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return read_half(p + 2); }
@@ -158,7 +158,7 @@ struct Q5_K : Blocks256 {
 
 struct Q6_K : Blocks256 {
   static constexpr const char* kName = "Q6_K";
-  static constexpr int kBytes = 210, kRun = 16, kBias = 32;
+  static constexpr int kBytes = 210, kRun = 16, kBits = 6;
   static constexpr bool kMin = false;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 208); }
   TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) { return static_cast<int8_t>(p[192 + run]); }
@@ -171,7 +171,7 @@ struct Q6_K : Blocks256 {
 
 struct IQ4_XS : Blocks256 {
   static constexpr const char* kName = "IQ4_XS";
-  static constexpr int kBytes = 136, kRun = 32, kBias = 128;
+  static constexpr int kBytes = 136, kRun = 32, kBits = 8;
   static constexpr bool kMin = false;
   TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
   TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
@@ -179,6 +179,10 @@ struct IQ4_XS : Blocks256 {
   }
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4()[nibble(p + 8 + part * 16, i)]; }
 };
+
+// code + kBias is in [0, 2^kBits).
+template <class F>
+constexpr int kBias = F::kMin ? 0 : 1 << (F::kBits - 1);
 
 // Plain types: one element a block, no codes.
 struct F32 {

@@ -1,0 +1,166 @@
+// int8_product for weight rows side by side: kRowLanes at a time meet all activation rows, and nothing is ever added up
+// across lanes.
+#pragma once
+
+#include "int8_products.h"
+#include "lanes.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Pairs of neighbouring runs from four runs in the bytes of a lane: runs 2 k and 2 k + 1, 16 bits each.
+TRIGRAPH_INLINE Ints pair_of(Ints four, uint32_t k) {
+  return sign_extend16(in_lane(four, 0x01800080u + (k * 2 << 24 | k * 2 << 8)));
+}
+
+// kRowLanes weight rows from w on with M activation rows, or m of them.
+template <class F, int M>
+struct LaneGroup {
+  static constexpr int kMost = M ? M : kGroup, kRuns = F::kBlock / F::kRun;
+  static constexpr bool kScaled = F::kBlock > 32, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
+
+  const void* const* x;
+  int m;
+  Floats chain[kChains][kMost];
+
+  LaneGroup(const void* const* x, int64_t m) : x(x), m(static_cast<int>(m)) {
+    for (auto& c : chain) each_row([&c](int i) { c[i] = floats(0); });
+  }
+  // body(i) for each activation row.
+  template <class Body>
+  TRIGRAPH_INLINE void each_row(Body&& body) const {
+    if constexpr (M > 0) {
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) body(i);
+    } else {
+      for (int i = 0; i < m; ++i) body(i);
+    }
+  }
+  TRIGRAPH_INLINE const Int8Part& part(int i, int64_t super) const { return static_cast<const Int8Part*>(x[i])[super]; }
+
+  // The weight rows that come next, whose super-block is fetched meanwhile: a share at a time.
+  struct Next {
+    const uint8_t* data;
+    int64_t stride;
+    TRIGRAPH_INLINE void fetch(int step, int steps) const {
+      for (int r = step * kRowLanes / steps; r < (step + 1) * kRowLanes / steps; ++r)
+        for (int i = 0; i < super_bytes<F>; i += 64) prefetch(data + r * stride + i);
+    }
+  };
+
+  // A super-block of a type with scales.
+  TRIGRAPH_INLINE void add_scaled(const uint8_t* p, int64_t stride, int64_t super, const Next& next) {
+    Ints scales[kRuns / 4], mins[kRuns / 4], scale[kRuns], pairs[kRuns / 2], sum[kMost];
+    Lanes<F>::scales(p, stride, scales, mins);
+    TRIGRAPH_UNROLL
+    for (int run = 0; run < kRuns; ++run) scale[run] = scale_of(scales[run / 4], run % 4);
+    if constexpr (F::kMin || kBiased) {
+      TRIGRAPH_UNROLL
+      for (int k = 0; k < kRuns / 2; ++k) pairs[k] = pair_of(F::kMin ? mins[k / 2] : scales[k / 2], k % 2);
+    }
+    each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = ints(0); });
+    int step = 0;
+    Lanes<F>::codes(p, stride, [&](int run, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+      next.fetch(step++, kRuns);
+      each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+        sum[i] = add_dot<F, F::kRun / 4>(sum[i], code, part(i, super).code + run * F::kRun, scale[run]);
+      });
+    });
+    const Ints bits = Lanes<F>::halves(p, stride);
+    const Floats d = halves(bits), dmin = halves(right32(bits, 16));
+    each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+      const Int8Part& a = part(i, super);
+      const int16_t* sums = F::kRun == 16 ? a.sum16 : a.sum32;
+      Ints second = ints(0);
+      if constexpr (F::kMin || kBiased) {
+        TRIGRAPH_UNROLL
+        for (int k = 0; k < kRuns / 2; ++k) second = add_pairs(second, pairs[k], broadcast(sums + 2 * k));
+      }
+      if constexpr (kBiased) sum[i] = sub32(sum[i], left32(second, F::kBits - 1));
+      Floats value = mul(d, to_floats(sum[i]));
+      if constexpr (F::kMin) value = fmsub(d, to_floats(sum[i]), mul(dmin, to_floats(second)));
+      Floats& c = chain[super % kChains][i];
+      c = fmadd(floats(a.scale), value, c);
+    });
+  }
+
+  // A super-block of `blocks` blocks of 32, each with a half of its own.
+  TRIGRAPH_INLINE void add_blocks(const uint8_t* p, int64_t stride, int64_t super, int blocks, const Next& next) {
+    TRIGRAPH_LOOP
+    for (int b = 0; b < blocks; ++b) {
+      const uint8_t* q = p + b * F::kBytes;
+      const Ints bits = Lanes<F>::halves(q, stride);
+      const Floats d = halves(bits), dmin = halves(right32(bits, 16));
+      next.fetch(b, 8);
+      Lanes<F>::codes(q, stride, [&](int, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+        each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+          const Int8Part& a = part(i, super);
+          Ints sum = ints(0);
+          if constexpr (kBiased) sum = add_pairs(sum, broadcast(a.sum16 + 2 * b), shorts(-kBias<F>));
+          sum = add_dot<F, 8>(sum, code, a.code + 32 * b, shorts(1));
+          Floats value = mul(d, to_floats(sum));
+          if constexpr (F::kMin) value = fmsub(d, to_floats(sum), mul(dmin, to_floats(ints(a.sum32[b]))));
+          Floats& c = chain[b][i];
+          c = fmadd(floats(a.scale), value, c);
+        });
+      });
+    }
+  }
+
+  void results(float* const* y, int64_t j, int64_t count) const {
+    each_row([&](int i) {
+      const auto sum = [this, i](int k, int l) { return add(chain[k][i], chain[l][i]); };
+      const Floats total = add(add(sum(0, 4), sum(2, 6)), add(sum(1, 5), sum(3, 7)));
+      if (count == kRowLanes) {
+        store(y[i] + j, total);
+      } else {
+        float lanes[kRowLanes];
+        store(lanes, total);
+        std::memcpy(y[i] + j, lanes, static_cast<size_t>(count) * sizeof(float));
+      }
+    });
+  }
+};
+
+template <class F, int M>
+void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                float* const* y) {
+  using Group = LaneGroup<F, M>;
+  for (int64_t j = 0; j < n; j += kRowLanes) {
+    Group group(x, m);
+    const int64_t count = n - j < kRowLanes ? n - j : kRowLanes;
+    const int64_t total = supers(width);
+    for (int64_t s = 0; s < total; ++s) {
+      const uint8_t* p = w + j * row_bytes + s * super_bytes<F>;
+      const typename Group::Next next{p + kRowLanes * row_bytes, row_bytes};
+      const int64_t left = width / F::kBlock - s * kBlocks<F>;
+      const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);
+      int64_t stride = row_bytes;
+      alignas(64) uint8_t copy[kRowLanes * super_bytes<F>];
+      if (count < kRowLanes || blocks < kBlocks<F>) {  // what is not there is zero
+        std::memset(copy, 0, sizeof copy);
+        for (int64_t r = 0; r < count; ++r)
+          std::memcpy(copy + r * super_bytes<F>, p + r * row_bytes, static_cast<size_t>(blocks * F::kBytes));
+        p = copy, stride = super_bytes<F>;
+      }
+      if constexpr (Group::kScaled)
+        group.add_scaled(p, stride, s, next);
+      else
+        group.add_blocks(p, stride, s, blocks, next);
+    }
+    group.results(y, j, count);
+  }
+}
+
+template <class F>
+void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                  float* const* y) {
+  for (int64_t i = 0; i < m; i += kGroup) {
+    const int64_t rows = m - i < kGroup ? m - i : kGroup;
+    static constexpr decltype(&int8_lanes<F, 1>) kKernels[] = {int8_lanes<F, 0>, int8_lanes<F, 1>, int8_lanes<F, 2>,
+                                                               int8_lanes<F, 3>, int8_lanes<F, 4>, int8_lanes<F, 5>,
+                                                               int8_lanes<F, 6>, int8_lanes<F, 7>, int8_lanes<F, 8>};
+    kKernels[rows <= 8 ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
+  }
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,104 @@
+// Eight weight rows side by side, one in each 32-bit lane: AVX2.
+#pragma once
+
+#include "../simd.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kRowLanes = 8;
+using Ints = __m256i;
+using Floats = __m256;
+
+TRIGRAPH_INLINE Ints ints(int32_t x) { return _mm256_set1_epi32(x); }
+TRIGRAPH_INLINE Ints bytes(int x) { return _mm256_set1_epi8(static_cast<char>(x)); }
+TRIGRAPH_INLINE Ints shorts(int x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); }
+TRIGRAPH_INLINE Ints load_ints(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+TRIGRAPH_INLINE Ints add32(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+TRIGRAPH_INLINE Ints sub32(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
+TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return _mm256_sub_epi8(a, b); }
+TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
+TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return _mm256_or_si256(a, b); }
+TRIGRAPH_INLINE Ints left16(Ints a, int n) { return _mm256_slli_epi16(a, n); }
+TRIGRAPH_INLINE Ints right16(Ints a, int n) { return _mm256_srli_epi16(a, n); }
+TRIGRAPH_INLINE Ints left32(Ints a, int n) { return _mm256_slli_epi32(a, n); }
+TRIGRAPH_INLINE Ints right32(Ints a, int n) { return _mm256_srli_epi32(a, n); }
+// The bytes of a 16-byte table by the low four bits of each byte.
+TRIGRAPH_INLINE Ints look_up(const int8_t* table, Ints a) {
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), a);
+}
+// Byte i of each lane is the one that byte i of `order` names, or zero for 0x80.
+TRIGRAPH_INLINE Ints in_lane(Ints a, uint32_t order) {
+  const Ints lanes = _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0c0c0c0c, 0, 0x04040404, 0x08080808, 0x0c0c0c0c);
+  return _mm256_shuffle_epi8(a, _mm256_add_epi32(lanes, ints(static_cast<int32_t>(order))));
+}
+TRIGRAPH_INLINE Ints sign_extend16(Ints a) { return _mm256_srai_epi16(a, 8); }
+// `value` in the bytes that share the one bit of `bits`.
+TRIGRAPH_INLINE Ints where_bits(Ints a, Ints bits, int value) {
+  return both(_mm256_cmpeq_epi8(both(a, bits), bits), bytes(value));
+}
+TRIGRAPH_INLINE Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
+// The half in the low 16 bits of each lane.
+TRIGRAPH_INLINE Floats halves(Ints a) {
+  const __m256i packed = _mm256_packus_epi32(both(a, ints(0xffff)), a);
+  return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+}
+TRIGRAPH_INLINE Floats floats(float x) { return _mm256_set1_ps(x); }
+// a * b - c
+TRIGRAPH_INLINE Floats fmsub(Floats a, Floats b, Floats c) { return _mm256_fmsub_ps(a, b, c); }
+
+TRIGRAPH_INLINE void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
+
+// Dword i of the 16 bytes at p + row * stride, for each row: out[i].
+TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
+  const auto rows = [p, stride](int i) {
+    const auto row = [p, stride](int k) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + k * stride)); };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(4 + i), 1);
+  };
+  const __m256i x0 = rows(0), x1 = rows(1), x2 = rows(2), x3 = rows(3);
+  const __m256i a = _mm256_unpacklo_epi32(x0, x1), b = _mm256_unpackhi_epi32(x0, x1);
+  const __m256i c = _mm256_unpacklo_epi32(x2, x3), d = _mm256_unpackhi_epi32(x2, x3);
+  out[0] = _mm256_unpacklo_epi64(a, c), out[1] = _mm256_unpackhi_epi64(a, c);
+  out[2] = _mm256_unpacklo_epi64(b, d), out[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+TRIGRAPH_INLINE Ints broadcast(const void* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+
+// Codes of eight bits stay signed: their products would not fit 16 bits otherwise.
+template <class F>
+constexpr bool kSignedCodes = F::kBits == 8;
+
+// Products of 4 * N codes with as many activations: sum + scale * dot, the scale twice in each lane. Codes are unsigned
+// unless kSignedCodes. As many 16-bit sums of two products are added up as cannot exceed 32767.
+template <class F, int N>
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+  constexpr int kTop = (1 << F::kBits) - 1, kFit = kSignedCodes<F> ? 1 : 32767 / (2 * 127 * kTop);
+  constexpr int kTogether = kFit >= N ? N : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+  const auto product = [code, a](int i) {
+    const Ints x = broadcast(a + 4 * i);
+    if constexpr (kSignedCodes<F>)
+      return _mm256_maddubs_epi16(_mm256_abs_epi8(code[i]), _mm256_sign_epi8(x, code[i]));
+    else
+      return _mm256_maddubs_epi16(code[i], x);
+  };
+  TRIGRAPH_UNROLL
+  for (int i = 0; i < N; i += kTogether) {
+    Ints two = product(i);
+    TRIGRAPH_UNROLL
+    for (int k = 1; k < kTogether; ++k) two = _mm256_add_epi16(two, product(i + k));
+    sum = add32(sum, _mm256_madd_epi16(two, scale));
+  }
+  return sum;
+}
+// sum + the products of pairs of 16-bit numbers.
+TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return add32(sum, _mm256_madd_epi16(a, b)); }
+
+// Scales of four runs, signed bytes of a lane: that of run k as add_dot takes it.
+TRIGRAPH_INLINE Ints scale_of(Ints four, uint32_t k) {
+  return sign_extend16(in_lane(four, 0x00800080u | k << 24 | k << 8));
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
