@@ -31,7 +31,8 @@ def library_path(provider: str = "cpu") -> Path:
         path = Path(folder) / name
         if path.is_file():
             return path
-    raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: {_REMEDIES[provider]}")
+    remedy = _REMEDIES.get(provider, f"there are libraries for {' and '.join(_REMEDIES)}")
+    raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: {remedy}")
 
 
 @cache

@@ -40,7 +40,7 @@ class ExportOptions:
     max_context: int | None = None
     """Most positions of a sequence; the model's context length unless given."""
     draft_vocab: int | None = None
-    """Draft only among the first so many token ids; DRAFT_VOCAB unless given."""
+    """Draft only token ids below this; DRAFT_VOCAB unless given."""
     kv_type: str = "f16"
     """"f16" or "f32"."""
     activations: str | None = None
@@ -67,9 +67,9 @@ def export(
 ) -> Manifest:
     """Write the package of a model to the folder `out`; with `replace`, in the place of a package that is there.
 
-    Tensor data is not read, except for types that no kernel reads; those are converted and named in the manifest's
-    notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the folder
-    cannot be written.
+    Of tensor data a sample is read, and all of types that no kernel reads; those are converted and named in the
+    manifest's notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the
+    folder cannot be written.
     """
     from trigraph.exporter.graphs.weights import Weights
 

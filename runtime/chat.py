@@ -118,13 +118,17 @@ class Reply:
         self.generation = generation
         self._conversation = conversation
         self._messages = messages
+        self._ended = False
 
     def __iter__(self) -> Iterator[str]:
+        if self._ended:
+            return
         try:
             yield from self.generation
         except BaseException:
             self._conversation.close()
             raise
+        self._ended = True
         self._conversation.messages = [*self._messages, {"role": "assistant", "content": self.generation.text}]
 
 

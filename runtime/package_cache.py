@@ -91,7 +91,7 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
 
 
 def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
-    """The name of a model's entry, and a text that changes with the model's files."""
+    """The name of a model's entry, and a stamp that changes with the model's files."""
     files = [source, *([options.mtp] if options.mtp else [])]
     try:
         stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
@@ -114,7 +114,7 @@ def _user_cache() -> Path:
 
 
 def _temporary_cache() -> Path:
-    """A folder that nobody else can write to: its packages are trusted."""
+    """A folder that no other user can write to: its packages are trusted."""
     try:
         folder = Path(tempfile.gettempdir(), "trigraph" if os.name == "nt" else f"trigraph-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -32,6 +32,12 @@ def tiny_gguf() -> Path:
 
 
 @pytest.fixture(scope="session")
+def nano_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 1 MB: qwen35moe, F32, with an MTP head."""
+    return write_random(tmp_path_factory.mktemp("nano") / "model.gguf", "qwen35moe", preset="nano")
+
+
+@pytest.fixture(scope="session")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """`synthetic(geometry, quant)`: a random file of a small geometry (tiny-dense, tiny-moe, tiny-next), made once."""
     folder = tmp_path_factory.mktemp("synthetic")
@@ -76,6 +82,12 @@ def packages(
 ) -> Packages:
     """Packages of small models, and of the trained one, to run; each is made once."""
     return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+
+@pytest.fixture(scope="session")
+def tiny_package(packages: Packages) -> Path:
+    """The trained model's package, with weights by reference; not to be changed."""
+    return packages("trained", "Q8_0")
 
 
 @pytest.fixture(scope="session")

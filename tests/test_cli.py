@@ -2,11 +2,7 @@
 
 import json
 import os
-import platform
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,15 +11,6 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.fake_engine import TEMPLATE
 from support.random_gguf import write_random
-from trigraph.models.errors import TrigraphError
-
-
-@pytest.fixture
-def package(trigraph: Run, tiny_gguf: Path, tmp_path: Path) -> Path:
-    """The tiny model, exported."""
-    out = tmp_path / "tiny"
-    assert trigraph("export", tiny_gguf, "-o", out, "--reference").status == 0
-    return out
 
 
 def test_help_and_version(trigraph: Run) -> None:
@@ -64,12 +51,6 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
     monkeypatch.setenv("COMP_CWORD", str(len(words.split(" "))))
     result = trigraph()
     assert (result.status, set(result.out.split()), result.err) == (0, expected, "")
-
-
-def test_starting_imports_nothing_that_takes_long() -> None:
-    code = "import sys, trigraph.runtime.cli.app; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"onnx_ir", "onnxscript", "sympy", "torch", "llguidance", "matplotlib"} & set(modules)
 
 
 @pytest.mark.parametrize(
@@ -160,22 +141,25 @@ def test_mistakes(
     assert set(tmp_path.iterdir()) <= before | {tmp_path / "cache"}
 
 
-def test_a_package_is_not_replaced_by_accident(trigraph: Run, package: Path, tiny_gguf: Path) -> None:
-    assert_one_line_error(trigraph("export", tiny_gguf, "-o", package, "--reference"), "--force replaces it")
-    result = trigraph("export", tiny_gguf, "-o", package, "--reference", "--force", "--max-context", 512)
-    assert result.status == 0
-    assert json.loads((package / "manifest.json").read_text())["max_context"] == 512
+def test_a_package_is_not_replaced_by_accident(trigraph: Run, tiny_gguf: Path, tmp_path: Path) -> None:
+    command = ["export", tiny_gguf, "-o", tmp_path / "package", "--reference"]
+    assert trigraph(*command).status == 0
+    assert_one_line_error(trigraph(*command), "--force replaces it")
+    assert trigraph(*command, "--force", "--max-context", 512).status == 0
+    assert json.loads((tmp_path / "package/manifest.json").read_text())["max_context"] == 512
 
 
-def test_a_prompt_by_option_file_or_stdin(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
+def test_a_prompt_by_option_file_or_stdin(
+    trigraph: Run, tiny_package: Path, operator_library: Path, tmp_path: Path
+) -> None:
     text = "And it came to pass, that"
     (tmp_path / "prompt.txt").write_text(text)
     options = ["--temp", 0, "-n", 12, "-t", 1]
     results = [
-        trigraph("run", package, "-p", text, *options),
-        trigraph("run", package, "-f", tmp_path / "prompt.txt", *options),
-        trigraph("run", package, "-p", "-", *options, stdin=text.encode()),
-        trigraph("run", package, *options, stdin=text.encode()),
+        trigraph("run", tiny_package, "-p", text, *options),
+        trigraph("run", tiny_package, "-f", tmp_path / "prompt.txt", *options),
+        trigraph("run", tiny_package, "-p", "-", *options, stdin=text.encode()),
+        trigraph("run", tiny_package, *options, stdin=text.encode()),
     ]
     assert {result.status for result in results} == {0}
     assert len({result.out for result in results}) == 1
@@ -183,11 +167,11 @@ def test_a_prompt_by_option_file_or_stdin(trigraph: Run, package: Path, operator
     for result in results:
         assert "generated 12 tokens" in result.err
         assert result.err.count("\n") == 1
-    assert_one_line_error(trigraph("run", package, stdin=b"\xff\xfe"), "is not UTF-8")
+    assert_one_line_error(trigraph("run", tiny_package, stdin=b"\xff\xfe"), "is not UTF-8")
 
 
-def test_json(trigraph: Run, package: Path, operator_library: Path) -> None:
-    arguments = ["run", package, "-p", "In the beginning", "-n", 16, "--json", "--seed", 7]
+def test_json(trigraph: Run, tiny_package: Path, operator_library: Path) -> None:
+    arguments = ["run", tiny_package, "-p", "In the beginning", "-n", 16, "--json", "--seed", 7]
     result = trigraph(*arguments)
     assert result.err == ""
     content = json.loads(result.out)
@@ -196,12 +180,12 @@ def test_json(trigraph: Run, package: Path, operator_library: Path) -> None:
     assert content["stats"]["seed"] == 7
     for others in (["--no-spec"], ["--draft-tokens", 4], ["-t", 2]):
         assert json.loads(trigraph(*arguments, *others).out)["ids"] == content["ids"]
-    assert_one_line_error(trigraph("run", package, "--json", terminal=True), "--json needs a prompt")
+    assert_one_line_error(trigraph("run", tiny_package, "--json", terminal=True), "--json needs a prompt")
 
 
 @pytest.mark.parametrize("kind", ["--json-schema", "file", "--grammar", "--regex"])
 def test_answers_of_a_given_form(
-    trigraph: Run, package: Path, operator_library: Path, tmp_path: Path, kind: str
+    trigraph: Run, tiny_package: Path, operator_library: Path, tmp_path: Path, kind: str
 ) -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
     schema = '{"enum": ["yes", "no"]}'
@@ -209,90 +193,13 @@ def test_answers_of_a_given_form(
     (tmp_path / "answer.gbnf").write_text('root ::= "\\"" ("yes" | "no") "\\""')
     values = {"--json-schema": schema, "file": tmp_path / "schema.json", "--regex": '"(yes|no)"'}
     option = "--json-schema" if kind == "file" else kind
-    result = trigraph("run", package, "-p", "Is it?", option, values.get(kind, tmp_path / "answer.gbnf"))
+    result = trigraph("run", tiny_package, "-p", "Is it?", option, values.get(kind, tmp_path / "answer.gbnf"))
     assert (result.status, result.out in ('"yes"\n', '"no"\n')) == (0, True), result
     assert "end: stop" in result.err
 
 
-def test_a_prompt_cache(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
-    def run(prompt: str, *others: object, cache: bool = True) -> tuple[list[int], int, int]:
-        """Ids, reused and computed tokens of the prompt."""
-        options = ["-n", 20, "--seed", 3, "--ignore-eos", "--json", *others]
-        result = trigraph(
-            "run", package, "-p", prompt, *options, *(["--prompt-cache", tmp_path / "text"] if cache else [])
-        )
-        assert (result.status, result.err) == (0, ""), result
-        content = json.loads(result.out)
-        return content["ids"], content["stats"]["reused_tokens"], content["stats"]["prompt_tokens"]
-
-    beginning = "And it came to pass in those days, that"
-    ids, reused, computed = run(beginning)
-    assert (reused, computed) == (0, computed)
-    assert ids == run(beginning, cache=False)[0]
-    # The same prompt again: its state is there, and so is the row that the first token is chosen from.
-    for others in ([], ["--no-spec"], ["-t", 2]):
-        assert run(beginning, *others) == (ids, computed, 0)
-    longer = run(beginning + " the king said unto the people")
-    assert (longer[1], longer[2] > 0) == (computed, True)
-    assert run(beginning + " the king said unto the people", "--no-spec")[0] == longer[0]
-    line = trigraph("run", package, "-p", beginning, "-n", 4, "--prompt-cache", tmp_path / "text").err
-    assert f"prompt 0 tokens (+{computed} reused)" in line
-    assert len(list(tmp_path.iterdir())) == 2, "something else is left"
-
-
-def test_a_prompt_cache_of_another_model(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.gguf"
-    write_random(other, "qwen35", preset="nano")
-    cache = tmp_path / "text"
-    assert trigraph("run", other, "-p", "hello", "-n", 2, "--prompt-cache", cache).status == 0
-    before = cache.read_bytes()
-    result = trigraph("run", package, "-p", "hello", "-n", 2, "--prompt-cache", cache)
-    assert_one_line_error(result, "was saved with the model")
-    assert "and this is" in result.err
-    assert cache.read_bytes() == before
-
-
-def test_a_prompt_cache_of_other_weights(
-    trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path
-) -> None:
-    """Of a model with the same name, header and size: two megabytes of its weights differ."""
-    content = bytearray(tiny_gguf.read_bytes())
-    (tmp_path / "one.gguf").write_bytes(content)
-    middle = len(content) // 2
-    content[middle : middle + (2 << 20)] = bytes(2 << 20)
-    (tmp_path / "other.gguf").write_bytes(content)
-    cache = ["--prompt-cache", tmp_path / "session"]
-    assert trigraph("run", tmp_path / "one.gguf", "-p", "a", "-n", 2, *cache).status == 0
-    result = trigraph("run", tmp_path / "other.gguf", "-p", "a", "-n", 2, *cache)
-    assert_one_line_error(result, "was saved with the model")
-
-
-def test_a_gguf_file_is_exported_to_the_cache_once(
-    trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_path: Path
-) -> None:
-    model = tmp_path / "model.gguf"
-    model.write_bytes(tiny_gguf.read_bytes())
-    cache = tmp_path / "cache" / "trigraph"
-
-    def run() -> int:
-        result = trigraph("run", model, "-p", "a", "-n", 2)
-        assert result.status == 0, result
-        (entry,) = cache.iterdir()
-        assert model.stat().st_nlink == 1, "the cache keeps the disk space of a deleted model"
-        return (entry / "package" / "manifest.json").stat().st_mtime_ns
-
-    first = run()
-    assert run() == first
-    os.utime(model, ns=(1, 1))
-    second = run()
-    assert second != first
-    (graph,) = cache.glob("*/package/verify.onnx")
-    graph.unlink()
-    assert run() != second
-
-
-def test_a_chat_without_a_template_completes_lines(trigraph: Run, package: Path, operator_library: Path) -> None:
-    result = trigraph("run", package, "-n", 4, stdin=b"Once upon\n\n/reset\nThe king\n/exit\nmore", terminal=True)
+def test_a_chat_without_a_template_completes_lines(trigraph: Run, tiny_package: Path, operator_library: Path) -> None:
+    result = trigraph("run", tiny_package, "-n", 4, stdin=b"Once upon\n\n/reset\nThe king\n/exit\nmore", terminal=True)
     assert result.status == 0
     assert "no chat template" in result.err
     assert result.err.count("generated 4 tokens") == 2
@@ -343,66 +250,6 @@ def test_inspect_and_synth(trigraph: Run, tmp_path: Path) -> None:
     assert "verify.onnx" in (tmp_path / "small.svg").read_text()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
-def test_ctrl_c_ends_with_130(package: Path, operator_library: Path) -> None:
-    # A shell that starts the tests in the background makes its children ignore SIGINT.
-    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli.app import main; main()"
-    arguments = ["run", str(package), "-p", "And", "--ignore-eos", "--temp", "1.5", "-t", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
-    assert out.endswith(b"\n")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
-def test_ctrl_c_keeps_the_prompt(trigraph: Run, package: Path, operator_library: Path, tmp_path: Path) -> None:
-    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.cli.app import main; main()"
-    arguments = ["run", str(package), "-p", "And it came", "--ignore-eos", "--prompt-cache", str(tmp_path / "text")]
-    process = subprocess.Popen([sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    again = trigraph("run", package, "-p", "And it came", "-n", 2, "--prompt-cache", tmp_path / "text")
-    assert "prompt 0 tokens" in again.err
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for child processes there")
-@pytest.mark.parametrize("delay", [0.02, 0.1, 0.3])
-def test_ctrl_c_while_libraries_are_imported(delay: float) -> None:
-    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    command = handler + "from trigraph.runtime.__main__ import main; print(flush=True); main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, "run", "model.gguf", "-p", "-"],
-        stdin=subprocess.PIPE,  # where it waits when it is faster than the delay
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    process.stdout.read(1)
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, b"")
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
-def test_peak_memory_is_that_of_the_process() -> None:
-    large = b"x" * (300 << 20)  # a child of this process begins with its peak in getrusage
-    command = "from trigraph.runtime.decoding.stats import peak_memory; print(peak_memory())"
-    output = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
-    assert 1 << 20 < int(output) < len(large)
-
-
 @pytest.mark.parametrize("arguments", [["-n20"], ["-n", "20"], ["--max-tokens=20"], ["-t1", "-n20", "-s-1"]])
 def test_values_of_options(trigraph: Run, tiny_gguf: Path, operator_library: Path, arguments: list[str]) -> None:
     result = trigraph("run", tiny_gguf, "-p", "-5 -ngl", "--ignore-eos", *arguments)
@@ -413,27 +260,6 @@ def test_notices_are_shown(trigraph: Run, tiny_gguf: Path, operator_library: Pat
     result = trigraph("run", tiny_gguf, "-p", "a", "-n", 2, "-t", 2000)
     assert result.status == 0
     assert result.err.startswith("note: 2000 threads were asked for; ")
-
-
-def run_in_shell(command: str) -> subprocess.CompletedProcess[bytes]:
-    program = f"{sys.executable} -c 'from trigraph.runtime.cli.app import main; main()'"
-    return subprocess.run(["sh", "-c", f"{program} {command}"], capture_output=True, check=False, timeout=60)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no such shell")
-def test_closed_streams(package: Path, operator_library: Path) -> None:
-    closed = run_in_shell(f"run {package} -n 2 <&-")
-    assert closed.stderr == b"error: stdin is closed; give the text with -p or -f\n"
-    assert (closed.returncode, closed.stdout) == (2, b"")
-    for command in (f"run {package} -p hi -n 2 >&-", "--help >&-"):
-        result = run_in_shell(command)
-        assert (result.returncode, result.stderr.count(b"\n")) == (2, 1)
-        assert result.stderr.startswith(b"error: stdout is closed")
-    result = run_in_shell(f"run {package} -p hi -n 2 <&-")
-    assert (result.returncode, result.stdout.endswith(b"\n")) == (0, True)
-    silent = run_in_shell(f"run {package} -p hi -n 2 --seed 1 2>&-")
-    assert (silent.returncode, silent.stdout) == (0, run_in_shell(f"run {package} -p hi -n 2 --seed 1").stdout)
-    assert run_in_shell("run 2>&-").returncode == 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
@@ -447,43 +273,3 @@ def test_names_that_are_not_utf_8(trigraph: Run, tiny_gguf: Path, operator_libra
     assert trigraph("export", tiny_gguf, "-o", out).status == 0
     assert_one_line_error(trigraph("run", out, "-p", "a"), "is not UTF-8")
     assert trigraph("run", tiny_gguf, "-p", "a", "-n", 2, "--prompt-cache", out / "cache").status == 0
-
-
-@pytest.mark.parametrize("name", ["bogus", "neon" if platform.machine() in ("x86_64", "AMD64") else "avx2"])
-def test_an_instruction_set_that_is_not_there(
-    monkeypatch: pytest.MonkeyPatch, package: Path, operator_library: Path, name: str
-) -> None:
-    # In a process of its own: this one remembers its instruction set.
-    monkeypatch.setenv("TRIGRAPH_ISA", name)
-    for command in (f"run {package} -p hi -n 2", f"bench {package} -n 2"):
-        result = run_in_shell(command)
-        assert result.returncode == 2
-        assert result.stderr.startswith(f"error: TRIGRAPH_ISA={name}: ".encode())
-        assert result.stderr.count(b"\n") == 1
-
-
-def test_a_completion_is_shown_if_its_state_cannot_be_saved(
-    trigraph: Run, package: Path, operator_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise TrigraphError("no space left")
-
-    monkeypatch.setattr("trigraph.runtime.cache.prompt_cache.save_session", fail)
-    result = trigraph("run", package, "-p", "a", "-n", 4, "--json", "--prompt-cache", tmp_path / "cache")
-    assert (result.status, result.err) == (2, "error: no space left\n")
-    assert len(json.loads(result.out)["ids"]) == 4
-
-
-def test_a_closed_pipe_is_no_defect(package: Path, operator_library: Path) -> None:
-    command = "from trigraph.runtime.cli.app import main; main()"
-    arguments = ["run", str(package), "-p", "And", "--ignore-eos", "-t", "1"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.read(1)
-    process.stdout.close()
-    err = process.stderr.read()
-    process.wait(timeout=60)
-    assert b"Traceback" not in err

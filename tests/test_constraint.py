@@ -1,4 +1,4 @@
-"""Constrained answers: what they are made of, that speculation does not change them, and what they cost."""
+"""Constrained completions: what they are made of, that speculation does not change them, and what they cost."""
 
 import json
 import re
@@ -33,15 +33,11 @@ SAMPLINGS = {
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_gguf: Path, operator_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    from trigraph.exporter import ExportOptions, export
-
-    package = tmp_path_factory.mktemp("packages") / "tiny"
-    export(tiny_gguf, package, ExportOptions(weights="reference"))
-    return load(package, context=512, threads=1)
+def engine(tiny_package: Path) -> Engine:
+    return load(tiny_package, context=512, threads=1)
 
 
-def answer(engine: Engine, options: Options) -> tuple[str, list[int], str]:
+def complete(engine: Engine, options: Options) -> tuple[str, list[int], str]:
     generation = engine.generate("And the king said unto the people of the land, ", options)
     generation.run()
     return generation.text, generation.ids, generation.stats.finish_reason
@@ -49,7 +45,7 @@ def answer(engine: Engine, options: Options) -> tuple[str, list[int], str]:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda c: str(c)[:60])
-def test_speculation_does_not_change_an_answer(
+def test_speculation_does_not_change_a_completion(
     engine: Engine, constraint: Constraint, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forced = Sampler.forced
@@ -59,10 +55,10 @@ def test_speculation_does_not_change_an_answer(
 
     with monkeypatch.context() as patched:
         patched.setattr(Sampler, "forced", lambda self, limit: forced(self, limit) if limit == 1 else [])
-        plain = answer(engine, options(speculate=False))
-    assert answer(engine, options(speculate=False)) == plain
+        plain = complete(engine, options(speculate=False))
+    assert complete(engine, options(speculate=False)) == plain
     for drafts in (None, *range(1, 8)):
-        assert answer(engine, options(draft_tokens=drafts)) == plain
+        assert complete(engine, options(draft_tokens=drafts)) == plain
     text, _, reason = plain
     # Nothing else ends these texts, as all of them are short; an unlikely one may be long.
     assert reason == "stop", text
@@ -75,9 +71,9 @@ def test_speculation_does_not_change_an_answer(
 )
 def test_texts_are_forced_to_the_byte(engine: Engine, text: str) -> None:
     for constraint in (Regex(f"({re.escape(text)}|{re.escape(text)}x)"), JsonSchema(json.dumps({"const": text}))):
-        answers = [answer(engine, Options(GREEDY, constraint=constraint, draft_tokens=n)) for n in (0, 3)]
-        assert answers[0] == answers[1]
-        found = json.loads(answers[0][0]) if isinstance(constraint, JsonSchema) else answers[0][0].removesuffix("x")
+        plain, speculative = (complete(engine, Options(GREEDY, constraint=constraint, draft_tokens=n)) for n in (0, 3))
+        assert plain == speculative
+        found = json.loads(plain[0]) if isinstance(constraint, JsonSchema) else plain[0].removesuffix("x")
         assert found == text
 
 
@@ -85,9 +81,9 @@ def test_texts_are_forced_to_the_byte(engine: Engine, text: str) -> None:
 @pytest.mark.parametrize("limit", [{"max_tokens": 9}, {"stop": ("e",)}], ids=str)
 def test_other_ends_come_first(engine: Engine, sampling: str, limit: dict[str, Any]) -> None:
     request = dict(constraint=Regex("[a-z ]{60}"), **limit)
-    plain = answer(engine, Options(SAMPLINGS[sampling], speculate=False, **request))
+    plain = complete(engine, Options(SAMPLINGS[sampling], speculate=False, **request))
     for drafts in (1, 4, 7):
-        assert answer(engine, Options(SAMPLINGS[sampling], draft_tokens=drafts, **request)) == plain
+        assert complete(engine, Options(SAMPLINGS[sampling], draft_tokens=drafts, **request)) == plain
     assert re.fullmatch("[a-z ]{1,59}", plain[0])
     assert plain[2] == ("length" if "max_tokens" in limit else "stop")
 
@@ -101,7 +97,7 @@ def test_a_constraint_sees_the_chosen_tokens_only(engine: Engine, monkeypatch: p
         advance(guide, token)
 
     monkeypatch.setattr(Guide, "advance", spy)
-    _, ids, _ = answer(engine, Options(GREEDY, constraint=Regex("([a-z]+ ){9}"), draft_tokens=7))
+    _, ids, _ = complete(engine, Options(GREEDY, constraint=Regex("([a-z]+ ){9}"), draft_tokens=7))
     assert seen == ids
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fuzzers lim
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("headers", 3000), ("packages", 150), ("texts", 300), ("operators", 300)]
+    ("target", "count"), [("headers", 3000), ("packages", 150), ("sessions", 300), ("operators", 300)]
 )
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:
     report = run_campaign(target, count, seed=7)

@@ -1,16 +1,14 @@
-"""Packages on disk: whole or not at all, with weights by link, copy or reference."""
+"""Packages on disk: weights by link, copy or reference, what is converted, options, and what an export takes."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -20,49 +18,36 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from support.hollow import write_hollow
+from support.packages import FILES, names
 from support.random_gguf import Item, write_random
-from trigraph.exporter import ExportOptions, describe, export, is_package, read_manifest
+from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 
-FILES = {"prefill.onnx", "draft.onnx", "verify.onnx", "manifest.json", "tokenizer.json"}
 
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random(tmp_path_factory.mktemp("source") / "model.gguf", "qwen35moe", preset="nano")
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
-
-
-# Weights
-
-
-def test_link(source: Path, tmp_path: Path) -> None:
-    manifest = export(source, tmp_path / "package")
+def test_link(nano_gguf: Path, tmp_path: Path) -> None:
+    manifest = export(nano_gguf, tmp_path / "package")
     assert names(tmp_path) == {"package"}
     assert names(tmp_path / "package") == FILES | {"model.gguf"}
-    assert (tmp_path / "package/model.gguf").samefile(source)
+    assert (tmp_path / "package/model.gguf").samefile(nano_gguf)
     assert read_manifest(tmp_path / "package") == manifest
     assert manifest.weight_paths(tmp_path / "package") == {"model.gguf": tmp_path / "package/model.gguf"}
 
 
-def test_link_through_a_symbolic_link(source: Path, tmp_path: Path) -> None:
+def test_link_through_a_symbolic_link(nano_gguf: Path, tmp_path: Path) -> None:
     """Model caches hold symbolic links; the package gets the file itself."""
-    (tmp_path / "named.gguf").symlink_to(source)
+    (tmp_path / "named.gguf").symlink_to(nano_gguf)
     export(tmp_path / "named.gguf", tmp_path / "package")
     linked = tmp_path / "package/named.gguf"
-    assert linked.samefile(source) and not linked.is_symlink()
+    assert linked.samefile(nano_gguf) and not linked.is_symlink()
 
 
-def test_copy(source: Path, tmp_path: Path) -> None:
+def test_copy(nano_gguf: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    export(source, tmp_path / "package", ExportOptions(weights="copy"), lambda *step: seen.append(step))
+    export(nano_gguf, tmp_path / "package", ExportOptions(weights="copy"), lambda *step: seen.append(step))
     copied = tmp_path / "package/model.gguf"
-    assert not copied.samefile(source) and copied.read_bytes() == source.read_bytes()
-    assert seen[-1] == ("copy", source.stat().st_size, source.stat().st_size)
+    assert not copied.samefile(nano_gguf) and copied.read_bytes() == nano_gguf.read_bytes()
+    assert seen[-1] == ("copy", nano_gguf.stat().st_size, nano_gguf.stat().st_size)
 
 
 def test_reference_with_converted_weights(tmp_path: Path, operator_library: Path) -> None:
@@ -82,10 +67,10 @@ def test_reference_with_converted_weights(tmp_path: Path, operator_library: Path
         ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def test_reference_from_the_root(source: Path, tmp_path: Path, operator_library: Path) -> None:
+def test_reference_from_the_root(nano_gguf: Path, tmp_path: Path, operator_library: Path) -> None:
     """The deepest common folder may be the root of the file system."""
-    manifest = export(source, tmp_path / "package", ExportOptions(weights="reference"))
-    location = source.resolve().relative_to("/").as_posix()
+    manifest = export(nano_gguf, tmp_path / "package", ExportOptions(weights="reference"))
+    location = nano_gguf.resolve().relative_to("/").as_posix()
     text = json.loads((tmp_path / "package/manifest.json").read_text())
     text["weights_folder"], text["weight_files"][0]["location"] = "/", location
     (tmp_path / "package/manifest.json").write_text(json.dumps(text))
@@ -107,10 +92,10 @@ def test_weights_that_cannot_be_linked(number: int, tmp_path: Path) -> None:
     head = write_random(tmp_path / "head.gguf", "qwen35", preset="nano", mtp="only")
     original = os.link
 
-    def link(source: Path, target: Path) -> None:
-        if Path(source).name == "head.gguf":
+    def link(nano_gguf: Path, target: Path) -> None:
+        if Path(nano_gguf).name == "head.gguf":
             raise OSError(number, os.strerror(number))
-        original(source, target)
+        original(nano_gguf, target)
 
     with patch.object(os, "link", link):
         manifest = export(trunk, tmp_path / "package", ExportOptions(mtp=head))
@@ -120,9 +105,9 @@ def test_weights_that_cannot_be_linked(number: int, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "package") == manifest
 
 
-def test_weights_in_the_package_cannot_be_referenced(tmp_path: Path, source: Path) -> None:
+def test_weights_in_the_package_cannot_be_referenced(tmp_path: Path, nano_gguf: Path) -> None:
     """Where they cannot be linked into the new package either, they would be lost with the old one."""
-    export(source, tmp_path / "package", ExportOptions(weights="copy"))
+    export(nano_gguf, tmp_path / "package", ExportOptions(weights="copy"))
     inside = tmp_path / "package/model.gguf"
     before = inside.read_bytes()
     with (
@@ -133,24 +118,24 @@ def test_weights_in_the_package_cannot_be_referenced(tmp_path: Path, source: Pat
     assert names(tmp_path) == {"package"} and inside.read_bytes() == before
 
 
-def test_another_file_system(source: Path, tmp_path: Path) -> None:
+def test_another_file_system(nano_gguf: Path, tmp_path: Path) -> None:
     """The real thing, by the command: it says what it did."""
     if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is one file system only")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         out = Path(folder) / "package"
-        command = [sys.executable, "-m", "trigraph.runtime", "export", str(source), "-o", str(out)]
+        command = [sys.executable, "-m", "trigraph.runtime", "export", str(nano_gguf), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stderr.startswith(f"note: {source} cannot be hard-linked into {out}, which refers to it instead")
+        assert done.stderr.startswith(f"note: {nano_gguf} cannot be hard-linked into {out}, which refers to it instead")
         assert read_manifest(out).weights_folder == "/"
 
 
-def test_a_link_that_fails_for_another_reason(source: Path, tmp_path: Path) -> None:
+def test_a_link_that_fails_for_another_reason(nano_gguf: Path, tmp_path: Path) -> None:
     with (
         patch.object(os, "link", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
         pytest.raises(TrigraphError, match="cannot be written: No space left"),
     ):
-        export(source, tmp_path / "package")
+        export(nano_gguf, tmp_path / "package")
     assert names(tmp_path) == set()
 
 
@@ -205,149 +190,6 @@ def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
     assert attribute == b"Q8_0"
 
 
-# Whole or not at all
-
-
-def interrupt_at(target: Any, name: str, call: int) -> Any:
-    """Let a function be interrupted at its n-th call, as a signal would."""
-    original, calls = getattr(target, name), 0
-
-    def interrupted(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise KeyboardInterrupt
-        return original(*arguments, **keywords)
-
-    return patch.object(target, name, interrupted)
-
-
-@pytest.mark.parametrize(("function", "call"), [("link", 1), ("fsync", 1), ("fsync", 4), ("rename", 1)])
-def test_interrupted(function: str, call: int, source: Path, tmp_path: Path) -> None:
-    with interrupt_at(os, function, call), pytest.raises(KeyboardInterrupt):
-        export(source, tmp_path / "new/deep/package")
-    assert names(tmp_path) == set()
-
-
-@pytest.mark.parametrize(("function", "call"), [("link", 1), ("fsync", 2), ("rename", 1)])
-def test_interrupted_replacement(function: str, call: int, source: Path, tmp_path: Path) -> None:
-    """The old package is still there, and nothing else."""
-    old = export(source, tmp_path / "package", ExportOptions(max_context=100))
-    with interrupt_at(os, function, call), pytest.raises(KeyboardInterrupt):
-        export(source, tmp_path / "package", ExportOptions(max_context=200))
-    assert names(tmp_path) == {"package"}
-    assert read_manifest(tmp_path / "package") == old
-
-
-def test_replacement(source: Path, tmp_path: Path) -> None:
-    """From the old package's own link too, which is then another name of the same file."""
-    export(source, tmp_path / "package")
-    export(tmp_path / "package/model.gguf", tmp_path / "package", ExportOptions(max_context=200))
-    assert names(tmp_path) == {"package"}
-    assert read_manifest(tmp_path / "package").max_context == 200
-    assert (tmp_path / "package/model.gguf").samefile(source)
-
-
-_STOPPED = """
-import os, signal, sys
-from pathlib import Path
-from trigraph.exporter import ExportOptions, export
-signal.signal(signal.SIGINT, signal.default_int_handler)
-stop = lambda *step: os.kill(os.getpid(), int(sys.argv[3]))
-export(Path(sys.argv[1]), Path(sys.argv[2]), ExportOptions(weights="copy"), stop)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_by_a_signal(number: signal.Signals, source: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _STOPPED, str(source), str(tmp_path / "package"), str(int(number))]
-    run = subprocess.run(command, capture_output=True, check=False)
-    assert run.returncode in (-number, 128 + number)
-    assert names(tmp_path) == set()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
-def test_killed(source: Path, tmp_path: Path) -> None:
-    """Nobody can tidy up then; the next export does."""
-    command = [sys.executable, "-c", _STOPPED, str(source), str(tmp_path / "package"), str(int(signal.SIGKILL))]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert names(tmp_path) and "package" not in names(tmp_path)
-    export(source, tmp_path / "package")
-    assert names(tmp_path) == {"package"}
-
-
-def test_exports_to_one_folder_at_once(source: Path, tmp_path: Path) -> None:
-    """One of them makes the package; the others say that it is there."""
-    command = [sys.executable, "-m", "trigraph.runtime", "export", str(source), "-o", str(tmp_path / "package")]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    errors = [run.communicate(timeout=120)[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2, 2, 2], errors
-    for run, error in zip(runs, errors, strict=True):
-        if run.returncode:
-            assert error == f"error: {tmp_path}/package: holds a package already; --force replaces it\n"
-    assert names(tmp_path) == {"package"}
-    read_manifest(tmp_path / "package")
-
-
-def test_interrupted_after_the_replacement(source: Path, tmp_path: Path) -> None:
-    """The new package stands, and the old one is gone all the same."""
-    export(source, tmp_path / "package")
-    synced = len(FILES) + 1
-    with interrupt_at(os, "fsync", synced + 1), pytest.raises(KeyboardInterrupt):
-        export(source, tmp_path / "package", ExportOptions(max_context=200))
-    assert names(tmp_path) == {"package"}
-    assert read_manifest(tmp_path / "package").max_context == 200
-
-
-def test_replacement_loses_nothing(source: Path, tmp_path: Path) -> None:
-    """Foreign files, and weights whose last link is in the package, are not swept away."""
-    package = tmp_path / "package"
-    export(source, package, ExportOptions(weights="copy"))
-    export(source, package, ExportOptions(weights="copy"))
-    other = write_random(tmp_path / "other.gguf", "qwen35", preset="nano")
-    with pytest.raises(TrigraphError, match=r"model\.gguf: is weights of another model"):
-        export(other, package)
-    (package / "model.gguf").unlink()
-    (package / "notes.txt").write_text("mine")
-    with pytest.raises(TrigraphError, match=r"notes\.txt: is not part of a package"):
-        export(other, package)
-    (package / "notes.txt").unlink()
-    export(other, package)
-    assert names(tmp_path) == {"package", "other.gguf"}
-
-
-def test_disk_full(source: Path, tmp_path: Path) -> None:
-    with (
-        patch.object(Path, "write_bytes", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
-        pytest.raises(TrigraphError, match="cannot be written: No space left"),
-    ):
-        export(source, tmp_path / "package")
-    assert names(tmp_path) == set()
-
-
-def test_targets(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/text").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "folder")
-    (tmp_path / "empty").mkdir()
-    for target, text in (
-        ("file", "is not a folder"),
-        ("folder", "is not a trigraph package"),
-        ("link", "is not a folder"),
-        ("file/package", "cannot be written: Not a directory"),
-    ):
-        with pytest.raises(TrigraphError, match=text):
-            export(source, tmp_path / target)
-    assert names(tmp_path) == {"file", "folder", "link", "empty"}
-    assert names(tmp_path / "folder") == {"text"}
-    export(source, tmp_path / "empty")
-    assert is_package(tmp_path / "empty") and not is_package(tmp_path / "folder")
-    with pytest.raises(TrigraphError, match=r"empty: holds model\.gguf, which the package would refer to"):
-        export(tmp_path / "empty/model.gguf", tmp_path / "empty", ExportOptions(weights="reference"))
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -360,9 +202,9 @@ def test_targets(source: Path, tmp_path: Path) -> None:
         (ExportOptions(draft_vocab=321), "draft-vocab is 321, expected 1 to 320"),
     ],
 )
-def test_options(options: ExportOptions, text: str, source: Path, tmp_path: Path) -> None:
+def test_options(options: ExportOptions, text: str, nano_gguf: Path, tmp_path: Path) -> None:
     with pytest.raises(TrigraphError, match=text):
-        export(source, tmp_path / "package", options)
+        export(nano_gguf, tmp_path / "package", options)
     assert names(tmp_path) == set()
 
 
@@ -371,8 +213,6 @@ def test_draft_vocab_without_a_head(tmp_path: Path) -> None:
     with pytest.raises(TrigraphError, match="no MTP head"):
         export(path, tmp_path / "package", ExportOptions(draft_vocab=10))
 
-
-# A large file
 
 _MEASURE = """
 import resource, sys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import load
 from trigraph.runtime.package_cache import cached_package
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users and modes are POSIX")
@@ -73,11 +73,12 @@ def test_a_cache_that_cannot_be_written(
     assert (entry.folder / "manifest.json").stat().st_mtime_ns == made, "it is a cache, too"
 
 
-def test_the_notice_reaches_the_user(
-    source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
-) -> None:
-    home_is_a_file(monkeypatch, tmp_path)
-    assert any("XDG_CACHE_HOME" in notice for notice in load(source, threads=1).notices)
+def test_the_notice_reaches_the_user(source: Path, tmp_path: Path, operator_library: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "trigraph.runtime", "run", str(source), "-p", "a", "-n", "1"]
+    changed = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=os.environ | changed, capture_output=True, text=True, check=True)
+    assert done.stderr.count(f"note: the cache folder cannot be written (Not a directory): {tmp_path}") == 1
 
 
 def test_a_cache_that_was_filled_and_cannot_be_written(

@@ -65,12 +65,12 @@ def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     llama, ours = Llama(tiny_gguf, CONTEXT), engine("float32")
     values = [
         -llama.log_probabilities(window[: i + 1], ours.tokenizer.size)[window[i + 1]]
-        for window in windows(ours)
+        for window in windows(ours)[:3]
         for i in range(CONTEXT // 2, CONTEXT - 1)
     ]
     # It rounds activations to 8 bits, as our int8 activations do.
     for activations in ("float32", "int8"):
-        assert abs(score(engine(activations), TEXT, CONTEXT).nll - np.mean(values)) < 1e-2
+        assert abs(score(engine(activations), TEXT, CONTEXT, windows=3).nll - np.mean(values)) < 1e-2
 
 
 def test_windows_do_not_depend_on_their_companions(

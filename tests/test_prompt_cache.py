@@ -24,7 +24,7 @@ class Runs:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
     def __call__(self, prompt: list[int], options: Options = OPTIONS) -> tuple[list[int], int]:
-        """The answer, and how many tokens of the prompt went through a prefill."""
+        """The completion, and how many tokens of the prompt went through a prefill."""
         logits = chaotic(VOCAB)
         model = FakeModel(VOCAB, logits, mostly_right(logits))
         # Numbers of histories are what this model's states hold: those of earlier programs mean the same here.
@@ -36,7 +36,7 @@ class Runs:
         assert engine.steps.state.pages.free == engine.steps.state.pages.size
         count = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
         assert count == generation.stats.prompt_tokens == len(prompt) - generation.stats.reused_tokens
-        # The fake model has checked each state that was read; this is the answer that the whole prompt has.
+        # The fake model has checked each state that was read; this is the completion of the whole prompt.
         plain = Engine(FakeModel(VOCAB, logits).steps(400), engine.tokenizer, None, no_draft="none")
         assert plain.generate(prompt, options).run() == generation.text
         return generation.ids, count
@@ -58,10 +58,10 @@ def test_a_prompt_that_grows(run: Runs) -> None:
     assert run(prompt) == (ids, 0), "the prompt itself"
     assert run([*prompt, *text(7, 2)])[1] == 7, "the prompt and more"
     ids, _ = run([*prompt, *text(7, 2)])
-    # The last token of an answer was never computed.
+    # The last token of a completion was never computed.
     follow_up = [*prompt, *text(7, 2), *ids, *text(5, 3)]
-    assert run(follow_up)[1] == 6, "prompt, answer and a new question"
-    assert run([*prompt, *text(7, 2)])[1] == 7, "four points are kept: of the old ones, the first prompt"
+    assert run(follow_up)[1] == 6, "prompt, completion and a new question"
+    assert run([*prompt, *text(7, 2)])[1] == 7, "four checkpoints are kept: of the old ones, the first prompt"
     assert run(prompt)[1] == 0
     assert run(prompt[:-1])[1] == 49, "a state cannot be cropped"
 

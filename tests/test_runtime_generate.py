@@ -234,6 +234,17 @@ def simulate(governor: Governor, accepted: Callable[[int], int], rounds: int, ro
     return seconds, tokens
 
 
+def test_costs_tell_shared_steps_apart() -> None:
+    costs = Costs()
+    for sequences, drafted, seconds in ((1, 0, 1.0), (1, 2, 1.5), (4, 7, 9.0)):
+        for _ in range(2):  # the first of a shape warms up
+            costs.observe(Round([0], drafted, 0, 0.0, seconds, sequences), 0)
+    assert (costs.verify(1), costs.verify(3), costs.verify(8, 4)) == (1.0, 1.5, 9.0)
+    assert (costs.most_rows(), costs.most_rows(4), costs.most_rows(2)) == (3, 8, 0)
+    assert costs.verify(1, 2) is None
+    assert costs.draft is None
+
+
 def test_the_governor_parks_what_does_not_pay() -> None:
     governor = Governor(Costs(), 7)
     seconds, tokens = simulate(governor, lambda drafted: 0, 256, row_cost=0.4)

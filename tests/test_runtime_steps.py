@@ -3,48 +3,8 @@
 import numpy as np
 import pytest
 
-from support.fake_model import FakeModel, chaotic, mostly_right
-from trigraph.exporter.package.state_tensors import StateTensor
+from support.fake_steps import VOCAB, check, free, make, text
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.state.pool import Pool
-from trigraph.runtime.state.sequence import Sequence, StateLimits
-from trigraph.runtime.state.state import State
-
-VOCAB = 11
-
-
-def make(draft: bool = True) -> FakeModel:
-    logits = chaotic(VOCAB)
-    return FakeModel(VOCAB, logits, mostly_right(logits) if draft else None)
-
-
-def text(length: int, seed: int = 0) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, length)]
-
-
-def free(steps: Steps) -> tuple[int, int]:
-    return steps.state.slots.free, steps.state.pages.free
-
-
-def check(model: FakeModel, steps: Steps, sequence: Sequence, tokens: list[int]) -> None:
-    """The next step of `sequence` computes what the text `tokens` asks for."""
-    assert sequence.tokens == tokens
-    result = steps.verify([sequence], [[0]])
-    np.testing.assert_array_equal(result.logits[0], model.next_logits((*tokens, 0)))
-
-
-def test_pool_counts_references_and_gives_the_lowest_number() -> None:
-    pool = Pool(3, "things")
-    assert [pool.take(), pool.take()] == [0, 1]
-    pool.share(0)
-    pool.drop(0)
-    assert pool.free == 1
-    pool.drop(0)
-    assert pool.take() == 0
-    pool.take()
-    with pytest.raises(TrigraphError, match="all 3 things are in use"):
-        pool.take()
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 64])
@@ -206,68 +166,6 @@ def test_a_failed_step_ends_its_sequences_only() -> None:
         steps.verify([a], [[5]])
     check(model, steps, b, [3])
     check(model, steps, c, [1, 2])
-
-
-def crowded(sequences: int, forks: int, context: int = 64) -> tuple[FakeModel, Steps, list[Sequence]]:
-    """One sequence of 5 tokens and forks of it, which share its slot."""
-    model = make()
-    steps = model.steps(context=context, sequences=sequences)
-    parent = steps.new_sequence()
-    steps.prefill([parent], [text(5)])
-    family = [parent, *(steps.fork(parent) for _ in range(forks))]
-    model.runs.clear()
-    return model, steps, family
-
-
-@pytest.mark.parametrize("step", ["verify", "prefill"])
-def test_a_step_gets_all_of_its_slots_or_none(step: str) -> None:
-    """Four that share a slot want four new ones, and three are free."""
-    model, steps, family = crowded(sequences=2, forks=3)
-    before = free(steps)
-    assert before[0] == 3
-    with pytest.raises(TrigraphError, match="4 state slots are needed and 3 of 4 are free"):
-        getattr(steps, step)(family, [[1], [2], [3], [4]])
-    assert (free(steps), model.runs) == (before, [])
-    steps.release(family.pop())
-    for sequence in family:
-        check(model, steps, sequence, text(5))
-
-
-@pytest.mark.parametrize("step", ["verify", "prefill", "draft"])
-def test_a_step_gets_all_of_its_pages_or_none(step: str) -> None:
-    """The first sequence could have its page: the step does not run, and both can go on when there is room again."""
-    model = make()
-    steps = model.steps(context=8, sequences=3)  # six pages of four tokens
-    a, b, c, d = (steps.new_sequence() for _ in range(4))
-    steps.prefill([c, d], [text(5, 3), text(4, 4)])
-    steps.prefill([a, b], [text(4, 1), text(4, 2)])
-    steps.verify([a], [[7]])  # takes the last page, and waits for `accept`
-    steps.accept(a, 0)
-    steps.verify([a], [[7]])
-    before = free(steps)
-    model.runs.clear()
-    new = [1, 2] if step == "draft" else [[1, 2], [2]]
-    with pytest.raises(TrigraphError, match="all 6 KV pages are in use"):
-        getattr(steps, step)([a, b], new)
-    assert (free(steps), model.runs) == (before, [])
-    assert a.pending == ([] if step == "draft" else [7])
-    steps.release(c)
-    check(model, steps, a, text(4, 1))
-    check(model, steps, b, text(4, 2))
-
-
-def test_a_step_takes_each_sequence_once() -> None:
-    model, steps, (sequence,) = crowded(sequences=2, forks=0)
-    with pytest.raises(TrigraphError, match="takes each sequence once"):
-        steps.verify([sequence, sequence], [[1], [2]])
-    check(model, steps, sequence, text(5))
-
-
-@pytest.mark.parametrize("sequences", [10**7, 10**12, 10**30])
-def test_state_that_memory_cannot_hold_is_refused_at_once(sequences: int) -> None:
-    tensor = StateTensor("kv.0.key", "float32", ("pages", 256, 4096), ("verify",))
-    with pytest.raises(TrigraphError, match=rf"the state of {sequences} sequences of 32768 tokens needs [\d,]+ MB"):
-        State((tensor,), StateLimits(32768, 256, 8, 16), sequences)
 
 
 def test_what_callers_may_not_do() -> None:

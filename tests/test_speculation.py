@@ -25,7 +25,7 @@ def sampling(request: pytest.FixtureRequest) -> Sampling:
 
 
 def texts(engine: Engine, sampling: Sampling, **options: object) -> tuple[list[list[int]], list[Stats]]:
-    """Ids and statistics of an answer to each prompt."""
+    """Ids and statistics of a completion of each prompt."""
     ids, stats = [], []
     for prompt in PROMPTS:
         request = Options(sampling, max_tokens=TOKENS, ignore_eos=True, **options)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def texts(engine: Engine, sampling: Sampling, **options: object) -> tuple[list[l
 
 @pytest.fixture(scope="module")
 def plain(engine: Engine, sampling: Sampling) -> list[list[int]]:
-    """The answers of plain decoding."""
+    """The completions of plain decoding."""
     return texts(engine, sampling, speculate=False)[0]
 
 
@@ -74,8 +74,8 @@ def test_a_changing_depth_does_not_change_a_text(
 
 def test_the_seed_makes_the_text(engine: Engine) -> None:
     prompt = PROMPTS[0]
-    answers = [
+    completions = [
         engine.generate(prompt, Options(Sampling(temperature=0.8, seed=seed), max_tokens=20)).run()
         for seed in (1, 2, 1)
     ]
-    assert answers[0] == answers[2] != answers[1]
+    assert completions[0] == completions[2] != completions[1]

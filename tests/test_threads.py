@@ -84,3 +84,13 @@ def test_a_completion_is_begun_once() -> None:
         generation.run()
     whole = engine.generate([1, 2], options(1))
     assert whole.run() == whole.run() == fresh().generate([1, 2], options(1)).run()
+
+
+def test_an_old_reply_does_not_take_a_conversation_back() -> None:
+    chat = fresh().chat()
+    first = chat.say("one", options(1))
+    list(first)
+    list(chat.say("two", options(1)))
+    messages = [*chat.messages]
+    assert list(first) == []
+    assert chat.messages == messages

@@ -126,7 +126,7 @@ def _is_scalar(kind: Any, value: Any) -> bool:
 def _check_weights(expected: WeightFile, base: Path, package: Path) -> None:
     """Check that a weight file, at its location in the folder `base`, is the one that the package was made from.
 
-    What lies outside of the package must be a GGUF file: a package of a stranger makes nobody read anything else.
+    A file outside of the package must be GGUF: an untrusted package cannot make a host read anything else.
     """
     path = base / expected.location
     try:

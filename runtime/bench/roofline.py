@@ -28,7 +28,6 @@ class Roofline:
         self._graphs = {
             name: GraphCost(folder / f"{name}.onnx") for name in ("verify", "draft") if name in manifest.graphs
         }
-        self._tokens = RandomTokens(manifest.config.vocab)
         self._costs: dict[tuple[str, int, int, int], Cost] = {}
 
     def result(self, timing: Timing) -> Result:
@@ -70,7 +69,8 @@ class Roofline:
         if case.name == "draft":  # one token chooses as many experts as the router gives it
             experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
         else:
-            experts = self._experts.count([self._tokens.draw(tokens) for _ in range(_DRAWS)])
+            random = RandomTokens(self._manifest.config.vocab)  # anew: a cost does not depend on the cases before
+            experts = self._experts.count([random.draw(tokens) for _ in range(_DRAWS)])
         return graph.of(Workload(tokens, case.sequences, case.context, experts))
 
     @cached_property

@@ -22,11 +22,11 @@ class Checkpoint:
     length: int
     """Committed tokens, at least 1."""
     pending: tuple[int, ...]
-    """Tokens of a verify that nobody has accepted yet."""
+    """Verified tokens that are not yet decided."""
     to_commit: int
     """How many of the last committed tokens the recurrent state still holds apart."""
     mtp_len: int
-    """KV length of the MTP head: leading entries that are of true hidden states."""
+    """KV length of the MTP head: leading entries computed from true hidden states."""
     hiddens: NDArray[np.float32]
     """[rows, hidden], of consecutive positions, up to the last of the committed and pending tokens."""
     recurrent: Mapping[str, NDArray[Any]]

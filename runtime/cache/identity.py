@@ -11,7 +11,7 @@ from trigraph.exporter.package.manifest import CONTRACT_VERSION
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What must agree for the state of a text to mean the same; text in another state would go on as nonsense."""
+    """What must agree for a model to continue from a saved state; another one would continue with nonsense."""
 
     name: str = ""
     weights: str = ""

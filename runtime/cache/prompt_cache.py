@@ -15,12 +15,12 @@ from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
 
 _MAX_CHECKPOINTS = 4
-# A common prefix has to be so many tokens longer than the longest checkpoint in it to be worth one of its own.
+# Tokens that a common prefix must have more than its longest checkpoint to get one of its own.
 _MIN_GAIN = 16
 
 
 class PromptCache:
-    """What a file holds of one request's prompt, and will hold of its prompt and completion; see Prefix.
+    """The session file that a request takes its prompt's prefix from and leaves prompt and completion in; see Prefix.
 
     Recurrent state resumes at checkpoints alone. They are at the end of a prompt, at the end of its completion, and,
     from the second prompt on, at the end of the prefix that it shares with the one before. Kept are the shortest
@@ -39,8 +39,8 @@ class PromptCache:
         self._checkpoints: list[Checkpoint] = []
 
     def resume(self, prompt: list[int]) -> Resumed:
-        """See Prefix: goes on from the longest checkpoint that begins the prompt."""
-        saved, self._saved = self._saved, None  # the file is closed at the end: it is about to be replaced
+        """See Prefix: resumes from the longest checkpoint within the prompt."""
+        saved, self._saved = self._saved, None  # closed when this returns: the file will be replaced
         if saved is None:
             return Resumed(self._steps.new_sequence(), checkpoints=frozenset({len(prompt)}))
         common = common_prefix(saved.tokens, prompt)

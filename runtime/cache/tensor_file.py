@@ -38,7 +38,7 @@ def write_tensors(path: Path, tensors: Sequence[Pieces], metadata: Mapping[str, 
 
     The tensor `crc32` (int64) at its end has the sums of the others, and the entry `crc32` that of the metadata.
 
-    `safetensors` itself would want every tensor in one piece: a second copy of a long text's KV pages. Raises
+    `safetensors` itself would want every tensor in one piece: a second copy of a long sequence's KV pages. Raises
     TrigraphError when the file cannot be written.
     """
     with _explained(path), staged_file(path) as stage, open(stage, "wb") as file:

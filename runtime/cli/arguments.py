@@ -78,13 +78,13 @@ class PromptArguments:
 
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
-    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message of the chat.")] = None
+    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message.")] = None
     raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
     prompt_cache: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Resume from the state in FILE as far as the prompt shares its tokens; save the new state there.",
+            help="Session file: reuse its state for the prefix that the prompt shares with it, and save the new state.",
         ),
     ] = None
 

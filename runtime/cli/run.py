@@ -84,8 +84,6 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
         say(f"note: {notice}")
     if engine.device.reason is not None:
         say(f"note: running on the CPU: {engine.device.reason}")
-    for notice in engine.notices:
-        say(f"note: {notice}")
     if verbose:
         _describe(engine, time.perf_counter() - started)
     return engine

@@ -39,10 +39,9 @@ class Costs:
         self._drafts: deque[float] = deque(maxlen=_RECENT)
         self._seen: set[Shape] = set()
 
-    @property
-    def most_rows(self) -> int:
-        """The most rows of a verify that was timed; 0 when none was."""
-        return max((shape.rows for shape in self._verifies), default=0)
+    def most_rows(self, sequences: int = 1) -> int:
+        """The most rows of a verify of so many sequences that was timed; 0 when none was."""
+        return max(self._timed(sequences), default=0)
 
     def observe(self, finished: Round, draft_steps: int) -> None:
         """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
@@ -62,13 +61,16 @@ class Costs:
 
     def verify(self, rows: int, sequences: int = 1) -> float | None:
         """Seconds of a verify, timed or guessed from the nearest one of as many sequences; None before one was."""
-        timed = [shape.rows for shape in self._verifies if shape.sequences == sequences]
+        timed = self._timed(sequences)
         if not timed:
             return None
         nearest = min(timed, key=lambda known: (abs(known - rows), known))
         known = min(self._verifies[Shape(nearest, sequences)])
         plain = known / (1 + _ROW_COST * (nearest - 1))
         return known + _ROW_COST * plain * (rows - nearest)
+
+    def _timed(self, sequences: int) -> list[int]:
+        return [shape.rows for shape in self._verifies if shape.sequences == sequences]
 
 
 @dataclass
@@ -139,7 +141,7 @@ class Governor:
         if parked is not None and parked.rest:
             parked.rest -= 1
             return 0
-        best = max(range(min(self._longest, self._costs.most_rows) + 1), key=self._speed)
+        best = max(range(min(self._longest, self._costs.most_rows()) + 1), key=self._speed)
         if best and self._speed(best) > _MARGIN * self._speed(0):
             self._parked = None
             self._speculative += 1

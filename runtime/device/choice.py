@@ -41,8 +41,9 @@ def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Devi
 
 def _open_cpu(portable: bool, reason: str | None) -> Device:
     try:
-        return Device(library_path("cpu"), instruction_set(), reason)
+        library = library_path("cpu")
     except TrigraphError:
         if not portable:
             raise
         return Device(HOST.library, HOST.kernels, reason)
+    return Device(library, instruction_set(), reason)

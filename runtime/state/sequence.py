@@ -8,6 +8,9 @@ import numpy as np
 
 from trigraph.runtime.state.hidden_states import HiddenRows
 
+RELEASED = -1
+"""Slot of a sequence that has given its state back."""
+
 
 @dataclass(frozen=True)
 class StateLimits:

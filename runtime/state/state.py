@@ -13,7 +13,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device, Memory
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.state.pool import Pool
-from trigraph.runtime.state.sequence import Sequence, StateLimits
+from trigraph.runtime.state.sequence import RELEASED, Sequence, StateLimits
 
 
 class StateBuffer:
@@ -94,6 +94,8 @@ class State:
 
         The slot is shared until one of the two steps; full pages are shared for good, those still written are copied.
         """
+        if parent.slot == RELEASED:
+            raise TrigraphError("the sequence was released; it cannot be forked")
         limits = self.limits
         settled = (min(parent.length, parent.mtp_len) if self._mtp else parent.length) // limits.page_size
         copied = range(settled, parent.page_count)
@@ -112,8 +114,11 @@ class State:
         return child
 
     def release(self, sequence: Sequence) -> None:
-        """Gives back the slot and pages of a sequence, which must not be used any more."""
+        """Gives back the slot and pages of a sequence, which cannot be used any more; again changes nothing."""
+        if sequence.slot == RELEASED:
+            return
         self.slots.drop(sequence.slot)
+        sequence.slot = RELEASED
         for page in sequence.pages[: sequence.page_count].tolist():
             self.pages.drop(page)
         sequence.page_count = 0

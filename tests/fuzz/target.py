@@ -29,7 +29,7 @@ class Limits:
 TARGETS = {
     "headers": Limits(cpu_seconds=1, bytes=256 << 20),
     "packages": Limits(cpu_seconds=2, bytes=512 << 20),
-    "texts": Limits(cpu_seconds=2, bytes=512 << 20),
+    "sessions": Limits(cpu_seconds=2, bytes=512 << 20),
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),
 }
 

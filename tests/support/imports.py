@@ -1,7 +1,6 @@
 """Who imports whom, and whether the order of rooms allows it.
 
-A room is a folder in one of the top folders. A file that lies in a top folder itself is a room of its own; "*" is the
-room of those that are not named.
+A room is a folder in one of the top folders, or a file that lies in a top folder itself.
 """
 
 import ast
@@ -11,38 +10,57 @@ from itertools import pairwise
 from pathlib import Path
 
 PACKAGE = "trigraph"
-Rooms = Mapping[str, Sequence[str]]  # top folder -> its rooms, the lowest first; a top folder sees those before it
+OTHERS = "*"
+Rooms = Mapping[str, Sequence[str]]
+"""For each top folder its rooms, the lowest first; OTHERS stands for all that are not named. A top folder sees those
+before it."""
+Graph = Mapping[str, set[str]]
 
 
-def import_graph(root: Path, rooms: Rooms) -> dict[str, set[str]]:
+def import_graph(root: Path, rooms: Rooms) -> Graph:
     """For each file, relative to `root`, the files that it imports: anywhere, be it in a function or for types only."""
     files = {path.relative_to(root).as_posix() for top in rooms for path in (root / top).rglob("*.py")}
-    return {file: set(_imported(root / file, files)) for file in sorted(files)}
+    return {file: set(_imported(root / file, files)) - {file} for file in sorted(files)}
 
 
-def violations(graph: Mapping[str, set[str]], rooms: Rooms) -> Iterator[str]:
-    """A sentence for each file without a room, each import that runs up, and the first circle."""
+def violations(graph: Graph, rooms: Rooms) -> Iterator[str]:
+    """A sentence for each file without a room, each import that runs up, and a circle of files or of rooms."""
     floors = [f"{top}/{room}" for top, inside in rooms.items() for room in inside]
-    room_of = {file: _room(file, floors) for file in graph}
-    for file, room in room_of.items():
-        if room not in floors:
-            yield f"{file} is in no room: give {room} its place in the order of {file.split('/')[0]}"
+    for file in graph:
+        if _floor(file, floors) is None:
+            yield f"{file} is in no room: give {_room(file)} its place in the order of {file.split('/')[0]}"
     for file, imported in graph.items():
         for other in sorted(imported):
-            here, there = room_of[file], room_of[other]
-            if here in floors and there in floors and floors.index(there) > floors.index(here):
-                yield f"{file} imports {other}, but {there} is above {here}"
-    try:
-        TopologicalSorter({file: imported - {file} for file, imported in graph.items()}).prepare()
-    except CycleError as error:
-        circle = reversed(error.args[1])
-        yield "a circle: " + ", ".join(f"{file} imports {other}" for file, other in pairwise(circle))
+            here, there = _floor(file, floors), _floor(other, floors)
+            if here is not None and there is not None and there > here:
+                yield f"{file} imports {other}, but {_room(other)} is above {_room(file)}"
+    arrows = {(file, other): (file, other) for file, imported in graph.items() for other in imported}
+    of_rooms = {(_room(file), _room(other)): (file, other) for file, other in arrows if _room(file) != _room(other)}
+    circle = _circle(arrows) or _circle(of_rooms)
+    if circle:
+        yield "a circle: " + ", ".join(f"{file} imports {other}" for file, other in circle)
 
 
-def _room(file: str, floors: Sequence[str]) -> str:
+def _room(file: str) -> str:
     top, *inside = file.removesuffix(".py").split("/")
-    room, others = f"{top}/{inside[0]}", f"{top}/*"
-    return others if len(inside) == 1 and room not in floors and others in floors else room
+    return f"{top}/{inside[0]}"
+
+
+def _floor(file: str, floors: Sequence[str]) -> int | None:
+    room, others = _room(file), f"{file.split('/')[0]}/{OTHERS}"
+    return next((floors.index(name) for name in (room, others) if name in floors), None)
+
+
+def _circle(arrows: Mapping[tuple[str, str], tuple[str, str]]) -> list[tuple[str, str]]:
+    """What the arrows of a circle stand for; empty if there is none."""
+    below: dict[str, set[str]] = {}
+    for here, there in arrows:
+        below.setdefault(here, set()).add(there)
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        return [arrows[arrow] for arrow in pairwise(reversed(error.args[1]))]
+    return []
 
 
 def _imported(path: Path, files: set[str]) -> Iterator[str]:

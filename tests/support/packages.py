@@ -6,6 +6,8 @@ from pathlib import Path
 from trigraph.exporter import ExportOptions, export
 
 Make = Callable[[str, str], Path]
+FILES = {"prefill.onnx", "draft.onnx", "verify.onnx", "manifest.json", "tokenizer.json"}
+"""Of a package whose model has no chat template, but for its weights."""
 
 
 class Packages:
@@ -23,3 +25,8 @@ class Packages:
             source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
             export(source, out, ExportOptions(weights="reference", **options))  # type: ignore[arg-type]
         return out
+
+
+def names(folder: Path) -> set[str]:
+    """Of what a folder holds."""
+    return {path.name for path in folder.iterdir()}
