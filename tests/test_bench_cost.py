@@ -110,10 +110,14 @@ def test_operators_one_at_a_time() -> None:
 
     rows = Tensor("x", ("T", 64), 4)
     q8 = Tensor("w", (10, 68), 1)  # two blocks of 32 weights in 34 bytes
-    assert cost("BlockMatMul", [rows, q8], rows, type="Q8_0", activations="int8") == Cost(680, 0, 6 * 10 * 64)
-    assert cost("BlockMatMul", [rows, q8], rows, type="Q8_0", activations="float32") == Cost(680, 6 * 10 * 64, 0)
+    assert cost("BlockMatMul", [rows, q8], rows, types="Q8_0", activations="int8") == Cost(680, 0, 6 * 10 * 64)
+    assert cost("BlockMatMul", [rows, q8], rows, types="Q8_0", activations="float32") == Cost(680, 6 * 10 * 64, 0)
     last = Tensor("y", ("S", 10), 4)  # only the last token of each sequence
-    assert cost("BlockMatMul", [last, q8], last, type="Q8_0", activations="int8") == Cost(680, 0, 2 * 10 * 64)
+    assert cost("BlockMatMul", [last, q8], last, types="Q8_0", activations="int8") == Cost(680, 0, 2 * 10 * 64)
+    both = cost("BlockMatMul", [rows, q8, q8], rows, types="Q8_0,Q8_0", activations="int8")
+    assert both == Cost(2 * 680, 0, 2 * 6 * 10 * 64)
+    gated = cost("GatedBlockMatMul", [rows, rows, q8], rows, type="Q8_0", activations="int8")
+    assert gated == Cost(680, 0, 6 * 10 * 64)
     assert cost("BlockGather", [None, q8], rows, type="Q8_0") == Cost(6 * 68)
     cache = Tensor("c", ("pages", 16, 2, 8), 2)  # 2 heads of 8, float16
     assert cost("PagedKVWrite", [rows, rows, None, cache, cache], rows) == Cost(6 * 2 * 32)

@@ -1,5 +1,6 @@
-"""The NEON kernels of row products have the bits of the portable ones; by an emulator of ARM (qemu-user) elsewhere."""
+"""The NEON kernels have the bits of the portable ones; by an emulator of ARM (qemu-user) elsewhere."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -18,14 +19,20 @@ WIDTHS = {1: (77, 1027), 32: (288, 1056), 256: (512, 2304)}
 SIZES = ((1, 17), (2, 4), (3, 5), (4, 1), (8, 3), (9, 6), (40, 7))  # activation rows and weight rows
 
 
-@pytest.fixture(scope="session", params=["", "+dotprod"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs tests/neon_rows.cc, built for plain NEON and with the dot product instructions."""
+def cross_tools() -> tuple[str, str]:
+    """Compiler and emulator; skips where they are not needed or not there."""
     if platform.machine() in ("aarch64", "arm64"):
         pytest.skip("NEON is this machine's own instruction set: the operator tests run it")
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if not compiler or not emulator:
         pytest.skip("needs aarch64-linux-gnu-g++ and qemu-aarch64 (Debian: g++-aarch64-linux-gnu qemu-user)")
+    return compiler, emulator
+
+
+@pytest.fixture(scope="session", params=["", "+dotprod"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command that runs tests/neon_rows.cc, built for plain NEON and with the dot product instructions."""
+    compiler, emulator = cross_tools()
     out = tmp_path_factory.mktemp("neon") / "neon_rows"
     kernels = ROOT / "custom_ops"
     sources = [ROOT / "tests" / "neon_rows.cc", *(kernels / "blocks").glob("*.cc")]
@@ -55,3 +62,22 @@ def test_equal_to_portable(program: list[str], type: str, kind: str) -> None:
     found = np.split(np.frombuffer(done.stdout, np.float32), np.cumsum([y.size for y in expected])[:-1])
     for one, other in zip(found, expected, strict=True):
         assert same_bits(one.reshape(other.shape), other), other.shape
+
+
+def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
+    """tests/vector_bits.cc prints the same lines for both instruction sets."""
+    compiler, emulator = cross_tools()
+    native = shutil.which(os.environ.get("CXX", "c++"))
+    if not native:
+        pytest.skip("needs a C++ compiler")
+    source = str(ROOT / "tests" / "vector_bits.cc")
+    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{ROOT / 'custom_ops'}", source, "-o"]
+    neon, portable = str(tmp_path / "neon"), str(tmp_path / "portable")
+    defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1", "-static"]
+    subprocess.run([compiler, *defines, *options, neon], check=True)
+    subprocess.run([native, "-DTRIGRAPH_ISA=portable", "-DTRIGRAPH_ISA_portable=1", *options, portable], check=True)
+    found, wanted = (
+        subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+        for command in ([emulator, neon], [portable])
+    )
+    assert found == wanted and len(wanted) > 30

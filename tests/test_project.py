@@ -1,4 +1,4 @@
-"""What an installation and a checkout promise: the order of rooms, versions, dependencies."""
+"""What an installation and a checkout promise: the order of rooms, sizes, versions, dependencies."""
 
 import tomllib
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from support.imports import import_graph, violations
+from support.sizes import long_functions
 from trigraph.custom_ops import library_version
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,16 @@ ROOMS = {
         "__main__",
     ],
 }
+# Longer, as they are lists: the layout of each block type, and what the emulator has of CUDA's names.
+TABLES = {"custom_ops/blocks/lanes.h", "tests/cuda_emulator/cuda_emulator.h"}
+LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
+
+
+def sources() -> list[Path]:
+    """The sources of the checkout, relative to its root; what is built there is not among them."""
+    kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh")
+    folders = [ROOT / folder for folder in (*ROOMS, "tests")]
+    return sorted(path.relative_to(ROOT) for folder in folders for kind in kinds for path in folder.rglob(kind))
 
 
 def test_imports_follow_the_order_of_rooms() -> None:
@@ -94,6 +105,41 @@ def test_a_file_in_the_wrong_place_is_named(tmp_path: Path, files: dict[str, str
         path.write_text(text)
     rooms: dict[str, Sequence[str]] = {"one": ["low", "high"], "two": ["*"]}
     assert list(violations(import_graph(tmp_path, rooms), rooms)) == sentences
+
+
+def test_no_file_is_long() -> None:
+    lines = {path.as_posix(): (ROOT / path).read_text().count("\n") for path in sources()}
+    assert {path for path, count in lines.items() if count > LINES_OF_A_FILE} == TABLES
+
+
+def test_no_function_is_long() -> None:
+    found = [sentence for path in sources() for sentence in long_functions(ROOT / path, LINES_OF_A_FUNCTION)]
+    assert not found, "\n".join(found)
+
+
+def test_lengths_of_functions(tmp_path: Path) -> None:
+    python = "class A:\n    def short(self):\n        pass\n\n    def long(\n        self,\n    ):\n        pass\n"
+    cpp = """\
+namespace a {
+int first = 1;
+
+void Short(int x) {
+  x = 1;
+}
+
+struct B {
+  void Long(int x,
+            int y) {
+#if A
+    x = 1;
+  }
+};
+}  // namespace a
+"""
+    for name, text, expected in (("a.py", python, "long has 4 lines"), ("a.cc", cpp, "void Long(int x, has 5 lines")):
+        (tmp_path / name).write_text(text)
+        (sentence,) = long_functions(tmp_path / name, 3)
+        assert sentence.endswith(expected)
 
 
 @pytest.mark.parametrize("layer", ROOMS)

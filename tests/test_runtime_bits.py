@@ -1,4 +1,5 @@
-"""Rows of a step are the same, bit for bit, whatever shares the step and whatever was rejected before."""
+"""Rows of a step are the same, bit for bit, whatever shares the step, whatever was rejected before, and wherever the
+prompt was cut."""
 
 from pathlib import Path
 
@@ -12,15 +13,16 @@ from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations
-FLOAT_MODELS = [
+MODELS = [
     ("trained", "Q8_0", "float32"),
+    ("trained", "Q8_0", "int8"),
     ("tiny-dense", "F32", "float32"),
     ("tiny-dense", "Q4_K_M", "float32"),
     ("tiny-moe", "F32", "float32"),
     ("tiny-moe", "Q4_K_M", "float32"),
+    ("tiny-moe", "Q4_K_M", "int8"),
     ("tiny-next", "Q4_K_M", "float32"),
 ]
-MODELS = [*FLOAT_MODELS, ("trained", "Q8_0", "int8"), ("tiny-moe", "Q4_K_M", "int8")]
 K = 8
 
 Model = tuple[str, str, str]
@@ -185,37 +187,23 @@ def chain(engine: Engine, sequence: Sequence, token: int) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
-def test_drafts_after_a_prefill_are_near_those_after_decoding(packages: Packages, model: Model) -> None:
-    """Where a prompt is cut shows in the last bits."""
-    engine = load(package(packages, model), threads=2, context=600, device=LIBRARY)
-    prompt, new = tokens(engine, 30, 1), tokens(engine, 4, 2)
-    prefilled, decoding = started(engine, prompt + new), started(engine, prompt)
-    decoded(engine, decoding, new)
-    first, second = (engine.steps.draft([sequence], [5]) for sequence in (prefilled, decoding))
-    np.testing.assert_allclose(first.hidden, second.hidden, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(first.probability, second.probability, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("kv_type", ["f32", "f16"])
-@pytest.mark.parametrize("model", FLOAT_MODELS, ids="-".join)
-def test_prefill_in_chunks(packages: Packages, model: Model, kv_type: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Chunks of any size give logits within 1e-4 of one chunk. (Rounding to int8 makes a jump of a tiny difference.)"""
+@pytest.mark.parametrize("model", MODELS, ids="-".join)
+def test_where_a_prompt_is_cut_does_not_matter(packages: Packages, model: Model, kv_type: str) -> None:
+    """A prompt in one prefill, in chunks of any size, and token by token: the same logits, state and drafts."""
     folder = package(packages, model, kv_type=kv_type)
-    largest = {}
-    reference: np.ndarray | None = None
+    found = []
     for chunk in (200, 1, 7, 63, 64, 65, 199):
         engine = load(folder, threads=2, context=400, chunk=chunk, device=LIBRARY)
+        prompt = tokens(engine, 200, 4)
         sequence = engine.steps.new_sequence()
-        logits = engine.steps.prefill([sequence], [tokens(engine, 200, 4)]).logits[0].copy()
-        after = engine.steps.verify([sequence], [[1]]).logits[0]
-        both = np.concatenate([logits, after])
-        reference = both if reference is None else reference
-        largest[chunk] = float(np.abs(both - reference).max())
-    with capsys.disabled():
-        name = f"{'-'.join(model)}, KV {kv_type}"
-        print(f"\n{name}: chunks differ by {max(largest.values()):.1e}, logits up to {np.abs(both).max():.1f}", end="")
-    assert max(largest.values()) < 1e-4
+        logits = engine.steps.prefill([sequence], [prompt]).logits[0].tobytes()
+        found.append((logits, rows(engine, [sequence], [[1]]), committed(engine, sequence), chain(engine, sequence, 1)))
+    assert all(other == found[0] for other in found)
+    decoding = started(engine, prompt[:1])
+    assert decoded(engine, decoding, prompt[1:])[-1][0] == found[0][0]
+    assert rows(engine, [decoding], [[1]]) == found[0][1]
+    assert (committed(engine, decoding), chain(engine, decoding, 1)) == found[0][2:]
 
 
 def test_a_prompt_longer_than_the_context_is_refused(packages: Packages) -> None:

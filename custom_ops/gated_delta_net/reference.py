@@ -1,21 +1,17 @@
-"""GatedDeltaNet in NumPy: what the operator computes, in float64, with its state bookkeeping.
-
-Formulas: Gated Delta Networks (Yang, Kautz, Hatamizadeh, 2024), with the causal convolution, gates and norms of the
-Qwen3-Next and Qwen3.5 models.
-"""
+"""GatedDeltaNet in NumPy: which tokens a step commits and leaves pending, around the rule of rule.py."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.custom_ops.gated_delta_net.rule import convolve, delta_rule, sigmoid, silu, split_heads
 from trigraph.models.errors import TrigraphError
 
 F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 
-NOT_PENDING = -1.0  # beta of a gates row that holds no token
+NO_TOKEN = -1.0  # beta of a gates row that holds no token
 
 
 @dataclass(frozen=True)
@@ -49,43 +45,6 @@ class Step:
     accepted: I32
     slots_in: I32
     slots_out: I32
-
-
-def sigmoid(x: F64) -> F64:
-    return np.exp(-np.logaddexp(0, -x))
-
-
-def silu(x: F64) -> F64:
-    return x * sigmoid(x)
-
-
-def convolve(columns: F64, conv: F64) -> F64:
-    """Causal depthwise convolution and SiLU: [3 + n, C] pre-conv columns, the first three history -> [n, C]."""
-    n = len(columns) - 3
-    return silu(sum((columns[j : j + n] * conv[:, j] for j in range(4)), np.zeros((n, columns.shape[1]))))
-
-
-def split_heads(mixed: F64, k_heads: int, v_heads: int, tiled: bool, eps: float) -> tuple[F64, F64, F64]:
-    """[n, C] -> q, k, v, each [n, v_heads, D], q and k of unit length (q divided by sqrt(D) too)."""
-    dim = mixed.shape[1] // (2 * k_heads + v_heads)
-    heads = mixed.reshape(len(mixed), -1, dim)
-    q, k, v = heads[:, :k_heads], heads[:, k_heads : 2 * k_heads], heads[:, 2 * k_heads :]
-    q = q / np.sqrt((q * q).sum(-1, keepdims=True) + eps) / np.sqrt(dim)
-    k = k / np.sqrt((k * k).sum(-1, keepdims=True) + eps)
-    head = np.arange(v_heads)
-    k_head = head % k_heads if tiled else head // (v_heads // k_heads)
-    return q[:, k_head], k[:, k_head], v
-
-
-def delta_rule(state: F64, q: F64, k: F64, v: F64, log_decay: F64, beta: F64) -> tuple[F64, F64]:
-    """Token by token: state [v, D, D], q, k, v [n, v, D], gates [n, v] -> outputs [n, v, D] and the last state."""
-    out = np.zeros_like(v)
-    for t in range(len(v)):
-        state = state * np.exp(log_decay[t])[:, None, None]
-        d = (v[t] - np.einsum("hij,hi->hj", state, k[t])) * beta[t][:, None]
-        state = state + k[t][:, :, None] * d[:, None, :]
-        out[t] = np.einsum("hij,hi->hj", state, q[t])
-    return out, state
 
 
 def check(step: Step, past: State, rows: int, commit: bool) -> None:
@@ -172,7 +131,7 @@ def gated_delta_net(
         kept = accepted + own if commit else accepted
         present.window[slot_out, :3] = columns[kept : kept + 3]
         present.gates[slot_out, :, :v_heads] = 0
-        present.gates[slot_out, :, v_heads:] = NOT_PENDING
+        present.gates[slot_out, :, v_heads:] = NO_TOKEN
         if not commit:
             present.window[slot_out, 3 : 3 + own] = qkv[rows]
             present.gates[slot_out, :own] = np.concatenate([own_decay[rows], own_beta[rows]], 1)

@@ -2,6 +2,8 @@
 // cache).
 #pragma once
 
+#include <algorithm>
+
 #include "batch.h"
 #include "mix.h"
 #include "scan.h"
@@ -66,7 +68,7 @@ struct Run {
     for (int64_t i = 0; i < dim; i += 16) prefetch(row + i);
   }
   void fetch_columns(const float* const* columns, int64_t count, int64_t unit) const {
-    for (int64_t t = 0; t < count; ++t)
+    for (int64_t t = 3; t < 3 + count; ++t)
       if (columns[t]) fetch(columns[t] + unit * geometry.dim, geometry.dim);
   }
   void fetch_z(const Sequence& sequence, int64_t first, int64_t count, int64_t v_head) const {
@@ -142,49 +144,46 @@ constexpr int64_t kPrefillBlock = 64;  // tokens whose keys, queries and values 
 inline void prefill(const Context& context, const Run& run, const Step& step) {
   const Geometry& g = run.geometry;
   const int64_t dim = g.dim, size = dim * dim, group = g.group();
-  const int64_t block = std::max(kPrefillBlock, g.pending_max);
 
   context.parallel_for(static_cast<int64_t>(step.sequences.size()) * g.k_heads, [&](int64_t task) {
     const int64_t s = task / g.k_heads, k_head = task % g.k_heads;
     const StepSequence& sequence = step.sequences[s];
     const float* const* columns = run.columns_of(s, sequence);
-    float* keys = static_cast<float*>(
-        scratch<HeadScratch>(4 * block * dim * sizeof(float) + block * sizeof(Token) + scan_bytes(dim)));
-    float *queries = keys + block * dim, *values = queries + block * dim, *o = values + block * dim;
-    float* work = o + block * dim;
+    float* keys = static_cast<float*>(scratch<HeadScratch>(4 * kPrefillBlock * dim * sizeof(float) +
+                                                           kPrefillBlock * sizeof(Token) + scan_bytes(dim)));
+    float *queries = keys + kPrefillBlock * dim, *values = queries + kPrefillBlock * dim;
+    float *o = values + kPrefillBlock * dim, *work = o + kPrefillBlock * dim;
     Token* tokens = reinterpret_cast<Token*>(reinterpret_cast<char*>(work) + scan_bytes(dim));
     const auto state = [&](int64_t v_head) { return run.state.out(sequence.slot_out) + v_head * size; };
+    const auto value_unit = [&](int64_t i) { return 2 * g.k_heads + g.v_head(k_head, i); };
     for (int64_t i = 0; i < group; ++i) {
       const int64_t v_head = g.v_head(k_head, i);
       copy_state(sequence.fresh, run.state.in(sequence.slot_in) + v_head * size, state(v_head), size);
     }
-    // The pending tokens are a block of their own: their bits are those of the steps that decoded them.
     for (int64_t first = 0, n; first < sequence.count(); first += n) {
-      const bool own = first >= sequence.pending;
-      n = own ? std::min(sequence.count() - first, kPrefillBlock) : sequence.pending;
+      n = std::min(sequence.count() - first, kPrefillBlock);
+      const int64_t skipped = std::clamp<int64_t>(sequence.pending - first, 0, n);  // pending: no output is wanted
+      const int64_t own = first + skipped - sequence.pending, next = std::min(sequence.count() - first - n, n);
       run.mix(columns + first, n, g.k_heads + k_head, keys);
-      if (own) run.mix(columns + first, n, k_head, queries);
+      run.mix(columns + first, n, k_head, queries);
       for (int64_t i = 0; i < group; ++i) {
         const int64_t v_head = g.v_head(k_head, i);
-        run.mix(columns + first, n, 2 * g.k_heads + v_head, values);
+        run.mix(columns + first, n, value_unit(i), values);
         run.tokens(sequence, first, n, v_head, keys, queries, values, o, tokens);
-        if (own) run.fetch_z(sequence, first - sequence.pending, n, v_head);
-        if (i + 1 < group) {
-          run.fetch_columns(columns + first + 3, n, 2 * g.k_heads + g.v_head(k_head, i + 1));
-        } else {
-          const int64_t more = std::min(sequence.count() - first - n, kPrefillBlock);
-          run.fetch_columns(columns + first + n + 3, more, g.k_heads + k_head);
-          run.fetch_columns(columns + first + n + 3, more, k_head);
-          run.fetch_columns(columns + first + n + 3, more, 2 * g.k_heads + g.v_head(k_head, 0));
-        }
+        run.fetch_z(sequence, own, n - skipped, v_head);
+        if (i + 1 < group)
+          run.fetch_columns(columns + first, n, value_unit(i + 1));
+        else
+          for (int64_t unit : {k_head, g.k_heads + k_head, value_unit(0)})
+            run.fetch_columns(columns + first + n, next, unit);
         scan(tokens, n, n, state(v_head), state(v_head), work, dim);
-        if (own) run.finish(sequence, first - sequence.pending, n, v_head, o);
+        run.finish(sequence, own, n - skipped, v_head, o + skipped * dim);
       }
     }
     const auto save = [&](int64_t unit) { run.save_window(columns, sequence, unit * dim, dim); };
     save(k_head);
     save(g.k_heads + k_head);
-    for (int64_t i = 0; i < group; ++i) save(2 * g.k_heads + g.v_head(k_head, i));
+    for (int64_t i = 0; i < group; ++i) save(value_unit(i));
   });
 }
 

@@ -97,13 +97,14 @@ inline void add_products(const Token& token, const float* from, int64_t dim, int
 // runs.
 template <bool kQuery>
 inline void first_products(const Token& token, const float* from, int64_t dim, float* key_sums, float* query_sums) {
+  constexpr int V = 4;
   constexpr int64_t kBand = 8;  // rows
   std::memset(key_sums, 0, dim * sizeof(float));
   std::memset(query_sums, 0, dim * sizeof(float));
   for (int64_t row = 0; row < dim; row += kBand) {
     int64_t column = 0;
-    for (; column + kWalkColumns <= dim; column += kWalkColumns)
-      add_products<kWalkParts, kQuery>(token, from, dim, column, row, kBand, key_sums, query_sums);
+    for (; column + V * kPartLanes <= dim; column += V * kPartLanes)
+      add_products<V, kQuery>(token, from, dim, column, row, kBand, key_sums, query_sums);
     for (; column < dim; column += kPartLanes)
       add_products<1, kQuery>(token, from, dim, column, row, kBand, key_sums, query_sums);
   }

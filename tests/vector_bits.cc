@@ -1,0 +1,142 @@
+// Runs what Gated DeltaNet and attention are made of on fixed inputs, and prints a hash of each result. Built for
+// several instruction sets by test_neon.py: the lines must be the same.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gated_delta_net/scan.h"
+#include "paged_attention/angles.h"
+#include "paged_attention/tile.h"
+
+using namespace trigraph::TRIGRAPH_ISA;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+// The same numbers everywhere, in [-range, range).
+Floats numbers(int64_t count, float range, uint32_t seed = 1) {
+  Floats out(static_cast<size_t>(count));
+  for (float& x : out) {
+    seed = seed * 1664525 + 1013904223;
+    x = (static_cast<float>(seed >> 8) * 0x1p-23f - 1) * range;
+  }
+  return out;
+}
+
+template <class T>
+void report(const std::string& name, const std::vector<T>& values) {
+  uint64_t hash = 14695981039346656037u;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
+  std::printf("%s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash));
+}
+
+template <class F>
+void report_lanes(const char* name, const Floats& x, F&& f) {
+  Floats out(x.size());
+  for (size_t i = 0; i < x.size(); i += VL) store(&out[i], f(load(&x[i])));
+  report(name, out);
+}
+
+void functions() {
+  for (float range : {1e-3f, 1.0f, 30.0f, 200.0f}) {
+    const Floats x = numbers(4096, range);
+    report_lanes("exp", x, [](vf v) { return exp(v); });
+    report_lanes("silu", x, [](vf v) { return silu(v); });
+    report_lanes("softplus", x, [](vf v) { return softplus(v); });
+    Floats sums, four(4);
+    for (size_t i = 0; i + 4 * VL <= x.size(); i += 4 * VL) {
+      for (size_t j = 0; j < 4; ++j) sums.push_back(reduce_add(load(&x[i + j * VL])));
+      reduce_add4(load(&x[i]), load(&x[i + VL]), load(&x[i + 2 * VL]), load(&x[i + 3 * VL]), four.data());
+      sums.insert(sums.end(), four.begin(), four.end());
+    }
+    report("sums", sums);
+  }
+  std::vector<uint16_t> halves(1 << 16), back(halves.size());
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>((i & 0x7c00) == 0x7c00 ? 0 : i);
+  Floats wide(halves.size());
+  for (size_t i = 0; i < halves.size(); i += VL) store(&wide[i], load_f16(&halves[i]));
+  report("halves to float", wide);
+  for (float& x : wide) x *= 1.00037f;
+  for (size_t i = 0; i < halves.size(); i += VL) store_f16(&back[i], load(&wide[i]));
+  report("floats to half", back);
+}
+
+void gated_delta_net(int64_t dim) {
+  constexpr int64_t kTokens = 5, kCommitted = 2;
+  const Floats raw = numbers((kTokens + 3) * dim, 2), taps = numbers(4 * dim, 1), norm = numbers(dim, 1, 2),
+               other_taps = numbers(4 * dim, 1, 7), a = numbers(VL, 1);
+  std::vector<const float*> columns;
+  for (int64_t t = 0; t < kTokens + 3; ++t) columns.push_back(t ? &raw[t * dim] : nullptr);
+  Floats keys(kTokens * dim), queries(kTokens * dim), y(kTokens * dim), o(kTokens * dim);
+  convolve(columns.data(), kTokens, 0, dim, taps.data(), keys.data());
+  const Floats values = keys;
+  convolve(columns.data(), kTokens, 0, dim, other_taps.data(), queries.data());
+  for (int64_t t = 0; t < kTokens; ++t) {
+    normalize(&keys[t * dim], dim, 1e-6f, 1);
+    normalize(&queries[t * dim], dim, 1e-6f, 0.25f);
+  }
+  Floats decay(VL), beta(VL);
+  gates(&raw[0], &raw[1], &taps[0], a.data(), kTokens, decay.data(), beta.data());
+  decays(decay.data(), VL);
+  std::vector<Token> tokens;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    const float *k = &keys[t * dim], *q = t < kCommitted ? nullptr : &queries[t * dim];
+    tokens.push_back({k, &values[t * dim], q, q ? &o[t * dim] : nullptr, decay[t], beta[t], q ? dot(q, k, dim) : 0});
+  }
+  Floats state = numbers(dim * dim, 1, 3), scratch(static_cast<size_t>(scan_bytes(dim) / 4));
+  scan(tokens.data(), kTokens, kCommitted, state.data(), state.data(), scratch.data(), dim);
+  for (int64_t t = kCommitted; t < kTokens; ++t)
+    gated_norm(&o[t * dim], &raw[t * dim], norm.data(), dim, 1e-6f, &y[t * dim]);
+  report("state " + std::to_string(dim), state);
+  report("output " + std::to_string(dim), y);
+}
+
+template <class T, int ROWS>
+void attention(int64_t width, int64_t positions) {
+  const Floats q = numbers(ROWS * width, 1), wide = numbers(positions * width, 2, 5);
+  std::vector<T> cache(wide.size());
+  for (size_t i = 0; i < wide.size(); ++i)
+    if constexpr (sizeof(T) == 2)
+      cache[i] = float_to_half(wide[i]);
+    else
+      cache[i] = wide[i];
+  std::vector<const T*> list(static_cast<size_t>(positions + kAhead), cache.data());
+  for (int64_t p = 0; p < positions; ++p) list[p] = &cache[p * width];
+  const Entries<T> entries{list.data(), 0, positions};
+  Floats scores(ROWS * kSplit), out(ROWS * width), sums;
+  dot<ROWS>(q.data(), entries, positions, width, scores.data());
+  for (int m = 0; m < ROWS; ++m) {
+    const Weights weights = exponentiate(&scores[m * kSplit], positions);
+    sums.insert(sums.end(), {weights.largest, weights.sum});
+  }
+  weighted_sum<ROWS>(scores.data(), entries, 0, positions, width, out.data());
+  const std::string name = std::to_string(sizeof(T)) + " " + std::to_string(ROWS) + " " + std::to_string(width);
+  report("softmax " + name, sums);
+  report("attended " + name, out);
+}
+
+void angles() {
+  Floats turns;
+  for (int64_t position : {0, 1, 77, 4095, 1 << 20, 2147483647})
+    for (int64_t i = 0; i < 32; ++i) {
+      const Angle a = angle(static_cast<double>(position) * frequency(exact_log(1e7), i, 64));
+      turns.insert(turns.end(), {static_cast<float>(a.cosine), static_cast<float>(a.sine)});
+    }
+  report("angles", turns);
+}
+
+}  // namespace
+
+int main() {
+  functions();
+  for (int64_t dim : {16, 48, 80, 128}) gated_delta_net(dim);
+  for (int64_t width : {16, 80, 256}) {
+    attention<float, 1>(width, 7);
+    attention<uint16_t, 4>(width, 24);
+    attention<uint16_t, 3>(width, 5);
+  }
+  angles();
+}
