@@ -13,67 +13,109 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kChainVectors = 8;
 
-// The weights of a super-block: plain types are converted on their way to the registers, blocks are unpacked before.
+// A super-block of weights of a plain type, or unpacked to F32. Registers convert it on their way.
 template <class F>
-struct FloatBlock {
-  static constexpr bool kPlain = F::kBlock == 1;
-  alignas(64) uint8_t data[kSuper * (kPlain ? F::kBytes : 4)];
+struct PlainBlock {
   const uint8_t* weight;
-
-  FloatBlock(const uint8_t* p, int64_t left) : weight(data) {
-    const int count = static_cast<int>(left < kSuper ? left : kSuper);
-    if (count < kSuper) std::memset(data, 0, sizeof data);
-    if constexpr (!kPlain)
-      unpack<F>(p, count, reinterpret_cast<float*>(data));
-    else if (count < kSuper)
-      std::memcpy(data, p, static_cast<size_t>(count) * F::kBytes);
-    else
-      weight = p;
-  }
-  TRIGRAPH_INLINE vf vector(int i) const {
-    return load_plain<std::conditional_t<kPlain, F, F32>>(weight + i * VL * (kPlain ? F::kBytes : 4));
+  TRIGRAPH_INLINE Part part(int at) const {
+    const uint8_t* p = weight + at * F::kBytes;
+    if constexpr (std::is_same_v<F, F32>) return load_part(reinterpret_cast<const float*>(p));
+    if constexpr (std::is_same_v<F, F16>) return load_f16_part(reinterpret_cast<const uint16_t*>(p));
+    if constexpr (std::is_same_v<F, BF16>) return load_bf16_part(reinterpret_cast<const uint16_t*>(p));
   }
 };
 
-// Adds a super-block's products with M activation rows to their sums.
+// Adds a super-block's products with M activation rows to their sums. A register's lanes are done at a time.
 template <class F, int M>
-TRIGRAPH_INLINE void add_super(const FloatBlock<F>& weight, const void* const* x, int64_t super, vf* sum) {
+void add_super(const PlainBlock<F>& block, const void* const* x, int64_t super, vf* sum) {
   const float* row[M];
   TRIGRAPH_UNROLL
   for (int i = 0; i < M; ++i) row[i] = static_cast<const FloatPart*>(x[i])[super].value;
-  for (int v = 0; v < kSuper / VL; v += kChainVectors) {
-    vf chain[M];
-    const vf first = weight.vector(v);
+  for (int p = 0; p < kParts; ++p) {
+    Part total[M];
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) chain[i] = mul(first, load(row[i] + v * VL));
-    TRIGRAPH_UNROLL
-    for (int k = 1; k < kChainVectors; ++k) {
-      const vf next = weight.vector(v + k);
+    for (int i = 0; i < M; ++i) total[i] = sum[i].part[p];
+    for (int at = p * kPartLanes; at < kSuper; at += kChainVectors * VL) {
+      Part chain[M];
+      const Part first = block.part(at);
       TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) chain[i] = fmadd(next, load(row[i] + (v + k) * VL), chain[i]);
+      for (int i = 0; i < M; ++i) chain[i] = mul(first, load_part(row[i] + at));
+      TRIGRAPH_UNROLL
+      for (int v = 1; v < kChainVectors; ++v) {
+        const Part next = block.part(at + v * VL);
+        TRIGRAPH_UNROLL
+        for (int i = 0; i < M; ++i) chain[i] = fmadd(next, load_part(row[i] + at + v * VL), chain[i]);
+      }
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) total[i] = add(chain[i], total[i]);
     }
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = add(chain[i], sum[i]);
+    for (int i = 0; i < M; ++i) sum[i].part[p] = total[i];
   }
 }
 
 template <class F>
+struct FloatProduct {
+  static constexpr bool kPlain = F::kBlock == 1;
+  using Stored = std::conditional_t<kPlain, F, F32>;
+  static constexpr int kRows = 8;                    // activation rows that a vector of weights meets in registers
+  static constexpr int kLine = 16, kGroup = 64;      // weight rows and activation rows of a tile
+  static constexpr int64_t kCachedBytes = 24 << 10;  // of activations that stay in the first cache
+
+  const uint8_t* w;
+  int64_t row_bytes, width;
+
+  struct Tile {
+    vf sum[kLine][kGroup];
+    alignas(64) uint8_t data[kSuper * Stored::kBytes];
+  };
+
+  // Super-block s of weight row j; `ahead` bytes on is what will be read later.
+  PlainBlock<Stored> block(int64_t j, int64_t s, int64_t ahead, uint8_t* data) const {
+    constexpr int64_t kBytes = kSuper / F::kBlock * F::kBytes;
+    const uint8_t* p = w + j * row_bytes + s * kBytes;
+    for (int64_t i = 0; i < kBytes; i += 64) prefetch(p + ahead + i);
+    const int count = static_cast<int>(width - s * kSuper < kSuper ? width - s * kSuper : kSuper);
+    if (kPlain && count == kSuper) return {p};
+    if (count < kSuper) std::memset(data, 0, kSuper * Stored::kBytes);
+    if constexpr (kPlain)
+      std::memcpy(data, p, static_cast<size_t>(count) * F::kBytes);
+    else
+      unpack<F>(p, count, reinterpret_cast<float*>(data));
+    return {data};
+  }
+
+  // Weight rows [first, last) with up to kGroup activation rows.
+  void tile(int64_t first, int64_t last, const void* const* x, int64_t m, float* const* y, Tile* t) const {
+    static constexpr decltype(&add_super<Stored, 1>) kAdd[] = {
+        add_super<Stored, 1>, add_super<Stored, 2>, add_super<Stored, 3>, add_super<Stored, 4>,
+        add_super<Stored, 5>, add_super<Stored, 6>, add_super<Stored, 7>, add_super<Stored, 8>};
+    const int64_t ahead = last - first == 1 ? 4096 : (last - first) * row_bytes;
+    for (int64_t j = first; j < last; ++j)
+      for (int64_t i = 0; i < m; ++i) t->sum[j - first][i] = zero();
+    for (int64_t s = 0; s < supers(width); ++s)
+      for (int64_t j = first; j < last; ++j) {
+        const PlainBlock<Stored> weight = block(j, s, ahead, t->data);
+        for (int64_t i = 0; i < m; i += kRows)
+          kAdd[(m - i < kRows ? m - i : kRows) - 1](weight, x + i, s, t->sum[j - first] + i);
+      }
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = first; j < last; ++j) y[i][j] = reduce_add(t->sum[j - first][i]);
+  }
+};
+
+template <class F>
 void float_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
-  constexpr int kGroup = 64;  // activation rows for which a super-block is unpacked once
-  for (int64_t first = 0; first < m; first += kGroup)
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t last = m - first < kGroup ? m : first + kGroup;
-      vf sum[kGroup];
-      for (int64_t i = first; i < last; ++i) sum[i - first] = zero();
-      for (int64_t s = 0; s < supers(width); ++s) {
-        const FloatBlock<F> block(w + j * row_bytes + s * kSuper / F::kBlock * F::kBytes, width - s * kSuper);
-        int64_t i = first;
-        for (; i + 4 <= last; i += 4) add_super<F, 4>(block, x + i, s, sum + i - first);
-        for (; i < last; ++i) add_super<F, 1>(block, x + i, s, sum + i - first);
-      }
-      for (int64_t i = first; i < last; ++i) y[i][j] = reduce_add(sum[i - first]);
-    }
+  using Product = FloatProduct<F>;
+  const Product product{w, row_bytes, width};
+  auto* tile = static_cast<typename Product::Tile*>(scratch<typename Product::Tile>(sizeof(typename Product::Tile)));
+  for (int64_t i = 0; i < m; i += Product::kGroup) {
+    const int64_t rows = m - i < Product::kGroup ? m - i : Product::kGroup;
+    // Weights are read in their order where the activations stay cached, and else a super-block of several rows.
+    const int64_t line = rows * float_bytes(width) <= Product::kCachedBytes ? 1 : Product::kLine;
+    for (int64_t j = 0; j < n; j += line) product.tile(j, j + line < n ? j + line : n, x + i, rows, y + i, tile);
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

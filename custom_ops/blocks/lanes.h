@@ -12,15 +12,6 @@
 #include "lanes_neon.h"
 #endif
 
-// Before a loop that calls `use`: unrolled it would not fit the cache of decoded instructions.
-#if defined(__clang__)
-#define TRIGRAPH_LOOP _Pragma("nounroll")
-#elif defined(__GNUC__)
-#define TRIGRAPH_LOOP _Pragma("GCC unroll 1")
-#else
-#define TRIGRAPH_LOOP
-#endif
-
 #if defined(__GNUC__)
 #define TRIGRAPH_INLINE_LAMBDA __attribute__((always_inline))
 #else

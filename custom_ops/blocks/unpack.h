@@ -5,6 +5,15 @@
 
 #include "formats.h"
 
+// Before a loop that shall stay one: unrolled it would not fit the cache of decoded instructions, or not be vectorised.
+#if defined(__clang__)
+#define TRIGRAPH_LOOP _Pragma("nounroll")
+#elif defined(__GNUC__)
+#define TRIGRAPH_LOOP _Pragma("GCC unroll 1")
+#else
+#define TRIGRAPH_LOOP
+#endif
+
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kSuper = 256;  // elements that kernels handle at a time: one K block, or eight blocks of 32
@@ -41,15 +50,25 @@ void decode(const uint8_t* p, int count, Codes* out) {
 // `count` weights as float32, exactly as ggml defines them.
 template <class F>
 void unpack(const uint8_t* p, int count, float* out) {
-  Codes codes;
-  decode<F>(p, count, &codes);
-  for (int run = 0; run < count / F::kRun; ++run) {
-    const int block = run * F::kRun / F::kBlock;
-    const float scale = codes.d[block] * static_cast<float>(codes.scale[run]);
-    const float min = F::kMin ? codes.dmin[block] * static_cast<float>(codes.min[run]) : 0.0f;
-    for (int i = run * F::kRun; i < (run + 1) * F::kRun; ++i) {
-      const float product = static_cast<float>(codes.code[i]) * scale;
-      out[i] = F::kMin ? product - min : product;
+  for (int block = 0; block < count / F::kBlock; ++block, p += F::kBytes) {
+    const float d = F::d(p);
+    TRIGRAPH_UNROLL
+    for (int part = 0; part < F::kBlock / 32; ++part) {
+      alignas(32) int8_t code[32];
+      TRIGRAPH_LOOP
+      for (int i = 0; i < 32; ++i) code[i] = static_cast<int8_t>(F::code(p, part, i));
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < 32; i += F::kRun, out += F::kRun) {
+        const int run = (part * 32 + i) / F::kRun;
+        const float scale = d * static_cast<float>(F::scale(p, run));
+        float min = 0;
+        if constexpr (F::kMin) min = F::dmin(p) * static_cast<float>(F::min(p, run));
+        TRIGRAPH_LOOP
+        for (int k = 0; k < F::kRun; ++k) {
+          const float product = static_cast<float>(code[i + k]) * scale;
+          out[k] = F::kMin ? product - min : product;
+        }
+      }
     }
   }
 }
