@@ -6,8 +6,10 @@
 #include "unpack.h"
 #if defined(TRIGRAPH_ISA_avx512)
 #include "lanes_avx512.h"
-#else
+#elif defined(TRIGRAPH_ISA_avx2)
 #include "lanes_avx2.h"
+#else
+#include "lanes_neon.h"
 #endif
 
 #if defined(__GNUC__)

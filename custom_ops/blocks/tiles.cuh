@@ -16,7 +16,9 @@ constexpr int kLevels = 3;               // of the tree over chains
 struct ChainOrder {
   int blocks, chains, levels, steps;  // steps: blocks of the longest chain
   __device__ ChainOrder(int blocks, int chains)
-      : blocks(blocks), chains(chains), levels(31 - __clz(chains)), steps((blocks + chains - 1) / chains) {}
+      : blocks(blocks), chains(chains), levels(0), steps((blocks + chains - 1) / chains) {
+    while (1 << levels < chains) ++levels;
+  }
   __device__ int entries() const { return chains * steps; }
   // The block of an entry; not below `blocks` when its chain is at its end.
   __device__ int operator()(int entry) const {

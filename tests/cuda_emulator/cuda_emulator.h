@@ -3,7 +3,7 @@
 // after the other, the last one first. What the real thing leaves undefined is made visible: memory starts as NaN, and
 // a barrier that some thread never reaches ends the process.
 //
-// Only what the kernels use is here; arithmetic is the host's, so bits differ from a device's.
+// Only what the kernels use is here. Arithmetic is the host's: IEEE operations, whose bits are a device's too.
 #pragma once
 
 #include <setjmp.h>
