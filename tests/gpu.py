@@ -76,9 +76,9 @@ def operators(session: Session) -> None:
 
 
 def bits(session: Session) -> None:
-    """Verify of k against k decodes, companions, histories of accepting and rejecting, whole models."""
+    """Whole models: cuts of prompts, verifies, rejected tokens, drafts, forks and companions."""
     for graphs, name in (("0", "launch by launch"), ("1", "CUDA graphs")):
-        command = tests(["runtime_bits"], "-k", "1-threads or not threads")
+        command = tests(["promise"])
         done = run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs)
         session.note("bits", f"tests, {name}", _summary(done.stdout))
 

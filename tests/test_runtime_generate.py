@@ -275,3 +275,13 @@ def test_the_governor_finds_the_best_depth() -> None:
     governor = Governor(Costs(), 7)
     simulate(governor, lambda drafted: min(drafted, 3), 200, row_cost=0.3)
     assert [governor.choose(7) for _ in range(5)].count(3) >= 4
+
+
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    engine, _ = engine_of(scripted(b"a", 2), context=64)
+    with pytest.raises(TrigraphError, match="the prompt has 65 tokens; it must have 1 to 64"):
+        engine.generate([1] * 65)
+    sequence = engine.steps.new_sequence()
+    with pytest.raises(TrigraphError, match="the prompt reaches 65 tokens and the context holds 64"):
+        engine.steps.prefill([sequence], [[1] * 65])
+    engine.steps.prefill([sequence], [[1] * 64])

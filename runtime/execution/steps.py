@@ -56,7 +56,7 @@ class Steps:
     def __init__(
         self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
     ) -> None:
-        """`chunk`: tokens of a prompt that a prefill takes at once; a prompt is cut there whatever its companions."""
+        """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter."""
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
         self.state = state
@@ -176,21 +176,18 @@ class Steps:
         return result
 
     def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
-        """Which sequences take part in each prefill, and with what: as many chunks as fit, at least one."""
+        """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""
         done = [0] * len(tokens)
         while True:
-            members: list[int] = []
-            total = 0
+            room, pieces = self._chunk, {}
             for i, new in enumerate(tokens):
-                size = min(self._chunk, len(new) - done[i])
-                if size > 0 and (not members or total + size <= self._chunk):
-                    members.append(i)
-                    total += size
-            if not members:
+                if size := min(room, len(new) - done[i]):
+                    pieces[i] = new[done[i] : done[i] + size]
+                    done[i] += size
+                    room -= size
+            if not pieces:
                 return
-            yield members, [tokens[i][done[i] : done[i] + self._chunk] for i in members]
-            for i in members:
-                done[i] += self._chunk
+            yield list(pieces), list(pieces.values())
 
     def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
         result = self._run(self._prefill, sequences, pieces)
