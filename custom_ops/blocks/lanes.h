@@ -65,8 +65,8 @@ struct Lanes {
   }
 };
 
-TRIGRAPH_INLINE Ints low4(Ints x) { return both(x, bytes(15)); }
-TRIGRAPH_INLINE Ints high4(Ints x) { return low4(right16(x, 4)); }
+TRIGRAPH_INLINE Ints low4(Ints x) { return field<0, 4, 0>(x); }
+TRIGRAPH_INLINE Ints high4(Ints x) { return field<4, 4, 0>(x); }
 TRIGRAPH_INLINE void nibbles(const Ints* raw, Ints* code) {
   TRIGRAPH_UNROLL
   for (int v = 0; v < 4; ++v) code[v] = low4(raw[v]), code[4 + v] = high4(raw[v]);
@@ -205,11 +205,11 @@ struct Lanes<Q5_K> : SixBitLanes {
       load_rows(p + 48 + 32 * c, stride, raw);
       load_rows(p + 64 + 32 * c, stride, raw + 4);
       TRIGRAPH_UNROLL
-      for (int v = 0; v < 8; ++v) code[v] = either(low4(raw[v]), both(left16(high[v], 4), bytes(16)));
+      for (int v = 0; v < 8; ++v) code[v] = merge<15>(field<0, 1, 4>(high[v]), raw[v]);
       use(2 * c, code);
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) {
-        code[v] = either(high4(raw[v]), both(left16(high[v], 3), bytes(16)));
+        code[v] = either(high4(raw[v]), field<1, 1, 4>(high[v]));
         high[v] = right16(high[v], 2);
       }
       use(2 * c + 1, code);
@@ -239,11 +239,11 @@ struct Lanes<Q6_K> {
         Ints raw[4], code[4];
         load_rows(p + 64 * half + 32 * k + 16 * e, stride, raw);
         TRIGRAPH_UNROLL
-        for (int v = 0; v < 4; ++v) code[v] = either(low4(raw[v]), both(left16(high[v], 4), bytes(48)));
+        for (int v = 0; v < 4; ++v) code[v] = merge<15>(field<0, 2, 4>(high[v]), raw[v]);
         use(8 * half + 2 * k + e, code);
         TRIGRAPH_UNROLL
         for (int v = 0; v < 4; ++v) {
-          code[v] = either(high4(raw[v]), both(high[v], bytes(48)));
+          code[v] = merge<48>(high4(raw[v]), high[v]);
           high[v] = right16(high[v], 2);
         }
         use(8 * half + 2 * k + 4 + e, code);
@@ -311,7 +311,7 @@ struct Lanes<Q3_K> {
         for (int q = 0; q < 4; ++q) {
           TRIGRAPH_UNROLL
           for (int v = 0; v < 4; ++v) {
-            code[v] = either(both(raw[v], bytes(3)), both(left16(high[v], 2), bytes(4)));
+            code[v] = merge<3>(field<0, 1, 2>(high[v]), raw[v]);
             raw[v] = right16(raw[v], 2), high[v] = right16(high[v], 1);
           }
           use(8 * half + 2 * q + e, code);

@@ -22,6 +22,18 @@ TRIGRAPH_INLINE Ints left16(Ints a, int n) { return _mm256_slli_epi16(a, n); }
 TRIGRAPH_INLINE Ints right16(Ints a, int n) { return _mm256_srli_epi16(a, n); }
 TRIGRAPH_INLINE Ints left32(Ints a, int n) { return _mm256_slli_epi32(a, n); }
 TRIGRAPH_INLINE Ints right32(Ints a, int n) { return _mm256_srli_epi32(a, n); }
+// kCount bits of each byte from bit kFrom on, moved to bit kTo; the others are zero.
+template <int kFrom, int kCount, int kTo>
+TRIGRAPH_INLINE Ints field(Ints a) {
+  if constexpr (kFrom > kTo) a = right16(a, kFrom - kTo);
+  if constexpr (kFrom < kTo) a = left16(a, kTo - kFrom);
+  return both(a, bytes(((1 << kCount) - 1) << kTo));
+}
+// a, and the bits of b in kMask.
+template <int kMask>
+TRIGRAPH_INLINE Ints merge(Ints a, Ints b) {
+  return either(a, both(b, bytes(kMask)));
+}
 // The bytes of a 16-byte table by the low four bits of each byte.
 TRIGRAPH_INLINE Ints look_up(const int8_t* table, Ints a) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), a);

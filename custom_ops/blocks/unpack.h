@@ -47,6 +47,22 @@ void decode(const uint8_t* p, int count, Codes* out) {
   }
 }
 
+// VL codes as float32.
+TRIGRAPH_INLINE vf load_codes(const int8_t* p) {
+#if defined(TRIGRAPH_ISA_avx512)
+  return {{_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))}};
+#elif defined(TRIGRAPH_ISA_avx2)
+  const auto eight = [](const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  };
+  return {{eight(p), eight(p + 8)}};
+#else
+  float value[VL];
+  for (int i = 0; i < VL; ++i) value[i] = p[i];
+  return load(value);
+#endif
+}
+
 // `count` weights as float32, exactly as ggml defines them.
 template <class F>
 void unpack(const uint8_t* p, int count, float* out) {
@@ -63,10 +79,9 @@ void unpack(const uint8_t* p, int count, float* out) {
         const float scale = d * static_cast<float>(F::scale(p, run));
         float min = 0;
         if constexpr (F::kMin) min = F::dmin(p) * static_cast<float>(F::min(p, run));
-        TRIGRAPH_LOOP
-        for (int k = 0; k < F::kRun; ++k) {
-          const float product = static_cast<float>(code[i + k]) * scale;
-          out[k] = F::kMin ? product - min : product;
+        for (int k = 0; k < F::kRun; k += VL) {
+          const vf product = mul(load_codes(code + i + k), splat(scale));
+          store(out + k, F::kMin ? sub(product, splat(min)) : product);
         }
       }
     }
