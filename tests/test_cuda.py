@@ -19,6 +19,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.cuda import open_cuda
 from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.doctor.examine import compute, make_packages, recorded_bits
 
 ROOT = Path(__file__).parents[1]
 OPERATOR_TESTS = (
@@ -132,6 +133,10 @@ def test_whole_graphs_have_the_bits_of_the_portable_kernels(
     found = rows_of_steps(load(package, device="cuda", experts=experts, context=64, sequences=3))
     monkeypatch.setenv("TRIGRAPH_ISA", "portable")
     assert found == rows_of_steps(load(package, device="cpu", context=64, sequences=3))
+
+
+def test_the_recorded_bits(emulated: None, tmp_path: Path) -> None:
+    assert compute("cuda", make_packages(tmp_path)) == recorded_bits()
 
 
 def test_where_experts_are(emulated: None, packages: Packages) -> None:

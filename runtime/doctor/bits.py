@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.runtime.execution.steps import Steps
@@ -28,7 +29,8 @@ class _Hashes:
         self._parts: dict[str, Any] = {}
 
     def add(self, part: str, array: NDArray[Any]) -> None:
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        host = np.asarray(array)  # it may lie on a GPU
+        little = host.astype(host.dtype.newbyteorder("<"), copy=False)
         self._parts.setdefault(part, hashlib.sha256()).update(little.tobytes())
 
     def digests(self) -> dict[str, str]:
