@@ -30,6 +30,18 @@ TRIGRAPH_INLINE Ints left32(Ints a, int n) { return vshlq_s32(a, vdupq_n_s32(n))
 TRIGRAPH_INLINE Ints right32(Ints a, int n) {
   return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
 }
+// kCount bits of each byte from bit kFrom on, moved to bit kTo; the others are zero.
+template <int kFrom, int kCount, int kTo>
+TRIGRAPH_INLINE Ints field(Ints a) {
+  if constexpr (kFrom > kTo) a = right16(a, kFrom - kTo);
+  if constexpr (kFrom < kTo) a = left16(a, kTo - kFrom);
+  return both(a, bytes(((1 << kCount) - 1) << kTo));
+}
+// a, and the bits of b in kMask.
+template <int kMask>
+TRIGRAPH_INLINE Ints merge(Ints a, Ints b) {
+  return either(a, both(b, bytes(kMask)));
+}
 // The bytes of a 16-byte table by the low four bits of each byte.
 TRIGRAPH_INLINE Ints look_up(const int8_t* table, Ints a) {
   return vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(a)));
