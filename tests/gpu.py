@@ -25,8 +25,9 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
 
 ROOT = Path(__file__).resolve().parents[1]
-OPERATOR_TESTS = ("block_gather", "block_matmul", "gated_delta_net", "gated_delta_net_errors", "grouped_expert_ffn",
-                  "operator_errors", "paged_attention", "paged_attention_errors", "native_rows")  # fmt: skip
+OPERATOR_TESTS = ("block_gather", "block_matmul", "exact_products", "gated_delta_net", "gated_delta_net_errors",
+                  "grouped_expert_ffn", "operator_errors", "paged_attention", "paged_attention_bits",
+                  "paged_attention_errors", "rms_norm", "router", "rows", "top_token")  # fmt: skip
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
 # A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
 SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"
@@ -89,7 +90,7 @@ def sanitizer(session: Session) -> None:
     if program is None:
         raise SkippedError("compute-sanitizer is missing (it comes with the CUDA toolkit)")
     for tool in ("memcheck", "racecheck", "synccheck"):
-        command = tests(OPERATOR_TESTS[:-1], "-k", SANITIZED)
+        command = tests(OPERATOR_TESTS, "-k", SANITIZED)
         run(program, "--tool", tool, "--error-exitcode", "9", *command, TRIGRAPH_TEST_LIBRARY="cuda")
         session.note("sanitizer", tool, "clean")
 
