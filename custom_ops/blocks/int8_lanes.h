@@ -37,13 +37,12 @@ struct LaneGroup {
   }
   TRIGRAPH_INLINE const Int8Part& part(int i, int64_t super) const { return static_cast<const Int8Part*>(x[i])[super]; }
 
-  // The weight rows that come next, whose super-block is fetched meanwhile: a share at a time.
+  // The weight rows that come next: fetched meanwhile, a share at a time, in the order in which they lie in memory.
   struct Next {
     const uint8_t* data;
-    int64_t stride;
     TRIGRAPH_INLINE void fetch(int step, int steps) const {
-      for (int r = step * kRowLanes / steps; r < (step + 1) * kRowLanes / steps; ++r)
-        for (int i = 0; i < super_bytes<F>; i += 64) prefetch(data + r * stride + i);
+      constexpr int kBytes = kRowLanes * super_bytes<F>;
+      for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i) prefetch(data + 64 * i);
     }
   };
 
@@ -125,13 +124,15 @@ template <class F, int M>
 void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                 float* const* y) {
   using Group = LaneGroup<F, M>;
+  if (M > 0)  // nothing has fetched the first rows
+    for (int64_t i = 0; i < (n < kRowLanes ? n : kRowLanes) * row_bytes; i += 64) prefetch(w + i);
   for (int64_t j = 0; j < n; j += kRowLanes) {
     Group group(x, m);
     const int64_t count = n - j < kRowLanes ? n - j : kRowLanes;
     const int64_t total = supers(width);
     for (int64_t s = 0; s < total; ++s) {
       const uint8_t* p = w + j * row_bytes + s * super_bytes<F>;
-      const typename Group::Next next{p + kRowLanes * row_bytes, row_bytes};
+      const typename Group::Next next{w + (j + kRowLanes) * row_bytes + s * kRowLanes * super_bytes<F>};
       const int64_t left = width / F::kBlock - s * kBlocks<F>;
       const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);
       int64_t stride = row_bytes;
