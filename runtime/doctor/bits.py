@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.loading import load
-from trigraph.runtime.state.sequence import Sequence as Text
+from trigraph.runtime.state.sequence import Sequence
 
 _CHUNK = 48  # shorter than the longer prompt
 
@@ -73,7 +73,7 @@ def _add_rows(found: _Hashes, rows: Any) -> None:
     found.add("hidden rows", rows.hidden)
 
 
-def _draft(found: _Hashes, steps: Steps, sequences: Sequence[Text], tokens: list[int]) -> None:
+def _draft(found: _Hashes, steps: Steps, sequences: list[Sequence], tokens: list[int]) -> None:
     guess = steps.draft(sequences, tokens)
     for _ in range(3):
         for array in guess:
@@ -81,7 +81,7 @@ def _draft(found: _Hashes, steps: Steps, sequences: Sequence[Text], tokens: list
         guess = steps.draft_more(sequences, guess)
 
 
-def _state(steps: Steps, sequence: Text) -> Iterator[tuple[str, NDArray[Any]]]:
+def _state(steps: Steps, sequence: Sequence) -> Iterator[tuple[str, NDArray[Any]]]:
     """The committed state of a sequence, in order of position and without what no token has written."""
     for name, memory in sorted(steps.state.tensors.items()):
         if name in steps.state.paged:
