@@ -53,10 +53,10 @@ def test_content(wheel: Path) -> None:
         f"trigraph/{path.relative_to(ROOT).as_posix()}"
         for package in ("models", "exporter", "runtime", "custom_ops")
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".gguf", ".typed")
+        if path.suffix in (".py", ".gguf", ".json", ".typed")
     } - packed
     assert not missing
-    assert {Path(path).suffix for path in packed} <= {".py", ".typed", ".md", ".gguf", ".so", ".dylib", ".dll"}
+    assert {Path(path).suffix for path in packed} <= {".py", ".typed", ".md", ".gguf", ".json", ".so", ".dylib", ".dll"}
     assert "trigraph/exporter/CONTRACT.md" in packed
     assert f"Version: {version}" in metadata.splitlines()
 
