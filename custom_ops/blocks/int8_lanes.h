@@ -38,11 +38,14 @@ struct LaneGroup {
   TRIGRAPH_INLINE const Int8Part& part(int i, int64_t super) const { return static_cast<const Int8Part*>(x[i])[super]; }
 
   // The weight rows that come next: fetched meanwhile, a share at a time, in the order in which they lie in memory.
+  // Wide rows would not fit the first cache beside the current ones.
   struct Next {
     const uint8_t* data;
+    bool wide;
     TRIGRAPH_INLINE void fetch(int step, int steps) const {
       constexpr int kBytes = kRowLanes * super_bytes<F>;
-      for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i) prefetch(data + 64 * i);
+      for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i)
+        wide ? __builtin_prefetch(data + 64 * i, 0, 2) : prefetch(data + 64 * i);
     }
   };
 
@@ -132,7 +135,8 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
     const int64_t total = supers(width);
     for (int64_t s = 0; s < total; ++s) {
       const uint8_t* p = w + j * row_bytes + s * super_bytes<F>;
-      const typename Group::Next next{w + (j + kRowLanes) * row_bytes + s * kRowLanes * super_bytes<F>};
+      const typename Group::Next next{w + (j + kRowLanes) * row_bytes + s * kRowLanes * super_bytes<F>,
+                                      kRowLanes * row_bytes > 24 << 10};
       const int64_t left = width / F::kBlock - s * kBlocks<F>;
       const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);
       int64_t stride = row_bytes;
