@@ -3,7 +3,7 @@
 from trigraph.runtime.decoding.constraint import Grammar as Grammar
 from trigraph.runtime.decoding.constraint import JsonSchema as JsonSchema
 from trigraph.runtime.decoding.constraint import Regex as Regex
-from trigraph.runtime.decoding.request import Options as Options
+from trigraph.runtime.decoding.options import Options as Options
 from trigraph.runtime.decoding.sampling import Sampling as Sampling
 from trigraph.runtime.decoding.stats import Stats as Stats
 from trigraph.runtime.engine import Engine as Engine

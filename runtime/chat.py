@@ -9,7 +9,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.prefix import Resumed, common_prefix
 from trigraph.runtime.cache.session_file import SessionFile, save_session
-from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.generate import Generation
 from trigraph.runtime.model import Model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trigraph.runtime.cache.prompt_cache import PromptCache
 from trigraph.runtime.chat import Conversation, first_messages
-from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.generate import Generation
 from trigraph.runtime.model import Model
 

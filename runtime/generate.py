@@ -12,10 +12,12 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import undisturbed
 from trigraph.runtime.cache.prefix import NoPrefix, Prefix, Resumed
 from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.request import Options, Request, Transcript
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler
-from trigraph.runtime.decoding.speculation import MTPDrafter, decode
+from trigraph.runtime.decoding.speculation import decode
 from trigraph.runtime.decoding.stats import Stats, peak_memory
+from trigraph.runtime.decoding.transcript import Transcript
 from trigraph.runtime.model import Model
 
 
@@ -124,7 +126,7 @@ class Generation:
         if transcript.finished:
             return
         assert row is not None
-        request = Request(
+        request = Running(
             sequence,
             sampler.pick(row, 0, sequence.length),
             sampler,
@@ -135,7 +137,7 @@ class Generation:
         )
         transcript.push(request.token)
         yield
-        yield from decode(steps, [request], MTPDrafter(steps))
+        yield from decode(steps, [request], self._model.drafter, self._model.governor)
 
 
 def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import Costs, Governor
-from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps
@@ -63,6 +65,16 @@ class Model:
     def _guidance_vocabulary(self) -> LLTokenizer:
         return guidance_vocabulary(self.tokenizer, self.steps.vocab)
 
+    @cached_property
+    def drafter(self) -> Drafter:
+        """What drafts for all requests."""
+        return MTPDrafter(self.steps)
+
+    @cached_property
+    def governor(self) -> Governor:
+        """What decides how many tokens they draft."""
+        return Governor()
+
     def draft_length(self, options: Options) -> DraftLength:
         """How many tokens a request drafts. Raises TrigraphError when it asks for more than a round holds."""
         most = self.steps.max_pending - 1
@@ -70,7 +82,7 @@ class Model:
         if reason is not None or options.draft_tokens == 0:
             return FixedLength(0, reason or "off as asked")
         if options.draft_tokens is None:
-            return Governor(self.costs, most)
+            return AdaptiveLength(self.costs, most)
         if options.draft_tokens > most:
             raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {most}")
         return FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")

@@ -23,7 +23,8 @@ from trigraph.runtime.bench.machine import measure_machine
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.decoding.draft_length import FixedLength
-from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.decoding.governor import Governor
+from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.decoding.speculation import decode
 
@@ -66,8 +67,8 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
             return self.finished
 
     sampler = Sampler(Sampling(temperature=0), [])
-    request = Request(sequence, int(first.tokens[0]), sampler, Limit(), FixedLength(drafts, "on"))
-    for _ in decode(steps, [request], drafter):
+    request = Running(sequence, int(first.tokens[0]), sampler, Limit(), FixedLength(drafts, "on"))
+    for _ in decode(steps, [request], drafter, Governor()):
         pass
     rounds = request.rounds
     # The first draft of a round is always put to the test.

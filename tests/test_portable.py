@@ -21,7 +21,7 @@ from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.app import main
-from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence

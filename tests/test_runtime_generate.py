@@ -9,8 +9,9 @@ from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripte
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.governor import Costs, Governor
+from trigraph.runtime.decoding.governor import AdaptiveLength
 
 
 def options(drafts: int, **others: object) -> Options:
@@ -221,7 +222,9 @@ def test_a_chat_needs_a_template() -> None:
         engine.chat()
 
 
-def simulate(governor: Governor, accepted: Callable[[int], int], rounds: int, row_cost: float) -> tuple[float, int]:
+def simulate(
+    governor: AdaptiveLength, accepted: Callable[[int], int], rounds: int, row_cost: float
+) -> tuple[float, int]:
     """Seconds and tokens of rounds in which a step costs 1 and each row `row_cost` more, a draft 0.1."""
     seconds, tokens = 0.0, 0
     for _ in range(rounds):
@@ -246,7 +249,7 @@ def test_costs_tell_shared_steps_apart() -> None:
 
 
 def test_the_governor_parks_what_does_not_pay() -> None:
-    governor = Governor(Costs(), 7)
+    governor = AdaptiveLength(Costs(), 7)
     seconds, tokens = simulate(governor, lambda drafted: 0, 256, row_cost=0.4)
     assert seconds / tokens < 1.03
     assert governor.report().startswith("parked: ")
@@ -254,7 +257,7 @@ def test_the_governor_parks_what_does_not_pay() -> None:
 
 def test_the_governor_parks_a_head_that_is_never_sure() -> None:
     """Drafts that are never likely enough to be verified cost their steps all the same."""
-    governor = Governor(Costs(), 7)
+    governor = AdaptiveLength(Costs(), 7)
     drafting = 0
     for _ in range(256):
         tried = governor.choose(7)
@@ -264,7 +267,7 @@ def test_the_governor_parks_a_head_that_is_never_sure() -> None:
 
 
 def test_the_governor_deepens_what_pays() -> None:
-    governor = Governor(Costs(), 7)
+    governor = AdaptiveLength(Costs(), 7)
     seconds, tokens = simulate(governor, lambda drafted: drafted, 100, row_cost=0.1)
     assert tokens / seconds > 3
     assert governor.report().startswith("on, ")
@@ -272,7 +275,7 @@ def test_the_governor_deepens_what_pays() -> None:
 
 def test_the_governor_finds_the_best_depth() -> None:
     """Three drafts are always right and the fourth never: nothing deeper is worth its rows."""
-    governor = Governor(Costs(), 7)
+    governor = AdaptiveLength(Costs(), 7)
     simulate(governor, lambda drafted: min(drafted, 3), 200, row_cost=0.3)
     assert [governor.choose(7) for _ in range(5)].count(3) >= 4
 

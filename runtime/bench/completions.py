@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import Costs, Governor
-from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
+from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
 from trigraph.runtime.engine import Engine
@@ -29,12 +30,12 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
         drafter: Drafter = MTPDrafter(steps)
         if options.accept is not None:
             drafter = ReplayDrafter(steps, [*prompt, *completion.tokens], options.accept)
-        governor = Governor(Costs(), steps.max_pending - 1)
-        again = _Timed(engine, prompt, options.tokens, drafter, governor)
+        length = AdaptiveLength(Costs(), steps.max_pending - 1)
+        again = _Timed(engine, prompt, options.tokens, drafter, length)
         if again.tokens != completion.tokens:
             raise RuntimeError("speculation changed the completion: this is a defect, please report it")
         speculative.append(again.sample)
-        note = f"accepted {again.accepted}/{again.drafted}, speculation {governor.report()}"
+        note = f"accepted {again.accepted}/{again.drafted}, speculation {length.report()}"
     case = Case("trigraph", "generate", options.tokens, len(prompt))
     yield Timing(case, plain, "plain")
     if speculative:
@@ -53,8 +54,8 @@ class _Timed:
         completion = _FixedLengthCompletion(length)
         token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
         completion.push(token)
-        request = Request(sequence, token, sampler, completion, draft_length)
-        self.sample = Sample(seconds(lambda: list(decode(steps, [request], drafter))))
+        request = Running(sequence, token, sampler, completion, draft_length)
+        self.sample = Sample(seconds(lambda: list(decode(steps, [request], drafter, Governor()))))
         steps.release(sequence)
         self.tokens = completion.tokens
         self.accepted = sum(done.accepted for done in request.rounds)

@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 
 import numpy as np
 
-from trigraph.runtime.decoding.request import Request
+from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.speculation import MTPDrafter
 from trigraph.runtime.execution.steps import Steps
 
@@ -25,11 +25,11 @@ class ReplayDrafter:
         self._vocab = steps.vocab
         self._random = np.random.default_rng(seed)
 
-    def propose(self, requests: list[Request], limits: list[int]) -> list[list[int]]:
+    def propose(self, running: list[Running], limits: list[int]) -> list[list[int]]:
         """See Drafter."""
         return [
             self._replay(request.sequence.length + 1, len(drafts))
-            for request, drafts in zip(requests, self._head.propose(requests, limits), strict=True)
+            for request, drafts in zip(running, self._head.propose(running, limits), strict=True)
         ]
 
     def _replay(self, start: int, count: int) -> list[int]:

@@ -14,7 +14,7 @@ from types import FrameType
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
-from trigraph.runtime.decoding.request import Options
+from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.generate import Generation
 

@@ -7,70 +7,18 @@ is parked, and tried again after ever longer pauses.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.running import Running
 
-_RECENT = 8  # times of a step that count; the least of them, for a busy machine or a page fault only ever adds
 _MEMORY = 0.97  # how much an observed draft counts one observation later
 _PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 2.0  # of acceptance, before anything is known
-_ROW_COST = 0.15  # of a plain step, for one row more in a verify that was never timed; hopeful, so that it is tried
 _MARGIN = 1.02  # how much faster speculation must look
 _PLAIN_EVERY = 128  # speculative rounds between two plain ones, which show whether the machine has changed
 _FIRST_PAUSE, _LAST_PAUSE, _LONGER = 16, 256, 4  # plain rounds before speculation is tried again
 _TRIES = 2  # rounds of one draft that such a try takes
-
-
-class Shape(NamedTuple):
-    """What the time of a verify depends on."""
-
-    rows: int
-    """Tokens of a sequence."""
-    sequences: int = 1
-
-
-class Costs:
-    """Measured seconds of steps. They belong to a model on a machine: requests share them."""
-
-    def __init__(self) -> None:
-        self._verifies: dict[Shape, deque[float]] = {}
-        self._drafts: deque[float] = deque(maxlen=_RECENT)
-        self._seen: set[Shape] = set()
-
-    def most_rows(self, sequences: int = 1) -> int:
-        """The most rows of a verify of so many sequences that was timed; 0 when none was."""
-        return max(self._timed(sequences), default=0)
-
-    def observe(self, finished: Round, draft_steps: int) -> None:
-        """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
-        shape = Shape(finished.drafted + 1, finished.sequences)
-        if shape not in self._seen:
-            self._seen.add(shape)
-            return
-        seconds = finished.seconds - finished.draft_seconds
-        self._verifies.setdefault(shape, deque(maxlen=_RECENT)).append(seconds)
-        if draft_steps:
-            self._drafts.append(finished.draft_seconds / draft_steps)
-
-    @property
-    def draft(self) -> float | None:
-        """Seconds of a draft step; None before one was timed."""
-        return min(self._drafts, default=None)
-
-    def verify(self, rows: int, sequences: int = 1) -> float | None:
-        """Seconds of a verify, timed or guessed from the nearest one of as many sequences; None before one was."""
-        timed = self._timed(sequences)
-        if not timed:
-            return None
-        nearest = min(timed, key=lambda known: (abs(known - rows), known))
-        known = min(self._verifies[Shape(nearest, sequences)])
-        plain = known / (1 + _ROW_COST * (nearest - 1))
-        return known + _ROW_COST * plain * (rows - nearest)
-
-    def _timed(self, sequences: int) -> list[int]:
-        return [shape.rows for shape in self._verifies if shape.sequences == sequences]
 
 
 @dataclass
@@ -88,8 +36,8 @@ class _Parked:
         return _Parked(min(_LONGER * self.pause, _LAST_PAUSE))
 
 
-class Governor:
-    """Chooses the draft length of each round of one request; see DraftLength.
+class AdaptiveLength:
+    """The draft length that pays for one request; see DraftLength.
 
     It warms up until both ways of decoding have a time. From then on it speculates, with a plain round now and then, or
     is parked.
@@ -165,3 +113,16 @@ class Governor:
             chain *= self._rate(draft)
             tokens += chain
         return tokens / ((self._costs.draft or 0.0) * length + (self._costs.verify(length + 1) or 1.0))
+
+
+class Governor:
+    """Chooses how many tokens each request of a batch drafts. One for a model: requests come and go."""
+
+    def choose(self, running: list[Running], rooms: list[int]) -> list[int]:
+        """The most drafts of each request in the next round; at most `rooms[i]`."""
+        return [request.draft_length.choose(room) for request, room in zip(running, rooms, strict=True)]
+
+    def observe(self, running: list[Running]) -> None:
+        """Learns from the last round of each request."""
+        for request in running:
+            request.draft_length.observe(request.rounds[-1])
