@@ -98,7 +98,7 @@ class Steps:
         self.state.check_room(sequences, _lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
-            self._catch_up(sequence, 0)
+            self.catch_up(sequence)
         result: StepResult | None = None
         for members, pieces in self._chunks(tokens):
             poll_signals()
@@ -156,7 +156,7 @@ class Steps:
         for sequence, token in zip(sequences, tokens, strict=True):
             self._check(sequence, [token], "sequence")
             self._drop_pending(sequence)
-            self._catch_up(sequence, self._chunk - 1)
+            self.catch_up(sequence, self._chunk - 1)
             pieces.append([*sequence.tokens[sequence.mtp_len :], token])
             hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
         result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences])
@@ -201,7 +201,7 @@ class Steps:
         if sequence.pending:
             self.accept(sequence, 0)
 
-    def _catch_up(self, sequence: Sequence, backlog: int) -> None:
+    def catch_up(self, sequence: Sequence, backlog: int = 0) -> None:
         """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it."""
         sequence.mtp_len = min(sequence.mtp_len, sequence.length)
         while self._draft is not None and sequence.length - sequence.mtp_len > backlog:

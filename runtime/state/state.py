@@ -35,6 +35,11 @@ class StateBuffer:
         self._device.copy_row(self.current, source, target)
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a slot or page."""
+        return sum(array.nbytes // array.shape[0] for array in self.arrays)
+
+    @property
     def write_index(self) -> int:
         """Index of the array that the next step writes."""
         return (self.read_index + 1) % len(self.arrays)
@@ -53,13 +58,15 @@ class State:
         sequences: int,
         device: Device = HOST,
         *,
+        slots: int | None = None,
+        pages: int | None = None,
         double_buffered: bool = False,
     ) -> None:
         """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
         check("sequences", sequences, int, lambda value: value >= 1, "1 or more")
         self.limits = limits
         # Twice as many slots: a forked sequence moves to one of its own while the shared one is still read.
-        sizes = {"slots": 2 * sequences, "pages": sequences * limits.pages}
+        sizes = {"slots": slots or 2 * sequences, "pages": pages or sequences * limits.pages}
         self.slots = Pool(sizes["slots"], "state slots")
         self.pages = Pool(sizes["pages"], "KV pages")
         needed = (1 + double_buffered) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
@@ -78,6 +85,8 @@ class State:
         """Those of `buffers` with a row for each slot."""
         self.paged = {tensor.name: self.buffers[tensor.name] for tensor in tensors if tensor.dims[0] == "pages"}
         """Those of `buffers` with a row for each KV page."""
+        self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
+        self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
         self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
@@ -94,24 +103,50 @@ class State:
 
         The slot is shared until one of the two steps; full pages are shared for good, those still written are copied.
         """
+        child = self._share(parent, parent.page_count)
+        child.pending, child.mtp_len, child.drafted_len = parent.pending.copy(), parent.mtp_len, parent.drafted_len
+        child.draft_token, child.hiddens = parent.draft_token, parent.hiddens.copy()
+        return child
+
+    def checkpoint(self, parent: Sequence) -> Sequence:
+        """A fork with the committed tokens alone: what is pending, drafted or reserved behind them stays away."""
+        child = self._share(parent, self.pages_of(parent.length))
+        child.mtp_len = min(parent.mtp_len, parent.length)
+        first = min(max(child.mtp_len - 1, parent.hiddens.start), parent.length - 1)
+        rows = parent.hiddens.span(first, parent.length)
+        child.hiddens.restart(first, rows[0])
+        child.hiddens.append(rows[1:])
+        return child
+
+    def _share(self, parent: Sequence, page_count: int) -> Sequence:
+        """A sequence with the parent's committed tokens, its slot and as many of its pages."""
         if parent.slot == RELEASED:
             raise TrigraphError("the sequence was released; it cannot be forked")
-        limits = self.limits
-        settled = (min(parent.length, parent.mtp_len) if self._mtp else parent.length) // limits.page_size
-        copied = range(settled, parent.page_count)
-        self.pages.require(len(copied))
-        child = Sequence(self.slots.share(parent.slot), limits)
-        child.tokens, child.pending = parent.tokens.copy(), parent.pending.copy()
-        child.to_commit, child.mtp_len, child.drafted_len = parent.to_commit, parent.mtp_len, parent.drafted_len
-        child.draft_token = parent.draft_token
-        child.hiddens, child.damaged = parent.hiddens.copy(), parent.damaged
-        for index in range(settled):
-            child.pages[index] = self.pages.share(int(parent.pages[index]))
-        for index in copied:
-            child.pages[index] = self.pages.take()
-            self._copy_page(int(parent.pages[index]), int(child.pages[index]))
-        child.page_count = parent.page_count
+        settled = self._settled_pages(parent)
+        self.pages.require(page_count - settled)
+        child = Sequence(self.slots.share(parent.slot), self.limits)
+        child.tokens, child.to_commit, child.damaged = parent.tokens.copy(), parent.to_commit, parent.damaged
+        numbers = parent.pages[:page_count].tolist()
+        shared = [self.pages.share(number) for number in numbers[:settled]]
+        copied = [self.pages.take() for _ in numbers[settled:]]
+        for source, target in zip(numbers[settled:], copied, strict=True):
+            self._copy_page(source, target)
+        child.pages[:page_count] = shared + copied
+        child.page_count = page_count
         return child
+
+    def pages_to_copy(self, parent: Sequence) -> int:
+        """Free pages that a checkpoint of `parent`, or a fork of such a one, takes."""
+        return max(0, self.pages_of(parent.length) - self._settled_pages(parent))
+
+    def pages_of(self, length: int) -> int:
+        """Pages that hold so many tokens."""
+        return -(-length // self.limits.page_size)
+
+    def _settled_pages(self, sequence: Sequence) -> int:
+        """How many of the first pages nobody will write any more."""
+        length = min(sequence.length, sequence.mtp_len) if self._mtp else sequence.length
+        return length // self.limits.page_size
 
     def release(self, sequence: Sequence) -> None:
         """Gives back the slot and pages of a sequence, which cannot be used any more; again changes nothing."""
@@ -126,10 +161,7 @@ class State:
 
     def reserve(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Makes sure that positions 0 .. lengths[i] - 1 have pages: all of them or, with a TrigraphError, none."""
-        counts = [
-            max(0, -(-length // self.limits.page_size) - sequence.page_count)
-            for sequence, length in zip(sequences, lengths, strict=True)
-        ]
+        counts = self._missing_pages(sequences, lengths)
         if not any(counts):
             return
         self.pages.require(sum(counts))
@@ -138,11 +170,26 @@ class State:
                 sequence.pages[sequence.page_count] = self.pages.take()
                 sequence.page_count += 1
 
+    def room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> tuple[int, int]:
+        """Slots and pages that a step would take that brings the sequences to these lengths."""
+        return self._shared_slots(sequences), sum(self._missing_pages(sequences, lengths))
+
+    def _missing_pages(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> list[int]:
+        """For each sequence."""
+        return [
+            max(0, self.pages_of(length) - sequence.page_count)
+            for sequence, length in zip(sequences, lengths, strict=True)
+        ]
+
+    def _shared_slots(self, sequences: abc.Sequence[Sequence]) -> int:
+        """How many of the sequences cannot write the slot that they read."""
+        return sum(self.slots.shared(sequence.slot) for sequence in sequences)
+
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""
         if len(sequences) > 1 and len(set(map(id, sequences))) < len(sequences):
             raise TrigraphError("a step takes each sequence once")
-        self.slots.require(sum(self.slots.shared(sequence.slot) for sequence in sequences))
+        self.slots.require(self._shared_slots(sequences))
         self.reserve(sequences, lengths)
 
     def slots_out(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> list[int]:

@@ -1,0 +1,192 @@
+"""Sequences that later prompts go on from, found by their tokens."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trigraph.runtime.cache.radix_tree import Node, RadixTree
+from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.state.sequence import Sequence
+
+# Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
+_MIN_GAIN = 16
+
+
+class Found(NamedTuple):
+    """Where a prompt starts."""
+
+    sequence: Sequence
+    """The caller's own: it holds a beginning of the prompt, or nothing."""
+    row: StepResult | None = None
+    """Of its last token, where that is the last one of the prompt; read-only."""
+    parted: int | None = None
+    """Length at which the prompt parts from others, to be computed on its own and given to `insert`."""
+
+
+@dataclass
+class CacheStats:
+    """What a cache has done so far."""
+
+    hits: int = 0
+    """Prompts that began with a checkpoint."""
+    misses: int = 0
+    """Prompts that began from nothing."""
+    tokens_found: int = 0
+    """Tokens of prompts that needed no computing."""
+    tokens_missed: int = 0
+    evictions: int = 0
+
+
+@dataclass(eq=False)
+class _Checkpoint:
+    sequence: Sequence
+    row: StepResult | None
+    clock: float
+    """Of the cache, when this was last used."""
+
+
+class PrefixCache:
+    """Checkpoints of sequences, in a tree of their tokens. All calls are made under `steps.lock`.
+
+    A checkpoint is a fork that takes no steps: its slot is shared until the other one steps, its full pages are shared
+    for good. Where room is short, the one with the lowest value goes: the clock at its last use, plus the tokens to
+    compute again from the nearest checkpoint before it for each byte that it frees; the clock advances to the value of
+    what is evicted. (GreedyDual-Size: Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997.)
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.stats = CacheStats()
+        self._steps, self._state = steps, steps.state
+        self._tree: RadixTree[_Checkpoint] = RadixTree()
+        self._clock = 0.0
+        # A value, at most that of the node's checkpoint now; a number; and a node, which may have lost its checkpoint.
+        self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        """Checkpoints."""
+        return sum(1 for _ in self._tree)
+
+    def find(self, prompt: list[int]) -> Found:
+        """A sequence for a prompt. Raises TrigraphError when no room can be made for it."""
+        nodes, known = self._tree.match(prompt)
+        # At the end of the prompt, a checkpoint is of use only with the row that comes after it.
+        if nodes and nodes[-1].length == len(prompt) and _checkpoint(nodes[-1]).row is None:
+            nodes.pop()
+        row = None
+        if nodes:
+            self.stats.hits += 1
+            row = _checkpoint(nodes[-1]).row if nodes[-1].length == len(prompt) else None
+            sequence = self._resume(nodes[-1])
+        else:
+            self.stats.misses += 1
+            self.make_room(1, 0)
+            sequence = self._steps.new_sequence()
+        self.stats.tokens_found += sequence.length
+        self.stats.tokens_missed += len(prompt) - sequence.length
+        worth = sequence.length + _MIN_GAIN <= known < len(prompt)
+        return Found(sequence, row, known if worth else None)
+
+    def insert(self, sequence: Sequence, row: StepResult | None) -> None:
+        """Keeps a checkpoint of the sequence's committed tokens, with the row of the last one where it is given.
+
+        Nothing happens where there is no room for it.
+        """
+        if sequence.damaged or not sequence.length:
+            return
+        node = next(iter(self._tree.match(sequence.tokens).nodes[-1:]), None)
+        if node is None or node.length < sequence.length:
+            self._steps.catch_up(sequence)
+            if not self.make_room(0, self._state.pages_to_copy(sequence)):
+                return
+            node = self._tree.put(sequence.tokens)
+            node.value = _Checkpoint(self._state.checkpoint(sequence), None, self._clock)
+            self._push(node)
+        checkpoint = _checkpoint(node)
+        checkpoint.clock = self._clock
+        if row is not None and checkpoint.row is None:
+            checkpoint.row = row.copy()
+            for array in checkpoint.row:
+                array.flags.writeable = False
+
+    def make_room(self, slots: int, pages: int) -> bool:
+        """Evicts checkpoints until so many slots and pages are free; whether they are."""
+        return self._make_room(slots, pages, None)
+
+    def clear(self) -> None:
+        """Gives everything back."""
+        for node in [*self._tree]:
+            self._remove(node)
+        self._heap.clear()
+
+    def _resume(self, node: Node[_Checkpoint]) -> Sequence:
+        """A fork of a checkpoint; what it has itself, when there is no room for two."""
+        checkpoint = _checkpoint(node)
+        checkpoint.clock = self._clock
+        if self._make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
+            return self._steps.fork(checkpoint.sequence)
+        self._tree.drop(node)
+        return checkpoint.sequence
+
+    def _make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None) -> bool:
+        state = self._state
+        while state.slots.free < slots:
+            if not self._evict(lambda node: node is not spared and self._frees_slot(node)):
+                return False
+        while state.pages.free < pages:
+            if not self._evict(lambda node: node is not spared and self._own_pages(node) > 0):
+                return False
+        return True
+
+    def _evict(self, useful: Callable[[Node[_Checkpoint]], bool]) -> bool:
+        """Gives up the checkpoint of lowest value among the useful ones; whether there was one."""
+        others = []
+        try:
+            while self._heap:
+                value, number, node = heapq.heappop(self._heap)
+                if node.value is None:
+                    continue
+                if not useful(node):
+                    others.append((value, number, node))
+                elif (now := self._value(node)) > value:
+                    heapq.heappush(self._heap, (now, number, node))
+                else:
+                    self._clock = max(self._clock, value)
+                    self.stats.evictions += 1
+                    self._remove(node)
+                    return True
+            return False
+        finally:
+            for entry in others:
+                heapq.heappush(self._heap, entry)
+
+    def _push(self, node: Node[_Checkpoint]) -> None:
+        heapq.heappush(self._heap, (self._value(node), next(self._numbers), node))
+
+    def _value(self, node: Node[_Checkpoint]) -> float:
+        """See the class."""
+        before = self._tree.above(node)
+        tokens = node.length - (0 if before is None else before.length)
+        freed = self._state.slot_bytes * self._frees_slot(node) + self._state.page_bytes * self._own_pages(node)
+        return _checkpoint(node).clock + tokens / max(freed, 1)
+
+    def _frees_slot(self, node: Node[_Checkpoint]) -> bool:
+        return not self._state.slots.shared(_checkpoint(node).sequence.slot)
+
+    def _own_pages(self, node: Node[_Checkpoint]) -> int:
+        """Pages that nobody else has."""
+        sequence, shared = _checkpoint(node).sequence, self._state.pages.shared
+        return sum(not shared(page) for page in sequence.pages[: sequence.page_count].tolist())
+
+    def _remove(self, node: Node[_Checkpoint]) -> None:
+        self._steps.release(_checkpoint(node).sequence)
+        self._tree.drop(node)
+
+
+def _checkpoint(node: Node[_Checkpoint]) -> _Checkpoint:
+    assert node.value is not None
+    return node.value

@@ -1,0 +1,254 @@
+"""The prefix cache against a plain list of what was inserted; slots and pages are counted."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from support.fake_model import FakeModel
+from support.fake_steps import check, free, make, text
+from trigraph.runtime.cache.prefix_cache import PrefixCache
+from trigraph.runtime.cache.radix_tree import RadixTree
+from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.state.sequence import Sequence
+
+TOKENS = st.lists(st.integers(0, 2), max_size=12)
+
+
+def setup(sequences: int = 4, context: int = 64) -> tuple[FakeModel, Steps, PrefixCache]:
+    model = make()
+    steps = model.steps(context, sequences)
+    return model, steps, PrefixCache(steps)
+
+
+def compute(steps: Steps, cache: PrefixCache, prompt: list[int]) -> int:
+    """Runs a prompt as a request does, and says how many of its tokens were found."""
+    found = cache.find(prompt)
+    sequence, row = found.sequence, found.row
+    start = sequence.length
+    for stop in (found.parted, len(prompt)):
+        if stop is not None and sequence.length < stop:
+            cache.make_room(*steps.state.room([sequence], [stop]))
+            row = steps.prefill([sequence], [prompt[sequence.length : stop]])
+            cache.insert(sequence, row)
+    assert row is not None
+    steps.release(sequence)
+    return start
+
+
+def test_a_prompt_that_grows() -> None:
+    _, steps, cache = setup()
+    assert [compute(steps, cache, text(n)) for n in (20, 33, 33, 40, 39, 19)] == [0, 20, 33, 33, 33, 0]
+    assert (cache.stats.hits, cache.stats.misses) == (4, 2)
+    assert (cache.stats.tokens_found, cache.stats.tokens_missed) == (20 + 33 * 3, 20 + 13 + 7 + 6 + 19)
+    cache.clear()
+    assert free(steps) == (steps.state.slots.size, steps.state.pages.size)
+
+
+def test_where_prompts_part_is_worth_a_checkpoint() -> None:
+    _, steps, cache = setup()
+    document = text(30)
+    assert compute(steps, cache, [*document, 1, 2, 3]) == 0
+    found = cache.find([*document, 5, 6])
+    assert (found.sequence.length, found.parted) == (0, 30)
+    steps.release(found.sequence)
+    assert compute(steps, cache, [*document, 5, 6]) == 0
+    assert compute(steps, cache, [*document, 7]) == 30
+    assert cache.find(document[:29]).parted is None, "the prompt ends there anyway"
+
+
+def test_a_beginning_that_is_not_worth_a_checkpoint() -> None:
+    _, steps, cache = setup()
+    compute(steps, cache, [*text(15), 1, 2])
+    assert cache.find([*text(15), 3, 4]).parted is None
+
+
+def test_an_end_without_its_row_is_no_start_for_the_same_prompt() -> None:
+    _, steps, cache = setup()
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [text(9)])
+    cache.insert(sequence, None)
+    assert cache.find(text(9)).sequence.length == 0
+    assert cache.find(text(10)).sequence.length == 9
+    row = steps.prefill([sequence], [[1]])
+    cache.insert(sequence, row)
+    steps.verify([sequence], [[2]])  # overwrites nothing that was kept
+    found = cache.find([*text(9), 1])
+    assert found.row is not None
+    np.testing.assert_array_equal(found.row.logits[0], make().next_logits((*text(9), 1)))
+
+
+@pytest.mark.parametrize("kept", [0, 2, 3])
+def test_what_waits_behind_a_checkpoint_is_left_out(kept: int) -> None:
+    """Drafts, rejected and pending tokens, and pages reserved for them."""
+    model, steps, cache = setup()
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [text(6)])
+    for token in (1, 2):
+        guess = steps.draft([sequence], [token])
+        steps.draft_more([sequence], guess)
+        steps.verify([sequence], [[token, *guess.tokens.tolist(), 3]])
+        cache.insert(sequence, None)  # while tokens are pending
+        steps.accept(sequence, kept)
+        cache.insert(sequence, None)
+    tokens = [*sequence.tokens]
+    steps.draft([sequence], [4])
+    cache.insert(sequence, None)
+    check(model, steps, sequence, tokens)
+    for length in {6, len(tokens)}:
+        found = cache.find([*tokens[:length], 0]).sequence
+        assert found.page_count == -(-length // 4)
+        steps.draft([found], [1])  # the fake model checks what it reads
+        check(model, steps, found, tokens[:length])
+
+
+def test_the_cheapest_to_compute_again_goes_first() -> None:
+    _, steps, cache = setup(sequences=2)  # four slots
+    compute(steps, cache, text(30, 1))
+    compute(steps, cache, text(30, 2))
+    compute(steps, cache, [*text(30, 2), 1])  # a token behind the other
+    compute(steps, cache, text(20, 3))
+    compute(steps, cache, text(20, 4))
+    assert compute(steps, cache, text(30, 1)) == 30
+    assert compute(steps, cache, text(30, 2)) == 30
+    assert compute(steps, cache, [*text(30, 2), 1]) == 30, "was evicted"
+
+
+def test_what_is_not_used_goes_in_the_end() -> None:
+    _, steps, cache = setup(sequences=2)
+    compute(steps, cache, text(60, 1))
+    for seed in range(2, 50):
+        compute(steps, cache, text(20, seed))
+    assert compute(steps, cache, text(60, 1)) == 0
+
+
+def test_no_room_for_a_copy_hands_the_checkpoint_out() -> None:
+    _, steps, cache = setup(sequences=1, context=12)  # three pages
+    compute(steps, cache, text(5))
+    assert cache.find([*text(5), 1]).sequence.length == 5
+    assert len(cache) == 1
+    second = cache.find([*text(5), 1]).sequence
+    assert (second.length, len(cache)) == (5, 0)
+    cache.insert(second, None)  # no room: nothing is kept, nothing raised
+    assert len(cache) == 0
+
+
+class Histories(RuleBasedStateMachine):
+    """Requests on one cache; the fake model checks what each step reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.steps, self.cache = setup(sequences=3, context=16)
+        self.running: list[Sequence] = []
+        self.seen: set[tuple[int, ...]] = set()
+
+    @rule(prompt=TOKENS.filter(bool))
+    def start(self, prompt: list[int]) -> None:
+        if len(self.running) == 3:
+            self.steps.release(self.running.pop(0))
+        found = self.cache.find(prompt)
+        length = found.sequence.length
+        assert found.sequence.tokens == prompt[:length]
+        assert not length or tuple(prompt[:length]) in self.seen
+        assert (found.row is not None) == (length == len(prompt))
+        if found.parted is not None:
+            assert length < found.parted < len(prompt)
+            assert any(seen[: found.parted] == tuple(prompt[: found.parted]) for seen in self.seen)
+        if found.row is not None:
+            np.testing.assert_array_equal(found.row.logits[0], self.model.next_logits(tuple(prompt)))
+        self.running.append(found.sequence)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), new=TOKENS.filter(bool), row=st.booleans())
+    def prefill(self, data: st.DataObject, new: list[int], row: bool) -> None:
+        sequence = data.draw(st.sampled_from(self.running))
+        new = new[: 16 - sequence.length]
+        if new and self.room(sequence, len(new)):
+            result = self.steps.prefill([sequence], [new])
+            self.insert(sequence, result if row else None)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), new=TOKENS.filter(bool), kept=st.integers(0, 8), draft=st.booleans())
+    def verify(self, data: st.DataObject, new: list[int], kept: int, draft: bool) -> None:
+        sequence = data.draw(st.sampled_from(self.running))
+        new = new[: min(8, 16 - sequence.length)]
+        if new and self.room(sequence, len(new)):
+            if draft:
+                self.steps.draft([sequence], new[:1])
+            self.steps.verify([sequence], [new])
+            if kept % 2:
+                self.insert(sequence, None)
+            self.steps.accept(sequence, min(kept, len(new)))
+            self.insert(sequence, None)
+
+    @rule()
+    def clear(self) -> None:
+        self.cache.clear()
+        self.seen.clear()
+
+    def room(self, sequence: Sequence, count: int) -> bool:
+        slots, pages = self.steps.state.room([sequence], [sequence.length + count])
+        made = self.cache.make_room(slots, pages)
+        assert slots == 0 or self.steps.state.slots.free, "twice as many slots as sequences are always enough"
+        return made
+
+    def insert(self, sequence: Sequence, row: StepResult | None) -> None:
+        self.cache.insert(sequence, row)
+        self.seen.add(tuple(sequence.tokens))
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        state = self.steps.state
+        held = [*self.running, *(node.value.sequence for node in self.cache._tree if node.value)]
+        assert state.slots.size - state.slots.free == len({sequence.slot for sequence in held})
+        pages = {page for sequence in held for page in sequence.pages[: sequence.page_count].tolist()}
+        assert state.pages.size - state.pages.free == len(pages)
+
+    def teardown(self) -> None:
+        for sequence in self.running:
+            self.steps.release(sequence)
+        self.cache.clear()
+        assert free(self.steps) == (self.steps.state.slots.size, self.steps.state.pages.size)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+class Trees(RuleBasedStateMachine):
+    """The radix tree against a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree: RadixTree[int] = RadixTree()
+        self.plain: dict[tuple[int, ...], int] = {}
+
+    @rule(tokens=TOKENS, value=st.integers())
+    def put(self, tokens: list[int], value: int) -> None:
+        self.tree.put(tokens).value = value
+        self.plain[tuple(tokens)] = value
+
+    @precondition(lambda self: self.plain)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        tokens = data.draw(st.sampled_from(sorted(self.plain)))
+        self.tree.drop(self.tree.put(list(tokens)))
+        del self.plain[tokens]
+
+    @rule(tokens=TOKENS)
+    def match(self, tokens: list[int]) -> None:
+        nodes, known = self.tree.match(tokens)
+        beginnings = [tuple(tokens[:n]) for n in range(len(tokens) + 1)]
+        assert [(n.length, n.value) for n in nodes] == [(len(b), self.plain[b]) for b in beginnings if b in self.plain]
+        assert known == max((len(b) for b in beginnings if any(k[: len(b)] == b for k in self.plain)), default=0)
+        above = self.tree.above(nodes[-1]) if nodes else None
+        assert above is (nodes[-2] if len(nodes) > 1 else None)
+
+    @invariant()
+    def holds_the_same(self) -> None:
+        assert sorted(node.value for node in self.tree if node.value is not None) == sorted(self.plain.values())
+
+
+TestTrees = Trees.TestCase
+TestTrees.settings = settings(max_examples=100, stateful_step_count=30, deadline=None, derandomize=True)
