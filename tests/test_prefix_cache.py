@@ -1,15 +1,20 @@
 """The prefix cache against a plain list of what was inserted; slots and pages are counted."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from support.fake_model import FakeModel
-from support.fake_steps import check, free, make, text
+from support.fake_model import FakeModel, chaotic, mostly_right
+from support.fake_steps import VOCAB, check, free, make, text
+from support.sessions import MODEL
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.radix_tree import RadixTree
+from trigraph.runtime.cache.session_file import SessionFile
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
 
@@ -132,6 +137,29 @@ def test_no_room_for_a_copy_hands_the_checkpoint_out() -> None:
     assert (second.length, len(cache)) == (5, 0)
     cache.insert(second, None)  # no room: nothing is kept, nothing raised
     assert len(cache) == 0
+
+
+def test_session_files_take_over_what_is_kept(tmp_path: Path) -> None:
+    """At most four checkpoints: the shortest, and the newest ones."""
+    logits = chaotic(VOCAB)
+    model = FakeModel(VOCAB, logits, mostly_right(logits))
+    cache = PrefixCache(model.steps(64, 6))
+    for n in (20, 25, 33, 40, 47):
+        compute(cache._steps, cache, text(n))
+    cache.save(tmp_path / "session", MODEL, [*text(47), 1, 2])
+    # The histories that states stand for are the model's: these are steps of another program with it.
+    other = PrefixCache(model.steps(64, 3))
+    with_row = other.find([1, 2])
+    other.load(SessionFile(tmp_path / "session", MODEL, other._steps))
+    assert [compute(other._steps, other, text(n)) for n in (21, 39, 47)] == [20, 33, 47]
+    other._steps.release(with_row.sequence)
+    other.clear()
+    assert free(other._steps) == (6, 48)
+    small = PrefixCache(model.steps(48, 1))
+    small.load(SessionFile(tmp_path / "session", MODEL, small._steps))
+    assert len(small) == 1, "there is no room for a copy of the page that two share in part"
+    with pytest.raises(TrigraphError, match="the context holds 32"):
+        SessionFile(tmp_path / "session", MODEL, model.steps(32, 1))
 
 
 class Histories(RuleBasedStateMachine):

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from trigraph.runtime.cache.checkpoint import Checkpoint
+from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.radix_tree import Node, RadixTree
+from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
+from trigraph.runtime.text.template import Message
 
 # Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
 _MIN_GAIN = 16
+_MAX_SAVED = 4  # checkpoints in a session file
 
 
 class Found(NamedTuple):
@@ -98,20 +105,13 @@ class PrefixCache:
         """
         if sequence.damaged or not sequence.length:
             return
-        node = next(iter(self._tree.match(sequence.tokens).nodes[-1:]), None)
-        if node is None or node.length < sequence.length:
+        node = self._held(sequence.tokens)
+        if node is None:
             self._steps.catch_up(sequence)
             if not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
-            node = self._tree.put(sequence.tokens)
-            node.value = _Checkpoint(self._state.checkpoint(sequence), None, self._clock)
-            self._push(node)
-        checkpoint = _checkpoint(node)
-        checkpoint.clock = self._clock
-        if row is not None and checkpoint.row is None:
-            checkpoint.row = row.copy()
-            for array in checkpoint.row:
-                array.flags.writeable = False
+            node = self._keep(self._state.checkpoint(sequence))
+        self._take_row(node, row)
 
     def make_room(self, slots: int, pages: int) -> bool:
         """Evicts checkpoints until so many slots and pages are free; whether they are."""
@@ -122,6 +122,63 @@ class PrefixCache:
         for node in [*self._tree]:
             self._remove(node)
         self._heap.clear()
+
+    def load(self, saved: SessionFile) -> None:
+        """Takes over the checkpoints of a file; the longest ones, where there is no room for all.
+
+        Raises TrigraphError when the file is damaged.
+        """
+        indices = [*range(len(saved.lengths))]
+        while indices and not self.make_room(len(indices), saved.pages + len(indices) - 1):
+            indices.pop(0)
+        checkpoints = [saved.checkpoint(index) for index in indices]
+        for sequence, checkpoint in zip(saved.resume(checkpoints), checkpoints, strict=True):
+            node = self._held(sequence.tokens)
+            if node is None:
+                node = self._keep(sequence)
+            else:
+                self._steps.release(sequence)
+            self._take_row(node, checkpoint.row)
+
+    def save(
+        self, path: Path, model: ModelIdentity, tokens: list[int], messages: abc.Sequence[Message] | None = None
+    ) -> None:
+        """Writes a session file with the checkpoints of beginnings of `tokens`: the shortest and the newest ones.
+
+        Raises TrigraphError when it cannot be written.
+        """
+        nodes = self._tree.match(tokens).nodes
+        if len(nodes) > _MAX_SAVED:
+            nodes = [nodes[0], *nodes[1 - _MAX_SAVED :]]
+        kept = [_checkpoint(node) for node in nodes]
+        saved = [
+            Checkpoint.of(
+                self._state, checkpoint.sequence, None if checkpoint.row is None else checkpoint.row.logits[0]
+            )
+            for checkpoint in kept
+        ]
+        longest = kept[-1].sequence if kept else None
+        save_session(path, model, self._state, longest, saved, messages or ())
+
+    def _held(self, tokens: list[int]) -> Node[_Checkpoint] | None:
+        """The node with a checkpoint of just these tokens."""
+        nodes = self._tree.match(tokens).nodes
+        return nodes[-1] if nodes and nodes[-1].length == len(tokens) else None
+
+    def _keep(self, sequence: Sequence) -> Node[_Checkpoint]:
+        """Makes `sequence`, which is nobody else's, a checkpoint."""
+        node = self._tree.put(sequence.tokens)
+        node.value = _Checkpoint(sequence, None, self._clock)
+        heapq.heappush(self._heap, (self._value(node), next(self._numbers), node))
+        return node
+
+    def _take_row(self, node: Node[_Checkpoint], row: StepResult | None) -> None:
+        checkpoint = _checkpoint(node)
+        checkpoint.clock = self._clock
+        if row is not None and checkpoint.row is None:
+            checkpoint.row = row.copy()
+            for array in checkpoint.row:
+                array.flags.writeable = False
 
     def _resume(self, node: Node[_Checkpoint]) -> Sequence:
         """A fork of a checkpoint; what it has itself, when there is no room for two."""
@@ -163,9 +220,6 @@ class PrefixCache:
         finally:
             for entry in others:
                 heapq.heappush(self._heap, entry)
-
-    def _push(self, node: Node[_Checkpoint]) -> None:
-        heapq.heappush(self._heap, (self._value(node), next(self._numbers), node))
 
     def _value(self, node: Node[_Checkpoint]) -> float:
         """See the class."""

@@ -132,6 +132,11 @@ class SessionFile:
         """Lengths of the checkpoints, in ascending order."""
         return [numbers["length"] for numbers in self._checkpoints]
 
+    @property
+    def pages(self) -> int:
+        """KV pages that the longest one takes."""
+        return self._steps.state.pages_of(self._end)
+
     def checkpoint(self, index: int) -> Checkpoint:
         """A checkpoint, read from the file."""
         numbers, state = self._checkpoints[index], self._steps.state
@@ -161,9 +166,8 @@ class SessionFile:
             for checkpoint in checkpoints:
                 sequences.append(self._steps.fork(sequences[-1]) if sequences else self._steps.new_sequence())
                 checkpoint.restore(state, sequences[-1], self.tokens)
-            total = -(-self._end // state.limits.page_size)
             for name, buffer in state.paged.items():
-                pages = self._file.read(f"pages.{name}", buffer.current.dtype, (total, *buffer.current.shape[1:]))
+                pages = self._file.read(f"pages.{name}", buffer.current.dtype, (self.pages, *buffer.current.shape[1:]))
                 for sequence in sequences:
                     buffer.current[sequence.pages[: sequence.page_count]] = pages[: sequence.page_count]
         except BaseException:

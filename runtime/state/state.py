@@ -64,7 +64,7 @@ class State:
     ) -> None:
         """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
         check("sequences", sequences, int, lambda value: value >= 1, "1 or more")
-        self.limits = limits
+        self.limits, self.sequences = limits, sequences
         # Twice as many slots: a forked sequence moves to one of its own while the shared one is still read.
         sizes = {"slots": slots or 2 * sequences, "pages": pages or sequences * limits.pages}
         self.slots = Pool(sizes["slots"], "state slots")
