@@ -20,6 +20,8 @@ class Round:
     """Of the whole round, drafting included, whoever shared it."""
     sequences: int = 1
     """How many requests shared it."""
+    ended: float = 0.0
+    """When its tokens were there, by time.perf_counter."""
 
 
 class DraftLength(Protocol):

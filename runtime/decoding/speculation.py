@@ -51,10 +51,12 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
         kept.append(_keep(request, draft, result, row))
         steps.accept(request.sequence, len(kept[-1]))
         row += 1 + len(draft)
-    seconds = time.perf_counter() - started
+    ended = time.perf_counter()
     for i, request in enumerate(running):
         agreed = sum(a == b for a, b in zip(kept[i], proposed[i], strict=False))
-        request.rounds.append(Round(kept[i], len(proposed[i]), agreed, draft_seconds, seconds, len(running)))
+        request.rounds.append(
+            Round(kept[i], len(proposed[i]), agreed, draft_seconds, ended - started, len(running), ended)
+        )
     governor.observe([request for request, tokens in zip(running, forced, strict=True) if not tokens])
 
 
