@@ -1,19 +1,17 @@
-"""Text in and out: byte-exact streaming, stop strings, and chat templates in their sandbox."""
+"""Text in and out: byte-exact streaming, and stop strings."""
 
 import json
 import random
 import time
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
-from support.fake_engine import END, METADATA, TEMPLATE, THINK
+from support.fake_engine import END, METADATA, THINK
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.text.stop_strings import StopStrings
-from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 TEXT = "naïve 日本語 👩‍👩‍👧 ﬁ\u0301 \x00\r\n\ttab"
@@ -140,89 +138,6 @@ def test_what_a_stop_string_held_back_comes_at_the_end() -> None:
     assert stops.flush() == "e"
     with pytest.raises(TrigraphError, match="a stop string is empty"):
         StopStrings([""])
-
-
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
-
-
-def test_a_template_renders_messages() -> None:
-    template = ChatTemplate(TEMPLATE, {"eos_token": "<e>"})
-    expected = "<|system|>Be brief.<e><|user|><b>Grüße</b><e>"
-    assert template.render(MESSAGES) == expected + "<|assistant|>"
-    assert template.render(MESSAGES, add_generation_prompt=False) == expected
-
-
-def test_helpers_of_templates() -> None:
-    source = (
-        """{{ {"k": "<ü>"}|tojson }} {{ strftime_now("%Y")|length }} {% for i in range(9) %}{% break %}{% endfor %}"""
-    )
-    assert ChatTemplate(source, {}).render([]) == '{"k": "<ü>"} 4 '
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("{{ raise_exception('no tools here') }}", "no tools here"),
-        ("{{ messages[0].content.undefined.more }}", "undefined"),
-        ("{{ ().__class__.__bases__[0].__subclasses__() }}", "unsafe|undefined"),
-        ("{{ messages.append(1) }}", "unsafe|safely"),
-        ("{{ cycler.__init__.__globals__.os.system('true') }}", "unsafe|undefined"),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "ran for more than"),
-        ("{% for a in range(99999) %}{{ 'x' * 100000 }}{% endfor %}", "more than .* characters"),
-        ("{{ 'x' * 10**9 }}", "of memory"),
-        ("{{ 9 ** (9 ** 9) }}", "ran for more than"),
-        ("{{ 'x'.ljust(2000000000) }}", "of memory"),
-        ("{{ 'x'|center(2000000000) }}", "of memory"),
-        ("{{ '%2000000000d' % 1 }}", "of memory|too"),
-        ("{{ 'xx'.replace('x', 'y' * 90000000).replace('y', 'zzzzzz') }}", "of memory"),
-        (
-            "{% set n = namespace(s=[0]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s }}",
-            "of memory|ran for more than",
-        ),
-        ("{{ range(10**9) }}", "Range too big"),
-        (
-            "{% set n = namespace(s='xxxxxxxx') %}{% for i in range(40) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-            "of memory",
-        ),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{{ 1 / 0 }}", "division"),
-        ("{% include 'other' %}", "no loader"),
-    ],
-)
-def test_a_template_cannot_break_out_or_run_away(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.text.template._MAX_SECONDS", 0.5)
-    monkeypatch.setattr("trigraph.runtime.text.template._MAX_MEMORY", 64 << 20)
-    with pytest.raises(TrigraphError, match=message):
-        ChatTemplate(source, {}).render(MESSAGES)
-
-
-@pytest.mark.parametrize("source", ["{% if %}", "{{ " + "(" * 5000, "x" * (2 << 20)])
-def test_a_template_with_bad_syntax(source: str) -> None:
-    with pytest.raises(TrigraphError, match="the chat template has"):
-        ChatTemplate(source, {})
-
-
-def test_a_template_goes_on_after_a_failure() -> None:
-    """Its process is started anew after it had to be ended, and after it was ended from outside."""
-    template = ChatTemplate(
-        "{% if messages|length > 1 %}{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        "{% endif %}{{ messages|length }}",
-        {},
-    )
-    assert template.render(MESSAGES[:1]) == "1"
-    with (
-        patch("trigraph.runtime.text.template._MAX_SECONDS", 0.2),
-        pytest.raises(TrigraphError, match="ran for more than"),
-    ):
-        template.render(MESSAGES)
-    assert template.render(MESSAGES[:1]) == "1"
-    process = template._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    with pytest.raises(TrigraphError, match="crashed"):
-        template.render(MESSAGES[:1])
-    assert template.render(MESSAGES[:1]) == "1"
 
 
 def change(path: str, value: object) -> str:

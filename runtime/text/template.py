@@ -11,60 +11,78 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, TemplateError
-
 from trigraph.models.errors import TrigraphError
-
-Message = Mapping[str, Any]
+from trigraph.runtime.text.history import Message as Message
+from trigraph.runtime.text.history import as_template_reads
+from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
 
 _PROGRAM = Path(__file__).with_name("template_process.py")
-_MAX_SOURCE = 1 << 20  # characters
 _MAX_SECONDS = 5.0
 _MAX_MEMORY = 512 << 20  # bytes of the process
 _MAX_RESPONSE = 64 << 20  # bytes
 _MAX_STARTING_SECONDS = 60.0
+_VARIABLES = {"messages", "tools", "documents", "add_generation_prompt"}
 _REMEDY = "use --raw to complete plain text"
 
 
 class ChatTemplate:
-    """Turns messages into the prompt that a model was trained on."""
+    """Turns messages into the prompt that a model was trained on.
+
+    What is wrong with a template is known when it renders: a model may be used without it.
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """`special_tokens`: texts of tokens by template variable (`eos_token`). Raises TrigraphError on bad syntax."""
-        if len(source) > _MAX_SOURCE:
-            raise TrigraphError(
-                f"the chat template has {len(source)} characters, more than the limit of {_MAX_SOURCE}; {_REMEDY}"
-            )
-        try:
-            # Parsed, not compiled: the compiler evaluates constant expressions.
-            Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
-        except (TemplateError, RecursionError) as error:
-            raise TrigraphError(f"the chat template has an error ({error}); {_REMEDY}") from error
+        """`special_tokens`: texts of tokens by template variable (`eos_token`)."""
+        self.reply_format = ReplyFormat.of_template(source)
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # one request at a time, from whatever thread
 
-    def render(self, messages: SequenceOf[Message], *, add_generation_prompt: bool = True) -> str:
+    def render(
+        self,
+        messages: SequenceOf[Message],
+        *,
+        tools: SequenceOf[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
         """The conversation as a prompt; `add_generation_prompt` opens the assistant's next message.
 
-        Raises TrigraphError when the template fails, refuses the messages, or exceeds a limit on time or size.
+        `tools` are functions by name, description and schema; `variables` are the template's own, like
+        `enable_thinking`. Raises TrigraphError when the template is malformed or fails, refuses the messages, or
+        exceeds a limit on time or size.
         """
-        variables = {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
-        request = {"source": self._source, "special_tokens": self._special_tokens, "variables": variables}
+        if taken := _VARIABLES & (variables or {}).keys():
+            raise TrigraphError(f"{min(taken)} is no variable of chat templates to set; leave it out")
+        request = {
+            **(variables or {}),
+            "messages": as_template_reads(messages, self._source),
+            "tools": [*tools] or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            line = json.dumps(request).encode() + b"\n"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TrigraphError(f"what the chat template is to render cannot be written as JSON ({error})") from error
         with self._lock:
             if self._process is None:
                 self._process = self._start()
-            response = self._ask(self._process, json.dumps(request).encode() + b"\n", _MAX_SECONDS)
+            response = self._ask(self._process, line, _MAX_SECONDS)
         if "text" not in response:
             raise TrigraphError(f"the chat template failed ({response.get('error')}); {_REMEDY}")
         return str(response["text"])
+
+    def parser(self, prompt: str, tools: Iterable[Mapping[str, Any]] = ()) -> ReplyParser:
+        """Takes the reply to a rendered prompt apart."""
+        return ReplyParser(self.reply_format, tools, thinking=self.reply_format.thinks(prompt))
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -81,7 +99,8 @@ class ChatTemplate:
                 f"the chat template cannot be rendered: {sys.executable} does not start ({error.strerror}); {_REMEDY}"
             ) from error
         weakref.finalize(self, _end, process)
-        if "ready" not in self._ask(process, b"", _MAX_STARTING_SECONDS):
+        template = {"source": self._source, "special_tokens": self._special_tokens}
+        if "ready" not in self._ask(process, json.dumps(template).encode() + b"\n", _MAX_STARTING_SECONDS):
             raise TrigraphError(f"the chat template cannot be rendered: {sys.executable} lacks jinja2; {_REMEDY}")
         return process
 

@@ -1,4 +1,4 @@
-"""Renders chat templates for `template.py`: a request per line on stdin, a response per line on stdout.
+"""Renders a chat template for `template.py`: the template and then a request per line on stdin, responses on stdout.
 
 It imports nothing else of the project, so it starts quickly. Its argument is its memory limit in bytes.
 """
@@ -9,40 +9,66 @@ import json
 import sys
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.nodes import Node, Scope
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_MAX_OUTPUT = 8 << 20  # characters
+_MAX_SOURCE = 1 << 20  # characters
+_MAX_OUTPUT = 8 << 20
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks what to train on, and renders its body."""
+
+    tags = {"generation"}  # noqa: RUF012  # the base class declares it so
+
+    def parse(self, parser: Parser) -> Node:
+        """See Extension."""
+        line = next(parser.stream).lineno
+        return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def main() -> None:
     """Responds to requests until stdin ends."""
     memory = int(sys.argv[1])
     _limit(memory)
+    description = json.loads(sys.stdin.readline())
+    compiled = cache(lambda: compile_template(**description))
     _respond("ready", True)
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            _respond("text", render(request["source"], request["special_tokens"], request["variables"]))
+            _respond("text", render(compiled(), json.loads(line)))
         except MemoryError:
             _respond("error", f"it takes more than {memory >> 20} MiB of memory")
         except RecursionError:
             _respond("error", "its recursion is too deep")
+        except TemplateSyntaxError as error:
+            _respond("error", f"line {error.lineno}: {error}")
         except Exception as error:  # whatever a template may raise
             _respond("error", str(error) or type(error).__name__)
 
 
-def render(source: str, special_tokens: Mapping[str, str], variables: Mapping[str, Any]) -> str:
-    """The text of a template with these `variables`."""
+def compile_template(source: str, special_tokens: Mapping[str, str]) -> Template:
+    """The template, in a sandbox."""
+    if len(source) > _MAX_SOURCE:
+        raise TemplateError(f"it has {len(source)} characters, more than the limit of {_MAX_SOURCE}")
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, **special_tokens)
+    return environment.from_string(source)
+
+
+def render(template: Template, variables: Mapping[str, Any]) -> str:
+    """The text of a template with these `variables`."""
     pieces, size = [], 0
-    for piece in environment.from_string(source).generate(variables):
+    for piece in template.generate(variables):
         size += len(piece)
         if size > _MAX_OUTPUT:
             raise TemplateError(f"it produces more than {_MAX_OUTPUT} characters")
@@ -75,9 +101,15 @@ def _strftime_now(format: str) -> str:
     return datetime.now().strftime(format)
 
 
-def _to_json(value: Any, indent: int | None = None, **ignored: Any) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     # jinja2's own filter escapes HTML, which no model was trained on.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 if __name__ == "__main__":
