@@ -17,7 +17,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
-from trigraph.runtime.device.memory import explained_shortage
+from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
@@ -25,6 +25,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.sizes import Budgets
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -32,6 +33,7 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
+_UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
@@ -40,7 +42,9 @@ def load(
     *,
     threads: int | None = None,
     context: int | None = None,
-    sequences: int = 2,
+    sequences: int | None = None,
+    kv_memory: int | None = None,
+    checkpoint_memory: int | None = None,
     chunk: int = DEFAULT_CHUNK,
     speculation: bool = True,
     options: ExportOptions | None = None,
@@ -51,10 +55,12 @@ def load(
     """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
 
     `threads`: the physical cores unless given, and at most one for each logical processor. `context`: most tokens of a
-    sequence; unless given, what the package allows, but at most 32768. `sequences`: sequences and forks that may hold
-    state at once. `chunk`: tokens of a prompt computed in one step. `speculation` False leaves the draft graph out.
-    `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
-    TrigraphError for what the user can put right.
+    sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
+    to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
+    cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
+    which takes it at once, enough for the sequences. `chunk`: tokens of a prompt computed in one step. `speculation`
+    False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when
+    the device is a GPU. Raises TrigraphError for what the user can put right.
     """
     path = Path(path)
     threads, capped = choose_threads(threads)
@@ -65,13 +71,16 @@ def load(
     chosen = open_device(device, manifest.portable, experts)
     if chosen.library is not None:
         manifest.check_library(library_version(chosen.name))
-    state = State(manifest.state, limits, sequences, chosen, double_buffered=chosen.library is None)
     no_draft = None
     if "draft" not in manifest.graphs:
         no_draft = "off: the model has no MTP head"
     elif not speculation:
         no_draft = "off as asked"
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
+    budgets = Budgets(sequences, kv_memory, checkpoint_memory)
+    sizes = budgets.sizes(manifest.state, limits, _spare(chosen, needed))
+    double_buffered = chosen.library is None
+    state = State(manifest.state, limits, sizes, chosen, drafts=no_draft is None, double_buffered=double_buffered)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
@@ -109,6 +118,13 @@ class _Graphs:
         session = open_session(path, changed, initializers, base, self.threads, self.device)
         check_contract(session, path, self.manifest)
         return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
+
+
+def _spare(device: Device, needed: int) -> int | None:
+    """Bytes that the model leaves free; None where state takes its memory at once."""
+    if device.library is None or not device.lazy_memory:  # without the library, each step copies all of the state
+        return None
+    return max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

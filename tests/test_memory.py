@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def test_too_little_memory_for_the_state(copied_package: Path) -> None:
 
     program = (
         "import sys; from trigraph.models.errors import TrigraphError; from trigraph.runtime import load\n"
-        "try: load(sys.argv[1], threads=1, sequences=3000)\n"
+        "try: load(sys.argv[1], threads=1, kv_memory=2 << 30)\n"
         "except TrigraphError as error: print(error)"
     )
     done = subprocess.run(
@@ -46,8 +47,10 @@ def test_too_little_memory_for_the_state(copied_package: Path) -> None:
         check=True,
         preexec_fn=limited,
     )
-    assert "the state of 3000 sequences of 2048 tokens needs " in done.stdout
-    needed, free = (float(part.split(" MB")[0].split()[-1].replace(",", "")) for part in done.stdout.split(", and "))
+    assert " MB of slots and 2,147 MB of pages, needs " in done.stdout
+    found = re.search(r"needs ([\d,]+) MB, and ([\d,]+) MB are free", done.stdout)
+    assert found is not None
+    needed, free = (float(text.replace(",", "")) for text in found.groups())
     assert needed > free > 0
     assert needed * 1e6 > limit
 

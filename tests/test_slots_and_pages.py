@@ -9,11 +9,12 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.pool import Pool
 from trigraph.runtime.state.sequence import Sequence, StateLimits
+from trigraph.runtime.state.sizes import Budgets, StateSizes
 from trigraph.runtime.state.state import State
 
 
 def test_pool_counts_references_and_gives_the_lowest_number() -> None:
-    pool = Pool(3, "things")
+    pool = Pool(3, "things", "sequences")
     assert [pool.take(), pool.take()] == [0, 1]
     pool.share(0)
     pool.drop(0)
@@ -95,8 +96,58 @@ def test_a_step_takes_each_sequence_once() -> None:
     check(model, steps, sequence, text(5))
 
 
-@pytest.mark.parametrize("sequences", [10**7, 10**12, 10**30])
-def test_state_that_memory_cannot_hold_is_refused_at_once(sequences: int) -> None:
-    tensor = StateTensor("kv.0.key", "float32", ("pages", 256, 4096), ("verify",))
-    with pytest.raises(TrigraphError, match=rf"the state of {sequences} sequences of 32768 tokens needs [\d,]+ MB"):
-        State((tensor,), StateLimits(32768, 256, 8, 16), sequences)
+TENSORS = (
+    StateTensor("gdn.0.state", "float32", ("slots", 1000), ("verify",)),
+    StateTensor("kv.0.key", "float32", ("pages", 256, 4), ("verify",)),
+)
+SLOT, PAGE, LIMITS = 4000, 4096, StateLimits(2000, 256, 8, 16)  # bytes; eight pages are a context
+
+
+@pytest.mark.parametrize("pages", [10**10, 10**12, 10**30])
+def test_state_that_memory_cannot_hold_is_refused_at_once(pages: int) -> None:
+    with pytest.raises(TrigraphError, match=r"the state, 0 MB of slots and [\d,]+ MB of pages, needs [\d,]+ MB"):
+        State(TENSORS, LIMITS, StateSizes(1, 2, pages))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "free", "sizes"),
+    [
+        # Nothing is known, or all memory is taken at once: the least.
+        (Budgets(), None, (2, 4, 16)),
+        (Budgets(), 0, (2, 4, 8)),
+        # A quarter for slots, two for each sequence; half for pages.
+        (Budgets(), 10 * 4 * SLOT, (5, 10, 19)),
+        (Budgets(), 1 << 40, (8, 256, 128)),
+        (Budgets(sequences=100), 1 << 40, (100, 256, 1600)),
+        (Budgets(sequences=200), 1 << 40, (200, 400, 3200)),
+        (Budgets(sequences=3), None, (3, 6, 24)),
+        (Budgets(sequences=1), 0, (1, 4, 8)),
+        # What is given is taken; a sequence has two slots.
+        (Budgets(kv_memory=8 * PAGE), 1 << 40, (8, 256, 8)),
+        (Budgets(kv_memory=100 * PAGE - 1), None, (2, 4, 99)),
+        (Budgets(checkpoint_memory=1), 1 << 40, (8, 16, 128)),
+        (Budgets(checkpoint_memory=300 * SLOT), None, (2, 302, 16)),
+    ],
+)
+def test_budgets(budgets: Budgets, free: int | None, sizes: tuple[int, int, int]) -> None:
+    assert budgets.sizes(TENSORS, LIMITS, free) == StateSizes(*sizes)
+
+
+def test_a_budget_that_holds_no_context_is_refused() -> None:
+    tensor = StateTensor("kv.0.key", "float16", ("pages", 256, 4096), ("verify",))
+    limits = StateLimits(32768, 256, 8, 16)
+    sentence = "kv_memory is 268,435,455 bytes, and a context of 32768 tokens takes 268,435,456; give as much, or load"
+    with pytest.raises(TrigraphError, match=sentence):
+        Budgets(kv_memory=(256 << 20) - 1).sizes((tensor,), limits, 1 << 40)
+    for budgets in (Budgets(sequences=0), Budgets(kv_memory=-1), Budgets(checkpoint_memory=0)):
+        with pytest.raises(TrigraphError, match="it must be 1 or more"):
+            budgets.sizes((tensor,), limits, None)
+
+
+def test_what_a_step_takes() -> None:
+    """Slots that others still read, and pages that are missing."""
+    _, steps, (a, b) = crowded(sequences=4, forks=1)
+    c = steps.new_sequence()
+    assert steps.state.room([a, b, c], [8, 9, 1]) == (2, 0 + 1 + 1)
+    steps.verify([a], [[1]])
+    assert steps.state.room([a, b, c], [8, 8, 0]) == (0, 0)

@@ -158,6 +158,11 @@ class CudaDevice(Device):
         """See Device."""
         return self.experts == "cpu"
 
+    @property
+    def lazy_memory(self) -> bool:
+        """See Device."""
+        return False
+
     def providers(self, graph: str) -> list[Any]:
         """See Device: kernels and copies share one stream, so that nothing waits but the end of a step."""
         if self.provider != PROVIDER:

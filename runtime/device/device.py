@@ -67,6 +67,11 @@ class Device:
         """Whether steps read weights in the mapped files, and not in copies of the device's own."""
         return True
 
+    @property
+    def lazy_memory(self) -> bool:
+        """Whether memory is taken when it is first used."""
+        return True
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]

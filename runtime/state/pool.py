@@ -10,9 +10,10 @@ from trigraph.models.errors import TrigraphError
 class Pool:
     """Numbers 0 .. size - 1. The lowest free one is taken first, so memory that was never used stays untouched."""
 
-    def __init__(self, size: int, noun: str) -> None:
+    def __init__(self, size: int, noun: str, knob: str) -> None:
+        """`knob`: the argument of `load` that makes the pool larger."""
         self.size = size
-        self._noun = noun
+        self._noun, self._knob = noun, knob
         self._references: dict[int, int] = {}
         self._unused = 0  # this number and those after it were never taken
         self._returned: list[int] = []  # a heap of the free ones before it
@@ -28,7 +29,7 @@ class Pool:
             found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
             if not self.free:
                 found = f"all {self.size} {self._noun} are in use"
-            raise TrigraphError(f"{found}; release sequences or load with more `sequences`")
+            raise TrigraphError(f"{found}; release sequences or load with more `{self._knob}`")
 
     def take(self) -> int:
         """A number with one reference. Raises TrigraphError when none is free."""

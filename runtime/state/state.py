@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from trigraph.exporter.package.state_tensors import StateTensor
-from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device, Memory
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.state.pool import Pool
 from trigraph.runtime.state.sequence import RELEASED, Sequence, StateLimits
+from trigraph.runtime.state.sizes import StateSizes
 
 
 class StateBuffer:
@@ -46,35 +46,40 @@ class StateBuffer:
 
 
 class State:
-    """The tensors by name, allocated once, and the slots and pages of `sequences` sequences of full context.
+    """The tensors by name, allocated once, and who holds which slots and pages.
 
-    A fork is one more sequence. Memory is touched when it is first used: a large context costs nothing until filled.
+    Memory is touched when it is first used, lowest numbers first: a large budget costs nothing until it is filled.
     """
 
     def __init__(
         self,
         tensors: tuple[StateTensor, ...],
         limits: StateLimits,
-        sequences: int,
+        sizes: StateSizes,
         device: Device = HOST,
         *,
-        slots: int | None = None,
-        pages: int | None = None,
+        drafts: bool = True,
         double_buffered: bool = False,
     ) -> None:
-        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
-        check("sequences", sequences, int, lambda value: value >= 1, "1 or more")
-        self.limits, self.sequences = limits, sequences
-        # Twice as many slots: a forked sequence moves to one of its own while the shared one is still read.
-        sizes = {"slots": slots or 2 * sequences, "pages": pages or sequences * limits.pages}
-        self.slots = Pool(sizes["slots"], "state slots")
-        self.pages = Pool(sizes["pages"], "KV pages")
-        needed = (1 + double_buffered) * sum(tensor.item_bytes * sizes[str(tensor.dims[0])] for tensor in tensors)
-        what = f"the state of {sequences} sequences of {limits.context} tokens"
-        with explained_shortage(what, needed, "load with a smaller context or fewer sequences"):
+        """`drafts`: whether the MTP head's KV is read.
+
+        `double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it.
+        """
+        self.limits, self.sequences = limits, sizes.sequences
+        self.slots = Pool(sizes.slots, "state slots", "sequences")
+        self.pages = Pool(sizes.pages, "KV pages", "kv_memory")
+        counts = {"slots": sizes.slots, "pages": sizes.pages}
+        needed = {
+            rows: (1 + double_buffered) * sum(count * tensor.item_bytes for tensor in tensors if tensor.dims[0] == rows)
+            for rows, count in counts.items()
+        }
+        what = " and ".join(f"{size / 1e6:,.0f} MB of {rows}" for rows, size in needed.items())
+        with explained_shortage(
+            f"the state, {what},", sum(needed.values()), "load with a smaller context, kv_memory or fewer sequences"
+        ):
             self.buffers: abc.Mapping[str, StateBuffer] = {
                 tensor.name: StateBuffer(
-                    tuple(sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
+                    tuple(counts[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
                     double_buffered=double_buffered,
                     device=device,
@@ -87,7 +92,7 @@ class State:
         """Those of `buffers` with a row for each KV page."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
-        self._mtp = any(tensor.name.startswith("mtp.") for tensor in tensors)
+        self._mtp = drafts and any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
     def tensors(self) -> abc.Mapping[str, Memory]:

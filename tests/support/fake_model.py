@@ -16,6 +16,7 @@ from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.runtime.execution.sessions import Binding
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.sizes import StateSizes
 from trigraph.runtime.state.state import State
 
 History = tuple[int, ...]
@@ -51,11 +52,14 @@ class FakeModel:
         self._histories: list[History] = [()]
         self._numbers: dict[History, int] = {(): 0}
 
-    def steps(self, context: int = 64, sequences: int = 4, chunk: int = 512) -> Steps:
-        """The steps of this model."""
+    def steps(
+        self, context: int = 64, sequences: int = 4, chunk: int = 512, *, slots: int = 0, pages: int = 0
+    ) -> Steps:
+        """The steps of this model, with two slots and the pages of a context for each sequence unless given."""
         limits = StateLimits(context, PAGE, K, HIDDEN)
         tensors = TENSORS if self.guess else TENSORS[:-1]
-        state = State(tensors, limits, sequences)
+        sizes = StateSizes(sequences, slots or 2 * sequences, pages or sequences * limits.pages)
+        state = State(tensors, limits, sizes)
         for tensor in state.tensors.values():
             tensor.fill(np.nan)  # nobody may read what nobody wrote
         graphs = {name: FakeGraph(self, name, state, limits) for name in ("prefill", "verify", "draft")}

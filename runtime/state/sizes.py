@@ -1,0 +1,67 @@
+"""How much memory state takes: KV pages and slots of recurrent state, each with a budget in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.state.sequence import StateLimits
+
+_SEQUENCES, _FEW_SEQUENCES = 8, 2  # by default, where memory is taken when it is used, and where it is taken at once
+# Of the memory that is free, by default. The rest is for weights that are read again, and for other programs.
+_KV_PART, _SLOTS_PART = 0.5, 0.25
+_MOST_SLOTS = 256  # by default: of a few megabytes each, and most checkpoints save seconds
+
+
+@dataclass(frozen=True)
+class StateSizes:
+    """Sequences that may run at once, and the slots and KV pages of those and of what the prefix cache keeps."""
+
+    sequences: int
+    slots: int
+    pages: int
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a host gives: bytes of KV pages, of checkpoints, and sequences at once. None: chosen by the free memory."""
+
+    sequences: int | None = None
+    kv_memory: int | None = None
+    checkpoint_memory: int | None = None
+
+    def sizes(self, tensors: Iterable[StateTensor], limits: StateLimits, free: int | None) -> StateSizes:
+        """Numbers of sequences, slots and pages, where `free` bytes may be taken bit by bit.
+
+        None: all memory is taken at once, and the least is chosen. Two slots for each sequence are the least: its own,
+        and that of the checkpoint that it started from. Raises TrigraphError when a budget does not hold one context.
+        """
+        for name in ("sequences", "kv_memory", "checkpoint_memory"):
+            if (value := getattr(self, name)) is not None:
+                check(name, value, int, lambda found: found >= 1, "1 or more")
+        slot_bytes, page_bytes = (_bytes(tensors, rows) for rows in ("slots", "pages"))
+        slots = 2 * _FEW_SEQUENCES
+        if free is not None:
+            slots = min(max(slots, int(free * _SLOTS_PART) // slot_bytes), _MOST_SLOTS)
+        sequences = self.sequences or min(slots // 2, _SEQUENCES)
+        if self.checkpoint_memory is not None:
+            slots = sequences + self.checkpoint_memory // slot_bytes
+        pages = sequences * limits.pages
+        if self.kv_memory is not None:
+            pages = self.kv_memory // page_bytes
+        elif free is not None:
+            pages = min(max(limits.pages, int(free * _KV_PART) // page_bytes), 2 * pages)
+        if pages < limits.pages:
+            raise TrigraphError(
+                f"kv_memory is {self.kv_memory:,} bytes, and a context of {limits.context} tokens takes "
+                f"{limits.pages * page_bytes:,}; give as much, or load with a smaller context"
+            )
+        return StateSizes(sequences, max(slots, 2 * sequences), pages)
+
+
+def _bytes(tensors: Iterable[StateTensor], rows: str) -> int:
+    """Of one slot or page."""
+    return max(1, sum(tensor.item_bytes for tensor in tensors if tensor.dims[0] == rows))
