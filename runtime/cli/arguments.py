@@ -68,6 +68,20 @@ class ModelArguments:
             help="With a GPU, where to compute routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
         ),
     ] = "gpu"
+    kv_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory for keys and values, such as 800M or 4G (default: half of what is free)",
+        ),
+    ] = None
+    checkpoint_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory for recurrent states that later prompts may resume from (default: a quarter of what is free)",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +242,19 @@ class OutputArguments:
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, ids, stats.")] = False
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Report what was loaded, and how.")] = False
+
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([KMGT]?)", re.ASCII | re.IGNORECASE)
+
+
+def parse_bytes(option: str, text: str | None) -> int | None:
+    """A number of bytes, or of KiB, MiB, GiB or TiB with a suffix K, M, G or T; None where the option is not given."""
+    if text is None:
+        return None
+    match = _SIZE.fullmatch(text)
+    if match is None or not (size := int(float(match[1]) * (1 << 10 * " KMGT".index(match[2].upper() or " ")))):
+        raise TrigraphError(f"{option} {quote(text)}: write a number of bytes, such as 800M or 4G")
+    return size
 
 
 _BIAS = re.compile(r"(\d{1,18})([+-](?:inf|\d+\.?\d*|\.\d+))", re.ASCII)

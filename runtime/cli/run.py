@@ -16,6 +16,7 @@ from trigraph.runtime.cli.arguments import (
     PromptArguments,
     SamplingArguments,
     SpeculationArguments,
+    parse_bytes,
 )
 from trigraph.runtime.cli.chat import interact
 from trigraph.runtime.cli.command import grouped
@@ -72,6 +73,8 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
             model.model,
             threads=model.threads,
             context=model.context or None,
+            kv_memory=parse_bytes("--kv-memory", model.kv_memory),
+            checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
             speculation=speculation,
             options=ExportOptions(mtp=model.mtp),
             device=model.device,
