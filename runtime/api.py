@@ -7,5 +7,6 @@ from trigraph.runtime.decoding.options import Options as Options
 from trigraph.runtime.decoding.sampling import Sampling as Sampling
 from trigraph.runtime.decoding.stats import Stats as Stats
 from trigraph.runtime.engine import Engine as Engine
-from trigraph.runtime.generate import Generation as Generation
 from trigraph.runtime.loading import load as load
+from trigraph.runtime.scheduler.request import Request as Request
+from trigraph.runtime.scheduler.waiting import QueueFullError as QueueFullError

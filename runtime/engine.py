@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import SupportsIndex
 
-from trigraph.runtime.cache.prompt_cache import PromptCache
+from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation, first_messages
 from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.generate import Generation
 from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.request import Request
+
+Prompt = str | Iterable[SupportsIndex]
 
 
 @dataclass(frozen=True)
 class Engine(Model):
-    """A model ready to run: `generate` continues a text, `chat` holds a conversation."""
+    """A model ready to run: `generate` and `submit` continue a text, `chat` holds a conversation.
 
-    def generate(
-        self, prompt: str | list[int], options: Options | None = None, cache: str | Path | None = None
-    ) -> Generation:
-        """Continues `prompt`: iterate over the result for text in pieces, or call its `run`.
+    Any number of threads may use it. All requests are decoded together; each gets the completion that it gets alone.
+    """
+
+    _driver: Driver = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_driver", Driver(self))
+
+    def generate(self, prompt: Prompt, options: Options | None = None, cache: str | Path | None = None) -> Request:
+        """Continues `prompt`: iterate over the result for text in pieces, or call its `run`. It begins then.
 
         `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
         completion in. Raises TrigraphError when the prompt is empty or longer than the context, or the file is no
         session file of this model.
         """
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        kept = None if cache is None else PromptCache(Path(cache), self.identity, self.steps)
-        return Generation(self, ids, options or Options(), kept)
+        ids = self._encode(prompt)
+        if cache is None:
+            return Request(self._driver, self, ids, options or Options())
+        file = PromptFile(Path(cache), self.identity, self.steps, self.cache)
+        return Request(self._driver, self, ids, options or Options(), finish=lambda request: file.save(request.target))
+
+    def submit(
+        self,
+        prompt: Prompt,
+        options: Options | None = None,
+        *,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Request:
+        """Begins to continue `prompt` in the background, and returns at once.
+
+        Higher `priority` is served first. After `timeout` seconds the completion ends as it is. Raises TrigraphError as
+        `generate` does, and QueueFullError when too many requests wait.
+        """
+        request = Request(
+            self._driver, self, self._encode(prompt), options or Options(), priority=priority, timeout=timeout
+        )
+        request.begin()
+        self._driver.work()
+        return request
 
     def chat(self, system: str | None = None) -> Conversation:
         """An empty conversation. Raises TrigraphError when the model has no chat template."""
-        return Conversation(self, system)
+        return Conversation(self, self._driver, system)
 
     def chat_prompt(self, text: str, system: str | None = None) -> list[int]:
         """The prompt of a conversation's first turn. Raises TrigraphError when the model has no chat template."""
         messages = [*first_messages(system), {"role": "user", "content": text}]
         return self.tokenizer.encode(self.chat_template().render(messages))
+
+    def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

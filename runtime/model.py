@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
@@ -40,6 +41,10 @@ class Model:
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
+    max_waiting: int = 1024
+    """How many requests may wait for others to end."""
+    prefill_seconds: float | None = None
+    """How long a piece of a prompt may hold up the requests that decode; None: as long as a round of theirs takes."""
 
     @property
     def kernels(self) -> str:
@@ -64,6 +69,11 @@ class Model:
     @cached_property
     def _guidance_vocabulary(self) -> LLTokenizer:
         return guidance_vocabulary(self.tokenizer, self.steps.vocab)
+
+    @cached_property
+    def cache(self) -> PrefixCache:
+        """The prefixes of earlier requests."""
+        return PrefixCache(self.steps)
 
     @cached_property
     def drafter(self) -> Drafter:

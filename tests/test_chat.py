@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_engine import END, METADATA
+from support.fake_engine import END, METADATA, assert_settled
 from support.fake_model import FakeModel, History
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
@@ -68,7 +68,7 @@ def answer(turn: int, opened: bool) -> list[int]:
     return [*([] if turn == 2 and not opened else think), *texts[turn % 5], STOP]
 
 
-def engine_of(template: str, context: int = 1200, sequences: int = 2) -> tuple[Engine, FakeModel]:
+def engine_of(template: str, context: int = 1200, sequences: int = 8) -> tuple[Engine, FakeModel]:
     """A model that gives the n-th question the n-th answer. It checks that each step is of the text it claims."""
     header = tokenizer().encode("<|im_start|>assistant\n" + ("<think>\n" if template == OPEN else ""))
 
@@ -113,7 +113,7 @@ def finish(reply: Reply) -> str:
 
 def held(chat: Conversation) -> list[int]:
     """The text that the conversation has computed."""
-    return list(chat._kept.sequences["completion"].tokens)
+    return chat._known[0]
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -125,12 +125,12 @@ def test_what_five_turns_have_in_common_is_computed_once(template: str) -> None:
     for turn, question in enumerate(QUESTIONS):
         reply = chat.say(question, OPTIONS)
         finish(reply)
-        prompt = reply.generation._prompt
+        prompt = reply.request.prompt
         expected = len(prompt) - common(computed, prompt)
         count = prefilled(model)
         assert count == expected, turn
-        assert reply.generation.stats.prompt_tokens == count
-        assert reply.generation.stats.prompt_tokens + reply.generation.stats.reused_tokens == len(prompt)
+        assert reply.request.stats.prompt_tokens == count
+        assert reply.request.stats.prompt_tokens + reply.request.stats.reused_tokens == len(prompt)
         assert engine.tokenizer.spell(prompt) == chat._template.render(chat.messages[:-1])
         computed = held(chat)
         total += count
@@ -144,9 +144,7 @@ def test_what_five_turns_have_in_common_is_computed_once(template: str) -> None:
     assert total < 0.45 * sum(
         len(engine.tokenizer.encode(chat._template.render(chat.messages[: 2 * n]))) for n in range(1, 6)
     )
-    chat.close()
-    assert engine.steps.state.slots.free == engine.steps.state.slots.size
-    assert engine.steps.state.pages.free == engine.steps.state.pages.size
+    assert_settled(engine)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -161,8 +159,8 @@ def test_a_reset_keeps_the_system_message(template: str) -> None:
     reply = chat.say("Something else", OPTIONS)
     assert finish(reply).endswith("On the hill."), "the conversation was not forgotten"
     common_text = engine.tokenizer.encode(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n")
-    assert reply.generation.stats.reused_tokens == len(common_text)
-    assert prefilled(model) == len(reply.generation._prompt) - len(common_text)
+    assert reply.request.stats.reused_tokens == len(common_text)
+    assert prefilled(model) == len(reply.request.prompt) - len(common_text)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -177,8 +175,7 @@ def test_another_answer_to_the_same_question(template: str) -> None:
         prefilled(model)
         assert finish(chat.regenerate(OPTIONS)) == first
         assert chat.messages == messages
-        # The tag that opens the reasoning stands behind the question's state.
-        assert prefilled(model) == (len(engine.tokenizer.encode("<think>\n")) if template == OPEN else 0)
+        assert prefilled(model) == 0
 
 
 def test_a_conversation_with_one_state_only() -> None:
@@ -187,7 +184,7 @@ def test_a_conversation_with_one_state_only() -> None:
     chat = engine.chat(SYSTEM)
     for question in QUESTIONS:
         finish(chat.say(question, OPTIONS))
-    assert len(chat._kept.sequences) == 2
+    assert_settled(engine)
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
@@ -203,7 +200,7 @@ def test_a_saved_conversation_goes_on(template: str, tmp_path: Path) -> None:
     expected = chat.say(QUESTIONS[3], OPTIONS)
     finish(expected)
     needed = prefilled(model)
-    chat.close()
+    engine.cache.clear()
     other = engine.chat()
     finish(other.say("Something else", OPTIONS))
     other.load(tmp_path / "chat")
@@ -211,12 +208,11 @@ def test_a_saved_conversation_goes_on(template: str, tmp_path: Path) -> None:
     prefilled(model)
     reply = other.say(QUESTIONS[3], OPTIONS)
     finish(reply)
-    assert (reply.generation.ids, prefilled(model)) == (expected.generation.ids, needed)
+    assert (reply.request.ids, prefilled(model)) == (expected.request.ids, needed)
     other.reset()
     assert finish(other.say(QUESTIONS[0], OPTIONS)).endswith("On the hill.")
     assert prefilled(model) < len(SYSTEM)
-    other.close()
-    assert engine.steps.state.slots.free == engine.steps.state.slots.size
+    assert_settled(engine)
 
 
 def test_a_conversation_of_another_model(tmp_path: Path) -> None:

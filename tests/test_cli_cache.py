@@ -96,7 +96,7 @@ def test_a_completion_is_shown_if_its_state_cannot_be_saved(
     def fail(*arguments: object) -> None:
         raise TrigraphError("no space left")
 
-    monkeypatch.setattr("trigraph.runtime.cache.prompt_cache.save_session", fail)
+    monkeypatch.setattr("trigraph.runtime.cache.prefix_cache.save_session", fail)
     result = trigraph("run", tiny_package, "-p", "a", "-n", 4, "--json", "--prompt-cache", tmp_path / "cache")
     assert (result.status, result.err) == (2, "error: no space left\n")
     assert len(json.loads(result.out)["ids"]) == 4

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from support.command import assert_one_line_error, run_command
+from support.fake_engine import assert_settled
 from trigraph.exporter import ExportOptions, export, is_package
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -103,8 +104,7 @@ def long_run(folder: Path, tokens: int, context: int = 2048) -> Iterator[tuple[i
         plain.run()
         assert speculative.ids == plain.ids, f"text {seed} differs"
         assert speculative.stats.finish_reason == "context"
-        state = engine.steps.state
-        assert (state.slots.free, state.pages.free) == (state.slots.size, state.pages.size)
+        assert_settled(engine)
         done += len(speculative.ids)
         accepted += speculative.stats.accepted
         yield done, resident(engine), accepted

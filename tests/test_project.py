@@ -36,7 +36,7 @@ ROOMS = {
         "decoding",
         "cache",
         "model",
-        "generate",
+        "scheduler",
         "chat",
         "engine",
         "package_cache",

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_engine import END, METADATA
+from support.fake_engine import END, METADATA, assert_settled
 from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
@@ -29,11 +29,10 @@ class Runs:
         model = FakeModel(VOCAB, logits, mostly_right(logits))
         # Numbers of histories are what this model's states hold: those of earlier programs mean the same here.
         model._histories, model._numbers = self._histories, self._numbers
-        engine = Engine(model.steps(400, sequences=1, chunk=32), Tokenizer(tokenizer_json(METADATA), [END]), None)
+        engine = Engine(model.steps(400, sequences=8, chunk=32), Tokenizer(tokenizer_json(METADATA), [END]), None)
         generation = engine.generate(prompt, options, self._cache)
         generation.run()
-        assert engine.steps.state.slots.free == engine.steps.state.slots.size
-        assert engine.steps.state.pages.free == engine.steps.state.pages.size
+        assert_settled(engine)
         count = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
         assert count == generation.stats.prompt_tokens == len(prompt) - generation.stats.reused_tokens
         # The fake model has checked each state that was read; this is the completion of the whole prompt.

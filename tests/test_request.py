@@ -73,7 +73,7 @@ def test_prompts_of_other_types_are_refused(prompt: object) -> None:
 
 def test_a_prompt_may_be_an_array() -> None:
     engine, _ = engine_of(scripted(b"abc", 2))
-    assert engine.generate(np.array([1, 2]), Options(GREEDY, max_tokens=3)).run() == "abc"  # type: ignore[arg-type]
+    assert engine.generate(np.array([1, 2]), Options(GREEDY, max_tokens=3)).run() == "abc"
 
 
 def test_options_that_are_none_are_refused() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, engine_of, scripted
+from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, engine_of, scripted
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
@@ -27,7 +27,7 @@ def test_a_stop_token_ends_the_text_wherever_it_falls(drafts: int) -> None:
         assert generation.ids == list(b"abcdefghijkl"[:length])
         assert generation.stats.finish_reason == "stop"
         assert generation.stats.tokens == length + 1
-        assert engine.steps.state.pages.free == engine.steps.state.pages.size, "state was not given back"
+        assert_settled(engine)
 
 
 @pytest.mark.parametrize("drafts", [0, 3, 7])
@@ -159,7 +159,7 @@ def test_an_iteration_left_early_gives_its_state_back() -> None:
     iterator = iter(engine.generate([1]))
     next(iterator)
     iterator.close()  # type: ignore[attr-defined]
-    assert engine.steps.state.slots.free == engine.steps.state.slots.size
+    assert_settled(engine)
 
 
 def test_a_conversation_computes_only_what_is_new() -> None:
@@ -181,13 +181,12 @@ def test_a_conversation_computes_only_what_is_new() -> None:
         assert "".join(reply) == answer.decode()
         assert chat.messages[-1] == {"role": "assistant", "content": answer.decode()}
     prompt = engine.tokenizer.encode(chat._template.render(chat.messages[:-1]))
-    stats = reply.generation.stats
+    stats = reply.request.stats
     assert stats.reused_tokens > 60
     assert stats.prompt_tokens + stats.reused_tokens == len(prompt)
     computed = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
     assert computed < len(prompt)
-    chat.close()
-    assert engine.steps.state.pages.free == engine.steps.state.pages.size
+    assert_settled(engine)
 
 
 def test_a_template_that_rewrites_answers_goes_on_from_before_them() -> None:
@@ -198,7 +197,7 @@ def test_a_template_that_rewrites_answers_goes_on_from_before_them() -> None:
     reply = chat.say("second", options(2, max_tokens=9))
     list(reply)
     first_prompt = engine.tokenizer.encode(chat._template.render(chat.messages[:2]))
-    assert reply.generation.stats.reused_tokens == len(first_prompt)
+    assert reply.request.stats.reused_tokens == len(first_prompt)
 
 
 def test_a_conversation_survives_an_error() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_engine import TEMPLATE, VOCAB, engine_of
+from support.fake_engine import TEMPLATE, VOCAB, assert_settled, engine_of
 from support.fake_model import chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
@@ -46,7 +46,7 @@ def test_completions_of_several_threads(drafts: bool) -> None:
     shared = fresh(drafts)
     expected = [fresh(drafts).generate([n, 1, 2], options(n)).run() for n in range(3 * THREADS)]
     assert in_threads(lambda n: shared.generate([n, 1, 2], options(n)).run()) == expected
-    assert shared.steps.state.slots.free == shared.steps.state.slots.size
+    assert_settled(shared)
 
 
 def test_conversations_of_several_threads(tmp_path: Path) -> None:
@@ -54,16 +54,14 @@ def test_conversations_of_several_threads(tmp_path: Path) -> None:
         chat = engine.chat()
         first = "".join(chat.say(f"number {n}", options(n)))
         chat.save(tmp_path / f"{id(engine)}-{n}")
-        chat.close()
         chat.load(tmp_path / f"{id(engine)}-{n}")
         second = "".join(chat.say("go on", options(n)))
-        chat.close()
         return first + second
 
     shared = fresh()
     expected = [talk(fresh(), n) for n in range(3 * THREADS)]
     assert in_threads(lambda n: talk(shared, n)) == expected
-    assert shared.steps.state.slots.free == shared.steps.state.slots.size
+    assert_settled(shared)
 
 
 def test_completions_in_turns_within_a_thread() -> None:

@@ -16,7 +16,7 @@ from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.generate import Generation
+from trigraph.runtime.scheduler.request import Request
 
 _WELCOME = "Type a message. /help lists commands, Ctrl-C stops a reply, /exit or Ctrl-D quits."
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?")
@@ -42,7 +42,7 @@ class Terminal:
     def __init__(self, engine: Engine, options: Options, conversation: Conversation | None) -> None:
         self.ended = False
         self._engine, self._options, self._conversation = engine, options, conversation
-        self._last: Generation | None = None
+        self._last: Request | None = None
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
             "reset": ("", "start over; the system message stays", self._reset),
@@ -74,12 +74,12 @@ class Terminal:
         if self._conversation is not None:
             self._show(self._conversation.say(line.strip(), self._options))
             return
-        generation = self._engine.generate(line, self._options)
+        request = self._engine.generate(line, self._options)
         sys.stdout.write(line)
-        self._show(generation)
+        self._show(request)
 
-    def _show(self, reply: Generation | Reply) -> None:
-        self._last = reply.generation if isinstance(reply, Reply) else reply
+    def _show(self, reply: Request | Reply) -> None:
+        self._last = reply.request if isinstance(reply, Reply) else reply
         with _interruptible(self._last):
             stream(reply)
         say(self._last.stats.line())
@@ -141,11 +141,11 @@ def _ask() -> str | None:
 
 
 @contextmanager
-def _interruptible(generation: Generation) -> Iterator[None]:
+def _interruptible(request: Request) -> Iterator[None]:
     """Ctrl-C stops the reply after the current round, and the conversation can go on; a second one ends the program."""
 
     def cancel(number: int, frame: FrameType | None) -> None:
-        generation.cancel()
+        request.cancel()
         signal.signal(signal.SIGINT, previous)
 
     previous = signal.signal(signal.SIGINT, cancel)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from trigraph.models.progress import Progress as Callback
 from trigraph.runtime.chat import Reply
-from trigraph.runtime.generate import Generation
+from trigraph.runtime.scheduler.request import Request
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def progress_bars() -> Iterator[Callback]:
         yield show
 
 
-def stream(pieces: Generation | Reply) -> None:
+def stream(pieces: Request | Reply) -> None:
     """Writes text to stdout as it is generated, and a newline at the end, even after an error."""
     try:
         for piece in pieces:

@@ -21,7 +21,7 @@ from trigraph.runtime.cli.arguments import (
 from trigraph.runtime.cli.chat import interact
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say, stream
-from trigraph.runtime.generate import Generation
+from trigraph.runtime.scheduler.request import Request
 
 
 @grouped
@@ -56,12 +56,12 @@ def run(
     if text is None:
         interact(engine, options, prompt.system, raw=prompt.raw)
         return
-    generation = engine.generate(_prompt_ids(engine, text, prompt), options, prompt.prompt_cache)
+    request = engine.generate(_prompt_ids(engine, text, prompt), options, prompt.prompt_cache)
     if output.as_json:
-        _print_json(generation)
+        _print_json(request)
     else:
-        stream(generation)
-        say(generation.stats.line())
+        stream(request)
+        say(request.stats.line())
 
 
 def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
@@ -108,11 +108,11 @@ def _prompt_ids(engine: Engine, text: str, prompt: PromptArguments) -> list[int]
     return engine.tokenizer.encode(text)
 
 
-def _print_json(generation: Generation) -> None:
+def _print_json(request: Request) -> None:
     try:
-        generation.run()
+        request.run()
     finally:  # a finished completion is shown even if its state cannot be saved
-        stats = generation.stats
+        stats = request.stats
         if stats.finish_reason != "unfinished":
-            result = {"text": generation.text, "ids": generation.ids, "stats": stats.as_json()}
+            result = {"text": request.text, "ids": request.ids, "stats": stats.as_json()}
             print(json.dumps(result, ensure_ascii=False))

@@ -14,14 +14,16 @@ class Stats:
 
     prompt_tokens: int  # computed for this request
     reused_tokens: int  # of the prompt, found in the state of an earlier turn
-    prompt_seconds: float
+    waiting_seconds: float  # until its prompt was begun
+    prompt_seconds: float  # from then on to the first token, which other requests' steps may have put off
     tokens: int  # sampled, a final stop token included
     seconds: float  # of the rounds, so without the first token, which the prompt's last step brings
     rounds: int
     drafted: int
     accepted: int
+    preemptions: int  # how often its state was taken, and computed again
     speculation: str  # "on", or why it was not
-    finish_reason: str  # "stop", "length", "context" or "cancelled"
+    finish_reason: str  # "stop", "length", "context", "cancelled" or "timeout"
     seed: int
     peak_memory: int | None  # bytes of the process, mapped weights included; None where the system does not tell
 

@@ -59,10 +59,10 @@ class Transcript:
             self._finish("length" if self._limited else "context")
         return self.finished
 
-    def cancel(self) -> None:
-        """Ends the completion as it is; the round in progress still finishes."""
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Ends the completion as it is."""
         if not self.finished:
-            self._finish("cancelled")
+            self._finish(reason)
 
     def _finish(self, reason: str) -> None:
         self.finish_reason = reason

@@ -62,7 +62,7 @@ class Steps:
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
-        self._chunk = chunk
+        self.chunk = chunk
 
     @property
     def can_draft(self) -> bool:
@@ -156,7 +156,7 @@ class Steps:
         for sequence, token in zip(sequences, tokens, strict=True):
             self._check(sequence, [token], "sequence")
             self._drop_pending(sequence)
-            self.catch_up(sequence, self._chunk - 1)
+            self.catch_up(sequence, self.chunk - 1)
             pieces.append([*sequence.tokens[sequence.mtp_len :], token])
             hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
         result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences])
@@ -179,7 +179,7 @@ class Steps:
         """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""
         done = [0] * len(tokens)
         while True:
-            room, pieces = self._chunk, {}
+            room, pieces = self.chunk, {}
             for i, new in enumerate(tokens):
                 if size := min(room, len(new) - done[i]):
                     pieces[i] = new[done[i] : done[i] + size]
@@ -205,7 +205,7 @@ class Steps:
         """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it."""
         sequence.mtp_len = min(sequence.mtp_len, sequence.length)
         while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
-            start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self._chunk)
+            start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self.chunk)
             hidden = sequence.hiddens.span(start - 1, stop - 1)
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
             sequence.mtp_len = stop

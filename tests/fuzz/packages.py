@@ -83,7 +83,7 @@ class Fuzzer:
         engine.generate([1, 2, 3], options).run()
         engine.generate("a b", options).run()
         if engine.template is not None:
-            engine.chat("Be brief.").say("Hello", options).generation.run()
+            engine.chat("Be brief.").say("Hello", options).request.run()
         return "ran"
 
 

@@ -38,7 +38,6 @@ class Fuzzer:
         for _ in chat.say("Hello", _OPTIONS):
             pass
         chat.save(folder / "chat")
-        chat.close()
         for prompt in (_PROMPT, [*_PROMPT, 6, 7]):
             self._engine.generate(prompt, _OPTIONS, folder / "prompt").run()
         self._chat, self._prompt = (folder / "chat").read_bytes(), (folder / "prompt").read_bytes()
@@ -55,19 +54,17 @@ class Fuzzer:
             else:
                 self._engine.generate([*_PROMPT, rng.choice((6, 8)), 7], _OPTIONS, self._path).run()
         finally:
+            self._engine.cache.clear()
             if (state.slots.free, state.pages.free) != (state.slots.size, state.pages.size):
                 raise RuntimeError("state was lost")
         return "ran"
 
     def _talk(self) -> None:
         chat = self._engine.chat()
-        try:
-            chat.load(self._path)
-            for _ in chat.say("And now?", _OPTIONS):
-                pass
-            chat.save(self._path)
-        finally:
-            chat.close()
+        chat.load(self._path)
+        for _ in chat.say("And now?", _OPTIONS):
+            pass
+        chat.save(self._path)
 
 
 def _damaged(rng: random.Random, content: bytes) -> bytes:

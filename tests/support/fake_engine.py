@@ -55,3 +55,10 @@ def engine_of(
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
     no_draft = None if draft else "off: the model has no MTP head"
     return Engine(model.steps(context, sequences, chunk=16), tokenizer, chat, no_draft=no_draft), model
+
+
+def assert_settled(engine: Engine) -> None:
+    """No request holds state: what is held is the cache's, and free when that is cleared."""
+    engine.cache.clear()
+    state = engine.steps.state
+    assert (state.slots.free, state.pages.free) == (state.slots.size, state.pages.size), "state was not given back"

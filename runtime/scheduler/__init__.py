@@ -1,0 +1,1 @@
+"""Many requests at once: which of them a round decodes, and who runs the rounds."""

@@ -1,0 +1,80 @@
+"""Who runs the rounds: whichever thread waits for a request, or one in the background while nobody does."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+from trigraph.models.signals import deferred
+from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.scheduler import Scheduler
+from trigraph.runtime.scheduler.waiting import Waiting
+
+
+class Driver:
+    """See Runner. A round is run by one thread, and brings the requests of all of them on; the others wait for its end.
+
+    A request alone is decoded in its owner's thread: no switch of threads costs it anything.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._waiting = Waiting(model.max_waiting)
+        self._scheduler = Scheduler(model, self._waiting)
+        self._lock = model.steps.lock
+        self._changed = threading.Condition()
+        self._driven = False  # whether some thread runs a round
+        self._thread: threading.Thread | None = None
+
+    def enter(self, request: Request) -> None:
+        """See Runner."""
+        self._waiting.enter(request)
+
+    def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
+        """See Runner."""
+        while len(request.text) <= shown and not request.done and (deadline is None or time.monotonic() < deadline):
+            with self._changed:
+                if self._driven:
+                    self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    continue
+                self._driven = True
+            self._round()
+
+    def work(self) -> None:
+        """See Runner."""
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="trigraph-rounds", daemon=True)
+                self._thread.start()
+
+    def cancel(self, request: Request) -> None:
+        """See Runner."""
+        self._waiting.cancel(request)
+
+    def leave(self, request: Request) -> None:
+        """See Runner."""
+        with deferred(signal.SIGINT), self._lock:
+            self._scheduler.end(request)
+
+    def _round(self) -> None:
+        """Runs a round, undisturbed by Ctrl-C, and hands on to the others; `_driven` was set by the caller."""
+        try:
+            with deferred(signal.SIGINT), self._lock:
+                self._scheduler.round()
+        finally:
+            with self._changed:
+                self._driven = False
+                self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if self._driven:
+                    self._changed.wait()
+                    continue
+                if not self._scheduler.active and not self._waiting:
+                    self._thread = None
+                    return
+                self._driven = True
+            self._round()

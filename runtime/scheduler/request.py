@@ -1,0 +1,246 @@
+"""A request as its owner sees it: prompt in, text out in pieces, statistics at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from operator import index
+from typing import Protocol, SupportsIndex
+
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.running import Running
+from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.decoding.stats import Stats, peak_memory
+from trigraph.runtime.decoding.transcript import Transcript
+from trigraph.runtime.model import Model
+from trigraph.runtime.state.sequence import Sequence
+
+
+class Runner(Protocol):
+    """Takes requests and runs the rounds that bring them on; callable from any thread."""
+
+    def enter(self, request: Request) -> None:
+        """Queues the request."""
+
+    def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
+        """Returns when the request has more than `shown` characters of text, is done, or the deadline has passed."""
+
+    def work(self) -> None:
+        """Sees to it that rounds are run by a thread in the background until nothing is left to do."""
+
+    def cancel(self, request: Request) -> None:
+        """Ends the request before the next round; returns at once."""
+
+    def leave(self, request: Request) -> None:
+        """Ends the request, whose state is free when this returns."""
+
+
+class Request:
+    """A completion in the making: iterate, also with `async for`, to get its text in pieces; or take its `result`.
+
+    It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        model: Model,
+        prompt: Iterable[SupportsIndex],
+        options: Options,
+        *,
+        checkpoints: Collection[int] = (),
+        priority: int = 0,
+        timeout: float | None = None,
+        finish: Callable[[Request], None] | None = None,
+    ) -> None:
+        """`checkpoints`: lengths of the prompt that later prompts will begin with. `timeout`: seconds from now on until
+        it ends as it is. `finish` is called with the request, in the thread of a round, before its state is given back.
+        """
+        if not isinstance(options, Options):
+            raise TrigraphError(f"options is {quote(options)}; it must be an Options")
+        model.weights.check()
+        self.prompt = _token_ids(prompt)
+        if not 1 <= len(self.prompt) <= model.context:
+            raise TrigraphError(
+                f"the prompt has {len(self.prompt)} tokens; it must have 1 to {model.context}, the loaded context"
+            )
+        options.sampling.check_vocabulary(model.steps.vocab)
+        guide = None if options.constraint is None else model.guide(options.constraint)
+        self.options = options
+        self.priority = priority
+        self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
+        self.finish = finish
+        self.transcript = Transcript(model.tokenizer, options, len(self.prompt), model.context, guide)
+        self.sampler = Sampler(options.sampling, self.prompt, guide)
+        self.draft_length = model.draft_length(options)
+        self.rounds: list[Round] = []
+        self.sequence: Sequence | None = None
+        """What holds its state; None while it waits."""
+        self.running: Running | None = None
+        """Its part in the decoding loop, from the first token on."""
+        self.done = False
+        """Whether it has ended, with or without success, and holds no state."""
+        self.error: BaseException | None = None
+        """Why it failed."""
+        self.reused = 0
+        self.preemptions = 0
+        self.suspect_until = -1
+        """The length up to which it decodes alone, as a step with it and others failed."""
+        self.created = time.perf_counter()
+        self.started: float | None = None
+        self.first_token: float | None = None
+        self._runner = runner
+        self._begun = self._iterated = False
+        self.rank = (0, 0)
+        """Orders requests; the queue sets it."""
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def text(self) -> str:
+        """What was generated so far."""
+        return self.transcript.text
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids so far, without a final stop token."""
+        return self.transcript.ids
+
+    @property
+    def target(self) -> list[int]:
+        """The tokens that its state must hold before the next one can be sampled or verified."""
+        return [*self.prompt, *self.ids[:-1]] if self.running is not None else self.prompt
+
+    @property
+    def target_length(self) -> int:
+        """Length of `target`."""
+        return len(self.prompt) + (max(0, len(self.ids) - 1) if self.running is not None else 0)
+
+    @property
+    def state(self) -> Sequence:
+        """The sequence of a request that has one."""
+        if self.sequence is None:
+            raise RuntimeError("a request without state takes no part in a round")
+        return self.sequence
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Tokens of the prompt that are in the state, and all of them."""
+        length = len(self.prompt)
+        return min(0 if self.sequence is None else self.sequence.length, length), length
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times so far; complete when the request is done."""
+        now = time.perf_counter()
+        started = now if self.started is None else self.started
+        return Stats(
+            prompt_tokens=len(self.prompt) - self.reused,
+            reused_tokens=self.reused,
+            waiting_seconds=started - self.created,
+            prompt_seconds=(now if self.first_token is None else self.first_token) - started,
+            tokens=self.transcript.sampled,
+            seconds=sum(r.seconds for r in self.rounds),
+            rounds=len(self.rounds),
+            drafted=sum(r.drafted for r in self.rounds),
+            accepted=sum(r.accepted for r in self.rounds),
+            preemptions=self.preemptions,
+            speculation=self.draft_length.report(),
+            finish_reason=self.transcript.finish_reason or "unfinished",
+            seed=self.options.sampling.seed,
+            peak_memory=peak_memory(),
+        )
+
+    def cancel(self) -> None:
+        """Ends the completion after the round in progress."""
+        self._runner.cancel(self)
+
+    def begin(self) -> None:
+        """Queues the request, unless it was before."""
+        if not self._begun:
+            self._begun = True
+            self._runner.enter(self)
+
+    def result(self, timeout: float | None = None) -> str:
+        """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self.begin()
+        while not self.done:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"the completion is not done after {timeout} seconds")
+            self._runner.advance(self, len(self.text), deadline)
+        if self.error is not None:
+            raise self.error
+        return self.text
+
+    def run(self) -> str:
+        """The whole text; one that is interrupted ends the request."""
+        for _ in self:
+            pass
+        return self.text
+
+    def __iter__(self) -> Iterator[str]:
+        """Raises TrigraphError when an earlier iteration was left early."""
+        if self._iterated:
+            if not self.done or self.transcript.finish_reason is None:
+                raise TrigraphError("this completion has been begun; call generate for another one")
+            return
+        self._iterated = True
+        shown = 0
+        try:
+            self.begin()
+            while True:
+                self._runner.advance(self, shown)
+                if len(text := self.text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
+                elif self.error is not None:
+                    raise self.error
+                elif self.done:
+                    return
+        finally:
+            self._runner.leave(self)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        if self._iterated:
+            raise TrigraphError("this completion has been begun; call generate for another one")
+        self._iterated = True
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        self._listeners.append(lambda: loop.call_soon_threadsafe(news.set))
+        shown = 0
+        try:
+            self.begin()
+            self._runner.work()
+            while True:
+                news.clear()
+                if len(text := self.text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
+                elif self.error is not None:
+                    raise self.error
+                elif self.done:
+                    return
+                else:
+                    await news.wait()
+        finally:
+            self._listeners.clear()
+            self.cancel()
+
+    def notify(self) -> None:
+        """Tells those who wait for the request that something has changed."""
+        for listener in self._listeners:
+            with suppress(RuntimeError):  # an event loop that was closed
+                listener()
+
+
+def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+    try:
+        if not isinstance(prompt, bytes):
+            return [index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise TrigraphError(f"the prompt is {quote(prompt)}; it must be a string or a list of token ids")
