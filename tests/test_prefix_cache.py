@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,6 +12,7 @@ from support.fake_model import FakeModel, chaotic, mostly_right
 from support.fake_steps import VOCAB, check, free, make, text
 from support.sessions import MODEL
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.radix_tree import RadixTree
 from trigraph.runtime.cache.session_file import SessionFile
@@ -242,6 +243,13 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+@given(a=TOKENS, b=TOKENS)
+def test_common_prefix(a: list[int], b: list[int]) -> None:
+    wanted = next(n for n in range(len(a), -1, -1) if a[:n] == b[:n])
+    assert common_prefix(a, b) == wanted
+    assert common_prefix("".join(map(str, a)), "".join(map(str, b))) == wanted
 
 
 class Trees(RuleBasedStateMachine):

@@ -29,7 +29,7 @@ def fake(context: int = 64, *, draft: bool = True, vocab: int = VOCAB) -> tuple[
 
 
 def fill(model: FakeModel, steps: Steps) -> tuple[Sequence, Sequence]:
-    """A sequence of 15 tokens, three of them accepted and two pending, and a fork of its first 9."""
+    """A sequence of 13 tokens and four pending ones, which no file takes, and a fork of its first 9."""
     sequence = steps.new_sequence()
     steps.prefill([sequence], [[1, 2, 3, 4, 5, 6, 7, 8, 9]])
     shorter = steps.fork(sequence)
@@ -50,9 +50,8 @@ def test_checkpoints_of_one_sequence_share_its_pages(tmp_path: Path) -> None:
         steps.release(old)
     before = steps.state.pages.free
     first, second = resume(tmp_path / "session", steps)
-    # Pages of 4: two are shared, the third is filled twice, the fourth and fifth are the longer one's.
-    assert before - steps.state.pages.free == 2 + 2 + 2
-    steps.accept(second, 2)
+    # Pages of 4: two are shared, the third is filled twice, the fourth is the longer one's.
+    assert before - steps.state.pages.free == 2 + 2 + 1
     for copy in (first, second):
         tokens = list(copy.tokens)
         steps.draft([copy], [7])
@@ -71,7 +70,7 @@ def test_the_format_is_that_of_safetensors(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "session")
     assert tensors["tokens"].tolist() == sequence.tokens
     assert tensors["pages.kv.3.key"].reshape(-1)[:13].tolist() == sequence.tokens
-    assert not tensors["pages.kv.3.key"].reshape(-1)[17:].any(), "what another sequence left is in the file"
+    assert not tensors["pages.kv.3.key"].reshape(-1)[13:].any(), "what another sequence left is in the file"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +95,8 @@ def test_another_model_is_refused(change: dict[str, object], named: str, tmp_pat
 def test_a_smaller_context_is_refused(tmp_path: Path) -> None:
     model, steps = fake()
     save(tmp_path / "session", steps, fill(model, steps)[1])
-    with pytest.raises(TrigraphError, match="the session has 17 tokens and the context holds 16"):
-        SessionFile(tmp_path / "session", MODEL, fake(16)[1])
+    with pytest.raises(TrigraphError, match="the session has 13 tokens and the context holds 12"):
+        SessionFile(tmp_path / "session", MODEL, fake(12)[1])
 
 
 def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) -> None:
@@ -118,7 +117,7 @@ def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) ->
     "metadata",
     [
         {"format": "pt"},
-        {"version": "1"},
+        {"version": "2"},
         {"model": "[1]"},
         {"model": '{"name": 5}'},
         {"model": "{"},
@@ -126,11 +125,10 @@ def rewrite(path: Path, metadata: dict[str, str] | None = None, **sizes: int) ->
         {"checkpoints": "[3]"},
         {"checkpoints": "[{}]"},
         {"checkpoints": "[]"},
-        {"checkpoints": '[{"length": 13, "pending": [], "to_commit": 9, "mtp_len": 0}]'},
-        {"checkpoints": '[{"length": 99, "pending": [], "to_commit": 0, "mtp_len": 0}]'},
-        {"checkpoints": '[{"length": 13, "pending": [77], "to_commit": 0, "mtp_len": 0}]'},
-        {"checkpoints": '[{"length": 13.0, "pending": [], "to_commit": 0, "mtp_len": 0}]'},
-        {"checkpoints": '[{"length": 13, "pending": [], "to_commit": 0, "mtp_len": 14}]'},
+        {"checkpoints": '[{"length": 13, "to_commit": 9, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 99, "to_commit": 0, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 13.0, "to_commit": 0, "mtp_len": 0}]'},
+        {"checkpoints": '[{"length": 13, "to_commit": 0, "mtp_len": 14}]'},
         {"checkpoints": "[" * 100000},
         {"messages": '["hello"]'},
         {"messages": '[{"role": "user"}]'},

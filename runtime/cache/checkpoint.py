@@ -21,14 +21,12 @@ class Checkpoint:
 
     length: int
     """Committed tokens, at least 1."""
-    pending: tuple[int, ...]
-    """Verified tokens that are not yet decided."""
     to_commit: int
     """How many of the last committed tokens the recurrent state still holds apart."""
     mtp_len: int
     """KV length of the MTP head: leading entries computed from true hidden states."""
     hiddens: NDArray[np.float32]
-    """[rows, hidden], of consecutive positions, up to the last of the committed and pending tokens."""
+    """[rows, hidden], of consecutive positions, up to the last one."""
     recurrent: Mapping[str, NDArray[Any]]
     """By name of the state tensor, one slot of it."""
     logits: NDArray[np.float32] | None = None
@@ -36,25 +34,22 @@ class Checkpoint:
 
     @classmethod
     def of(cls, state: State, sequence: Sequence, logits: NDArray[np.float32] | None = None) -> Checkpoint:
-        """A copy of what `sequence` holds now. Raises TrigraphError when it is empty, or a step of it failed."""
+        """A copy of what `sequence` holds now, without pending tokens.
+
+        Raises TrigraphError when it is empty, or a step of it failed.
+        """
         if sequence.damaged or not sequence.length:
             raise TrigraphError(
                 "there is no state to save: the sequence is empty, was released, or a step of it failed"
             )
         return cls(
             sequence.length,
-            tuple(sequence.pending),
             sequence.to_commit,
             min(sequence.mtp_len, sequence.length),
-            sequence.hiddens.span(sequence.hiddens.start, sequence.hiddens.end).copy(),
+            sequence.hiddens.span(sequence.hiddens.start, sequence.length).copy(),
             {name: buffer.current[sequence.slot].copy() for name, buffer in state.recurrent.items()},
             None if logits is None else logits.copy(),
         )
-
-    @property
-    def end(self) -> int:
-        """Positions with KV: committed and pending tokens."""
-        return self.length + len(self.pending)
 
     @property
     def row(self) -> StepResult | None:
@@ -65,13 +60,13 @@ class Checkpoint:
 
     def restore(self, state: State, sequence: Sequence, tokens: list[int]) -> None:
         """Puts `sequence`, new or a fork of a shorter one, to this length of `tokens`, without KV."""
-        slots = state.slots_out([sequence], [self.end])
+        slots = state.slots_out([sequence], [self.length])
         state.move([sequence], slots)
         for name, buffer in state.recurrent.items():
             buffer.current[sequence.slot] = self.recurrent[name]
-        sequence.tokens, sequence.pending = tokens[: self.length], list(self.pending)
+        sequence.tokens, sequence.pending = tokens[: self.length], []
         sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.to_commit, 0, -1
-        first = self.end - len(self.hiddens)
+        first = self.length - len(self.hiddens)
         sequence.hiddens.restart(first, self.hiddens[0])
         sequence.hiddens.append(self.hiddens[1:])
         # A program that cannot draft keeps no hidden rows: the head's KV stays empty there, which costs acceptance.

@@ -1,9 +1,8 @@
 """Session files: a sequence and its state.
 
-The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "2", and as JSON
-`model` (see ModelIdentity), `checkpoints` (length, pending, to_commit and mtp_len of each one, in ascending order of
-length) and `messages` of a chat; `crc32` is their checksum. Tensors, with n tokens, p pages in use, and i counting
-the checkpoints:
+The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
+`model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length) and
+`messages` of a chat; `crc32` is their checksum. Tensors, with n tokens, p pages in use, and i counting the checkpoints:
 
 | name | type | shape |
 |---|---|---|
@@ -36,8 +35,8 @@ from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
-_FORMAT, _VERSION = "trigraph session", "2"
-_NUMBERS = ("length", "pending", "to_commit", "mtp_len")  # of a checkpoint
+_FORMAT, _VERSION = "trigraph session", "3"
+_NUMBERS = ("length", "to_commit", "mtp_len")  # of a checkpoint
 
 
 def save_session(
@@ -55,10 +54,20 @@ def save_session(
     """
     if os.path.exists(path):
         _open(path)
-    tensors = [Pieces("tokens", np.int64, (0,), ())]
-    if sequence is not None:
-        tensors = [Pieces("tokens", np.int64, (sequence.length,), [np.array(sequence.tokens, np.int64)])]
-        tensors += _page_tensors(state, sequence, checkpoints[-1])
+    tensors = [] if sequence is None else page_tensors(state, sequence)
+    write_session(path, model, [] if sequence is None else sequence.tokens, tensors, checkpoints, messages)
+
+
+def write_session(
+    path: Path,
+    model: ModelIdentity,
+    tokens: list[int],
+    pages: abc.Sequence[Pieces],
+    checkpoints: abc.Sequence[Checkpoint],
+    messages: abc.Sequence[Message] = (),
+) -> None:
+    """Like `save_session`, of what was taken out of the state before; whatever is at `path` is replaced."""
+    tensors = [Pieces("tokens", np.int64, (len(tokens),), [np.array(tokens, np.int64)]), *pages]
     for i, checkpoint in enumerate(checkpoints):
         arrays = {**checkpoint.recurrent, "hiddens": checkpoint.hiddens}
         if checkpoint.logits is not None:
@@ -70,9 +79,10 @@ def save_session(
     write_tensors(path, tensors, metadata)
 
 
-def _page_tensors(state: State, sequence: Sequence, last: Checkpoint) -> list[Pieces]:
+def page_tensors(state: State, sequence: Sequence) -> list[Pieces]:
+    """The KV pages of a sequence, as views of the state."""
     page = state.limits.page_size
-    numbers = sequence.pages[: -(-last.end // page)].tolist()
+    numbers = sequence.pages[: state.pages_of(sequence.length)].tolist()
 
     def arrays(buffer: StateBuffer, end: int) -> Iterator[NDArray[Any]]:
         for i, number in enumerate(numbers):
@@ -87,7 +97,7 @@ def _page_tensors(state: State, sequence: Sequence, last: Checkpoint) -> list[Pi
             f"pages.{name}",
             buffer.current.dtype,
             (len(numbers), *buffer.current.shape[1:]),
-            arrays(buffer, last.mtp_len if name.startswith("mtp.") else last.end),
+            arrays(buffer, min(sequence.mtp_len, sequence.length) if name.startswith("mtp.") else sequence.length),
         )
         for name, buffer in state.paged.items()
     ]
@@ -121,9 +131,10 @@ class SessionFile:
             self._check_numbers()
         except (KeyError, TypeError, ValueError) as error:
             raise self._file.damaged("the checkpoints contradict the tokens") from error
-        if self._end > steps.state.limits.context:
+        if len(self.tokens) > steps.state.limits.context:
             raise TrigraphError(
-                f"{path}: the session has {self._end} tokens and the context holds {steps.state.limits.context}; "
+                f"{path}: the session has {len(self.tokens)} tokens and the context holds "
+                f"{steps.state.limits.context}; "
                 "load with a larger context"
             )
 
@@ -135,19 +146,17 @@ class SessionFile:
     @property
     def pages(self) -> int:
         """KV pages that the longest one takes."""
-        return self._steps.state.pages_of(self._end)
+        return self._steps.state.pages_of(len(self.tokens))
 
     def checkpoint(self, index: int) -> Checkpoint:
         """A checkpoint, read from the file."""
         numbers, state = self._checkpoints[index], self._steps.state
-        end = numbers["length"] + len(numbers["pending"])
         rows = self._file.rows(f"{index}.hiddens")
-        if not 1 <= rows <= end + 1:
-            raise self._file.damaged(f"{rows} hidden rows for {end} tokens")
+        if not 1 <= rows <= numbers["length"] + 1:
+            raise self._file.damaged(f"{rows} hidden rows for {numbers['length']} tokens")
         logits = f"{index}.logits"
         return Checkpoint(
             numbers["length"],
-            tuple(numbers["pending"]),
             numbers["to_commit"],
             numbers["mtp_len"],
             self._file.read(f"{index}.hiddens", np.float32, (rows, state.limits.hidden)),
@@ -176,11 +185,6 @@ class SessionFile:
             raise
         return sequences
 
-    @property
-    def _end(self) -> int:
-        """Positions with KV."""
-        return max((numbers["length"] + len(numbers["pending"]) for numbers in self._checkpoints[-1:]), default=0)
-
     def _decode(self, key: str, convert: Any) -> Any:
         try:
             return convert(json.loads(self._file.metadata[key]))
@@ -191,15 +195,13 @@ class SessionFile:
         """Raises KeyError, TypeError or ValueError for numbers that no save writes."""
         shortest = 1
         for numbers in self._checkpoints:
-            length, pending, to_commit, mtp_len = (numbers[name] for name in _NUMBERS)
+            length, to_commit, mtp_len = (numbers[name] for name in _NUMBERS)
             most = self._steps.max_pending
             if not (
-                all(type(number) is int for number in (length, to_commit, mtp_len, *pending))
+                all(type(number) is int for number in (length, to_commit, mtp_len))
                 and shortest <= length <= len(self.tokens)
-                and len(pending) <= most
                 and 0 <= to_commit <= min(most, length)
                 and 0 <= mtp_len <= length
-                and all(0 <= token < self._steps.vocab for token in pending)
             ):
                 raise ValueError
             shortest = length + 1
