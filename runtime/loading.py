@@ -23,6 +23,7 @@ from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
+from trigraph.runtime.model import Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
@@ -32,6 +33,7 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
+DEFAULT_WAITING = 1024
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
@@ -46,6 +48,8 @@ def load(
     kv_memory: int | None = None,
     checkpoint_memory: int | None = None,
     chunk: int = DEFAULT_CHUNK,
+    prefill_ms: float | None = None,
+    max_waiting: int = DEFAULT_WAITING,
     speculation: bool = True,
     options: ExportOptions | None = None,
     device: str = "cpu",
@@ -58,12 +62,15 @@ def load(
     sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
     to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
-    which takes it at once, enough for the sequences. `chunk`: tokens of a prompt computed in one step. `speculation`
-    False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when
-    the device is a GPU. Raises TrigraphError for what the user can put right.
+    which takes it at once, enough for the sequences. `chunk`: tokens of a prompt computed in one step.
+    `prefill_ms`: how long such a step may hold up requests that decode; unless given, as long as a round of theirs.
+    `max_waiting`: requests that may wait for others. `speculation` False leaves the draft graph out.
+    `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
+    TrigraphError for what the user can put right.
     """
     path = Path(path)
     threads, capped = choose_threads(threads)
+    scheduling = Scheduling(max_waiting, prefill_ms)
     package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
     folder = package.folder
     manifest = read_manifest(folder)
@@ -71,11 +78,7 @@ def load(
     chosen = open_device(device, manifest.portable, experts)
     if chosen.library is not None:
         manifest.check_library(library_version(chosen.name))
-    no_draft = None
-    if "draft" not in manifest.graphs:
-        no_draft = "off: the model has no MTP head"
-    elif not speculation:
-        no_draft = "off as asked"
+    no_draft = _no_draft(manifest, speculation)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     budgets = Budgets(sequences, kv_memory, checkpoint_memory)
     sizes = budgets.sizes(manifest.state, limits, _spare(chosen, needed))
@@ -94,7 +97,16 @@ def load(
         notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
     template = _template(folder, manifest, tokenizer)
     identity = ModelIdentity.of(manifest)
-    return Engine(steps, tokenizer, template, notices, no_draft, chosen, weights=weights, identity=identity)
+    return Engine(
+        steps, tokenizer, template, notices, no_draft, chosen, weights=weights, identity=identity, scheduling=scheduling
+    )
+
+
+def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
+    """Why there will be no draft graph; None when there will."""
+    if "draft" not in manifest.graphs:
+        return "off: the model has no MTP head"
+    return None if speculation else "off as asked"
 
 
 @dataclass(frozen=True)

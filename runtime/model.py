@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
@@ -26,6 +28,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Scheduling:
+    """How requests share a model."""
+
+    max_waiting: int = 1024
+    """How many may wait for others to end."""
+    prefill_ms: float | None = None
+    """Milliseconds that a piece of a prompt may hold up the requests that decode; None: as long as their own round."""
+
+    def __post_init__(self) -> None:
+        check("max_waiting", self.max_waiting, int, lambda value: value >= 1, "1 or more")
+        if self.prefill_ms is not None:
+            check("prefill_ms", self.prefill_ms, float, lambda value: 0 < value < math.inf, "above 0")
+
+
+@dataclass(frozen=True)
 class Model:
     """The steps of decoding, text to tokens and back, and what was measured of them."""
 
@@ -41,10 +58,7 @@ class Model:
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
-    max_waiting: int = 1024
-    """How many requests may wait for others to end."""
-    prefill_seconds: float | None = None
-    """How long a piece of a prompt may hold up the requests that decode; None: as long as a round of theirs takes."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
     @property
     def kernels(self) -> str:

@@ -20,7 +20,7 @@ class Driver:
     """
 
     def __init__(self, model: Model) -> None:
-        self._waiting = Waiting(model.max_waiting)
+        self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
         self._lock = model.steps.lock
         self._changed = threading.Condition()

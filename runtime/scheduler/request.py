@@ -210,7 +210,7 @@ class Request:
             raise TrigraphError("this completion has been begun; call generate for another one")
         self._iterated = True
         loop, news = asyncio.get_running_loop(), asyncio.Event()
-        self._listeners.append(lambda: loop.call_soon_threadsafe(news.set))
+        self.listen(lambda: loop.call_soon_threadsafe(news.set))
         shown = 0
         try:
             self.begin()
@@ -227,11 +227,14 @@ class Request:
                 else:
                     await news.wait()
         finally:
-            self._listeners.clear()
             self.cancel()
 
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Has `listener` called after each round that the request was part of, in the thread of that round."""
+        self._listeners.append(listener)
+
     def notify(self) -> None:
-        """Tells those who wait for the request that something has changed."""
+        """Calls the listeners."""
         for listener in self._listeners:
             with suppress(RuntimeError):  # an event loop that was closed
                 listener()

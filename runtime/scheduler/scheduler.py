@@ -156,8 +156,10 @@ class Scheduler:
         """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
         if not decoding:
             return self._steps.chunk
-        seconds = self._model.prefill_seconds
-        if seconds is None:  # as long as the decoding itself takes
+        milliseconds = self._model.scheduling.prefill_ms
+        if milliseconds is not None:
+            seconds = milliseconds / 1000
+        else:  # as long as the decoding itself takes
             seconds = max(request.rounds[-1].seconds if request.rounds else 0.0 for request in decoding)
         return min(max(1, self._model.costs.prefill_tokens(seconds)), self._steps.chunk)
 
