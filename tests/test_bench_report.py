@@ -25,7 +25,9 @@ RESULTS = [
 
 
 def report(machine: Machine = MACHINE) -> Report:
-    return Report(machine, "a model", RESULTS, layers=4, started="2026-01-02 03:04 UTC", repetitions=7)
+    return Report(
+        machine=machine, model="a model", results=RESULTS, layers=4, started="2026-01-02 03:04 UTC", repetitions=7
+    )
 
 
 def test_json_has_the_keys_that_scripts_rely_on() -> None:

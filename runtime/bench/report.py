@@ -13,22 +13,21 @@ from trigraph.runtime.bench.machine import Machine
 from trigraph.runtime.bench.result import Result
 
 
-@dataclass(frozen=True)
-class Report:
-    """A run: what was measured, of which model, on which machine, and when."""
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Of which model something was measured, on which machine, and when."""
 
     machine: Machine
     model: str
-    results: Sequence[Result]
     layers: int
     """Trunk layers of the model: published figures may come from a model cut short."""
     started: str
     """ISO 8601, UTC."""
     repetitions: int
-    """Samples of each kind of step."""
+    """Samples of each kind."""
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, for scripts; `results` is a list of objects."""
+        """All fields, for scripts."""
         return asdict(self)
 
     def provenance(self) -> Iterator[str]:
@@ -39,10 +38,20 @@ class Report:
             f"{machine.processor}, {machine.instruction_set}, {machine.threads} "
             f"thread{'s' * (machine.threads != 1)} on {machine.cores} cores, load {machine.load:.2f}"
         )
+        rates = f"reads {machine.read_gb_s:.1f} ({machine.min_read_gb_s:.1f} to {machine.max_read_gb_s:.1f}) GB/s"
+        if machine.float32_gmac_s:
+            rates += f", multiplies {machine.float32_gmac_s:.0f} (float32) and {machine.int8_gmac_s:.0f} (int8) G/s"
+        yield rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Run):
+    """The times of steps."""
+
+    results: Sequence[Result]
 
     def table(self) -> Table:
         """The figures, one step a line; `roofline` is the fraction of it that was reached."""
-        machine = self.machine
         table = Table(title=self.model, box=SIMPLE_HEAD, pad_edge=False)
         for heading in ("engine", "step"):
             table.add_column(heading, no_wrap=True)
@@ -59,8 +68,5 @@ class Report:
                 "" if r.roofline is None else f"{r.roofline:.2f}",
             )
         lines = [f"{r.name} {r.k}: {r.note}" for r in self.results if r.note]
-        rates = f"reads {machine.read_gb_s:.1f} ({machine.min_read_gb_s:.1f} to {machine.max_read_gb_s:.1f}) GB/s"
-        if machine.float32_gmac_s:
-            rates += f", multiplies {machine.float32_gmac_s:.0f} (float32) and {machine.int8_gmac_s:.0f} (int8) G/s"
-        table.caption = "\n".join([*lines, *self.provenance(), rates])
+        table.caption = "\n".join([*lines, *self.provenance()])
         return table

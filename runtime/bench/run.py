@@ -33,28 +33,34 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     manifest = read_manifest(folder)
     context = options.context(manifest)
     device = open_device(options.device)
-    started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    machine, bandwidth = _measure(device, options.threads)
+    started = utc_now()
+    machine, bandwidth = measure(device, options.threads)
     roofline = Roofline(folder, manifest, machine)
     engine = _load(folder, options, context, device)
     contenders: list[Contender] = [Trigraph(engine)]
     if options.versus_llama_cpp:
-        contenders.append(LlamaCpp(_weights(folder, manifest), options.threads, context, options.prompt))
+        contenders.append(LlamaCpp(weights(folder, manifest), options.threads, context, options.prompt))
     timer = Timer(options, bandwidth, RandomTokens(manifest.config.vocab))
     timings = [*timer.prefills(contenders), *timer.steps(contenders), *timer.sweeps(engine)]
     if options.tokens:
         timings += time_completions(engine, timer.prompt, options)
     return Report(
-        machine.with_passes(bandwidth.passes),
-        manifest.config.name,
-        [roofline.result(timing) for timing in timings],
-        manifest.config.trunk_layers,
-        started,
-        options.repetitions,
+        machine=machine.with_passes(bandwidth.passes),
+        model=manifest.config.name,
+        layers=manifest.config.trunk_layers,
+        started=started,
+        repetitions=options.repetitions,
+        results=[roofline.result(timing) for timing in timings],
     )
 
 
-def _measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
+def utc_now() -> str:
+    """Date and time, to the minute."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
+    """What the machine can do with so many threads, and its read bandwidth, to be measured again as the run goes on."""
     rate = device.copy_rate()  # once: nothing else runs there
     if rate is not None:
         return gpu_machine(), Bandwidth(lambda: rate / 1e9)
@@ -72,6 +78,6 @@ def _load(folder: Path, options: BenchOptions, context: int, device: Device) -> 
     )
 
 
-def _weights(folder: Path, manifest: Manifest) -> Path:
+def weights(folder: Path, manifest: Manifest) -> Path:
     """The model's own GGUF file, or its first part."""
     return next(iter(manifest.weight_paths(folder).values()))

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.bench import BenchOptions, Report
+from trigraph.runtime.bench import BenchOptions, Report, RequestOptions, RequestReport, bench_requests
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.llama_cpp import check_llama_cpp
+from trigraph.runtime.bench.llama_server import PEERS, check_llama_server
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
 from trigraph.runtime.cli import arguments
@@ -45,16 +46,23 @@ class BenchWorkArguments:
 
     panel: ClassVar = "Workload"
 
-    prompt: Annotated[int, typer.Option("-p", "--n-prompt", help="Prompt length in tokens.")] = BenchOptions.prompt
-    tokens: Annotated[int, typer.Option("-n", "--n-gen", help="Tokens to generate; 0 skips generation.")] = (
-        BenchOptions.tokens
-    )
+    prompt: Annotated[
+        int | None,
+        typer.Option("-p", "--n-prompt", help="Prompt length in tokens (default: 512; with --requests 128)"),
+    ] = None
+    tokens: Annotated[
+        int | None,
+        typer.Option("-n", "--n-gen", help="Tokens to generate; 0 skips that (default: 128; with --requests 64)"),
+    ] = None
     verify_tokens: Annotated[
         str, typer.Option("-k", help="Numbers of tokens to verify in a step, comma-separated.")
     ] = "1,2,4,8"
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions", help="Timed repetitions of each step.")] = (
-        BenchOptions.repetitions
-    )
+    repetitions: Annotated[
+        int | None,
+        typer.Option(
+            "-r", "--repetitions", help="Timed repetitions of each step, or load (default: 10; with --requests 3)"
+        ),
+    ] = None
     accept: Annotated[float | None, typer.Option(help="Simulate drafts that are accepted with this probability.")] = (
         None
     )
@@ -65,25 +73,68 @@ class BenchWorkArguments:
     versus: Annotated[
         str | None,
         typer.Option(
-            help="llama.cpp: time it as well, on the same file, interleaved.", autocompletion=lambda: ["llama.cpp"]
+            help="llama.cpp: time it as well, on the same file, interleaved; with --requests its server, or "
+            "llama.cpp-mtp: its server with drafts of the MTP head, or both, comma-separated.",
+            autocompletion=lambda: list(PEERS),
         ),
     ] = None
 
     def options(self, threads: int, device: str) -> BenchOptions:
-        """What the benchmark needs; raises TrigraphError for values out of range."""
+        """What the benchmark of steps needs; raises TrigraphError for values out of range."""
         if self.versus not in (None, "llama.cpp"):
             raise TrigraphError(f"--versus {self.versus}: only llama.cpp can be compared with")
         return BenchOptions(
-            self.prompt,
-            self.tokens,
+            BenchOptions.prompt if self.prompt is None else self.prompt,
+            BenchOptions.tokens if self.tokens is None else self.tokens,
             _numbers("-k", self.verify_tokens),
             threads,
-            self.repetitions,
+            BenchOptions.repetitions if self.repetitions is None else self.repetitions,
             self.accept,
             versus_llama_cpp=self.versus is not None,
             contexts=_numbers("--contexts", self.contexts),
             sequences=_numbers("--sequences", self.sequences),
             device=device,
+        )
+
+
+@dataclass(frozen=True)
+class BenchRequestArguments:
+    """Loads of requests to serve instead of single steps."""
+
+    panel: ClassVar = "Requests"
+
+    requests: Annotated[
+        int | None, typer.Option(help="Serve loads of this many requests instead of timing single steps.")
+    ] = None
+    concurrency: Annotated[str, typer.Option(help="Numbers of requests in flight, a load each, comma-separated.")] = (
+        "1,2,4,8"
+    )
+    shared_prefix: Annotated[int, typer.Option(help="Tokens with which all prompts of a load begin.")] = 0
+    draft_tokens: Annotated[
+        str,
+        typer.Option(
+            help="Draft length instead of the governor's; with --accept several to hold against it, comma-separated."
+        ),
+    ] = ""
+
+    def options(self, work: BenchWorkArguments, threads: int, device: str) -> RequestOptions | None:
+        """What the loads are; None when single steps are to be timed. Raises TrigraphError for values out of range."""
+        if self.requests is None:
+            if self.shared_prefix or self.draft_tokens:
+                raise TrigraphError("--shared-prefix and --draft-tokens need --requests")
+            return None
+        return RequestOptions(
+            self.requests,
+            _numbers("--concurrency", self.concurrency),
+            RequestOptions.prompt if work.prompt is None else work.prompt,
+            RequestOptions.tokens if work.tokens is None else work.tokens,
+            self.shared_prefix,
+            threads,
+            RequestOptions.repetitions if work.repetitions is None else work.repetitions,
+            () if work.versus is None else tuple(work.versus.split(",")),
+            work.accept,
+            _numbers("--draft-tokens", self.draft_tokens),
+            device,
         )
 
 
@@ -100,27 +151,49 @@ class BenchOutputArguments:
 
 
 @grouped
-def bench(measured: BenchModelArguments, work: BenchWorkArguments, output: BenchOutputArguments) -> None:
-    """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline."""
+def bench(
+    measured: BenchModelArguments,
+    work: BenchWorkArguments,
+    load: BenchRequestArguments,
+    output: BenchOutputArguments,
+) -> None:
+    """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline.
+
+    With --requests: serve loads of requests, and compare with llama.cpp's server.
+    """
     threads, capped = choose_threads(measured.threads)
+    requests = load.options(work, threads, measured.device)
+    if output.plot is not None:
+        if requests is not None:
+            raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
+        check_plot(output.plot)
+    if requests is not None:
+        if requests.peers:
+            check_llama_server()
+        folder = _package(measured, capped)
+        _show(bench_requests(folder, requests), as_json=output.as_json)
+        return
     options = work.options(threads, measured.device)
     if options.versus_llama_cpp:
         check_llama_cpp()
+    report = run_bench(_package(measured, capped), options)
+    _show(report, as_json=output.as_json)
     if output.plot is not None:
-        check_plot(output.plot)
+        write_plot(report, output.plot)
+
+
+def _package(measured: BenchModelArguments, capped: str | None) -> Path:
+    """The folder of the package, which a GGUF file is exported to first."""
     exported = export_options(measured.model, measured.activations)
     with progress_bars() as progress:
         given = measured.model.is_dir()
         package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
     for notice in (*package.notices, *([capped] if capped else [])):
         say(f"note: {notice}")
-    report = run_bench(package.folder, options)
-    _show(report, as_json=output.as_json)
-    if output.plot is not None:
-        write_plot(report, output.plot)
+    return package.folder
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def _show(report: Report | RequestReport, *, as_json: bool) -> None:
     if report.machine.load > 0.2 * report.machine.cores:
         say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
     if as_json:

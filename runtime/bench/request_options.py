@@ -1,0 +1,73 @@
+"""What loads of requests to serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trigraph.exporter.package.manifest import Manifest
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.llama_server import PEERS
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """What loads to serve, how often, and beside which other engines."""
+
+    requests: int
+    """Of each load."""
+    concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    """Numbers of requests in flight, a load each."""
+    prompt: int = 128
+    """Tokens of a prompt."""
+    tokens: int = 64
+    """Tokens of a completion."""
+    shared_prefix: int = 0
+    """Tokens with which all prompts of a load begin."""
+    threads: int = 1
+    repetitions: int = 3
+    """Loads for each concurrency and engine."""
+    peers: tuple[str, ...] = ()
+    accept: float | None = None
+    """Instead of loads, batches are decoded with drafts that are right with this probability."""
+    draft_tokens: tuple[int, ...] = ()
+    """Draft lengths to hold against the governor's. For loads one at most; none leaves it to the governor."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name, values, least in (
+            ("requests", [self.requests], 1),
+            ("concurrency", self.concurrency, 1),
+            ("prompt", [self.prompt], 1),
+            ("tokens", [self.tokens], 2),
+            ("shared-prefix", [self.shared_prefix], 0),
+            ("threads", [self.threads], 1),
+            ("repetitions", [self.repetitions], 1),
+            ("draft-tokens", self.draft_tokens, 0),
+        ):
+            for value in values:
+                if value < least:
+                    raise TrigraphError(f"{name} is {value}; it must be {least} or more")
+        if not self.concurrency:
+            raise TrigraphError("concurrency is empty; give numbers of requests in flight, such as 1,2,4,8")
+        if self.shared_prefix >= self.prompt:
+            raise TrigraphError(f"shared-prefix is {self.shared_prefix}; it must be less than prompt, {self.prompt}")
+        if self.accept is not None and not 0 <= self.accept <= 1:
+            raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
+        if self.accept is None and len(self.draft_tokens) > 1:
+            raise TrigraphError("draft-tokens: only with --accept several are compared; give one")
+        if self.accept is not None and self.peers:
+            raise TrigraphError("--accept replays our own drafts; it cannot be combined with --versus")
+        for peer in self.peers:
+            if peer not in PEERS:
+                raise TrigraphError(f"--versus {peer}: with --requests it is one of {', '.join(PEERS)}")
+
+    def context(self, manifest: Manifest) -> int:
+        """Tokens that a request may reach. Raises TrigraphError when that is more than the package holds."""
+        context = self.prompt + self.tokens + manifest.max_pending
+        if context > manifest.max_context:
+            raise TrigraphError(f"the run needs a context of {context}; the package holds {manifest.max_context}")
+        most = manifest.max_pending - 1
+        for drafts in self.draft_tokens:
+            if drafts > most:
+                raise TrigraphError(f"draft-tokens is {drafts}; a round drafts at most {most}")
+        return context

@@ -1,0 +1,138 @@
+"""Loads of requests: our engine, and others beside it in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from trigraph.exporter.package.reader import read_manifest
+from trigraph.runtime.bench.bandwidth import Bandwidth
+from trigraph.runtime.bench.llama_server import LlamaServer, check_llama_server
+from trigraph.runtime.bench.load import Load, Server, Turn
+from trigraph.runtime.bench.own_server import OwnServer
+from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.bench.request_options import RequestOptions
+from trigraph.runtime.bench.request_report import RequestReport
+from trigraph.runtime.bench.request_result import RequestResult, summary
+from trigraph.runtime.bench.roofline import Roofline
+from trigraph.runtime.bench.run import measure, utc_now, weights
+from trigraph.runtime.bench.sample import Case, Sample, Timing
+from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.loading import load
+
+_REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
+_WARM_UP_TOKENS = 8
+
+
+def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
+    """Serves loads of requests with the package in `folder`.
+
+    Raises TrigraphError when the package cannot do the run, or another engine cannot.
+    """
+    if options.peers:
+        check_llama_server()
+    manifest = read_manifest(folder)
+    context = options.context(manifest)
+    device, started = open_device(options.device), utc_now()
+    machine, bandwidth = measure(device, options.threads)
+    random = RandomTokens(manifest.config.vocab)
+    with ExitStack() as stack:
+        servers: list[Server] = [_own(folder, options, context)]
+        for peer in options.peers:
+            servers.append(_peer(peer, weights(folder, manifest), options, context))
+            stack.callback(servers[-1].close)
+        turns = [
+            (concurrency, take_turns(servers, options, concurrency, random, bandwidth))
+            for concurrency in options.concurrency
+        ]
+    roofline = Roofline(folder, manifest, machine)
+    results = [
+        _beside_floor(roofline, result, taken[result.engine], options)
+        for concurrency, taken in turns
+        for result in summaries(concurrency, taken)
+    ]
+    return RequestReport(
+        machine=machine.with_passes(bandwidth.passes),
+        model=manifest.config.name,
+        layers=manifest.config.trunk_layers,
+        started=started,
+        repetitions=options.repetitions,
+        prompt=options.prompt,
+        tokens=options.tokens,
+        shared_prefix=options.shared_prefix,
+        settings={server.name: server.settings for server in servers},
+        results=results,
+    )
+
+
+def take_turns(
+    servers: Sequence[Server],
+    options: RequestOptions,
+    concurrency: int,
+    random: RandomTokens,
+    bandwidth: Bandwidth,
+) -> dict[str, list[Turn]]:
+    """The loads of each engine, by its name. All serve the same load before the next; another one begins each time."""
+
+    def draw(requests: int, tokens: int) -> Load:
+        return Load.draw(random, requests, options.prompt, tokens, concurrency, options.shared_prefix)
+
+    warm_up = draw(concurrency, min(options.tokens, _WARM_UP_TOKENS))
+    for server in servers:
+        server.serve(warm_up)
+    turns: dict[str, list[Turn]] = {server.name: [] for server in servers}
+    for i in range(options.repetitions):
+        work = draw(options.requests, options.tokens)
+        for server in (*servers[i % len(servers) :], *servers[: i % len(servers)]):
+            time.sleep(_REST)
+            read = bandwidth.measure()
+            time.sleep(_REST)
+            turns[server.name].append(replace(server.serve(work), read_gb_s=read))
+    return turns
+
+
+def summaries(concurrency: int, turns: dict[str, list[Turn]]) -> Iterator[RequestResult]:
+    """The figures of each engine; the first one is ours."""
+    ours, *others = turns
+    yield summary(ours, concurrency, turns[ours])
+    for name in others:
+        yield summary(name, concurrency, turns[name], turns[ours])
+
+
+def _beside_floor(
+    roofline: Roofline, result: RequestResult, turns: Sequence[Turn], options: RequestOptions
+) -> RequestResult:
+    """The figures with the floor of a round half-way through the completions, at the bandwidth of each turn."""
+    sequences = max(1, round(result.sequences_per_round or result.concurrency))
+    rows = max(1, round((result.rows_per_round or sequences) / sequences))
+    case = Case(result.engine, "verify", rows, options.prompt + options.tokens // 2, sequences)
+    between = [statistics.median([gap for served in turn.served for gap in served.gaps]) for turn in turns]
+    samples = [Sample(gap, turn.read_gb_s) for gap, turn in zip(between, turns, strict=True)]
+    step = roofline.result(Timing(case, samples))
+    return replace(result, floor_ms=step.floor_ms, roofline=step.roofline)
+
+
+def _own(folder: Path, options: RequestOptions, context: int) -> OwnServer:
+    engine = load(
+        folder,
+        threads=options.threads,
+        context=context,
+        sequences=max(options.concurrency),
+        device=options.device,
+    )
+    return OwnServer(engine, *options.draft_tokens)
+
+
+def _peer(name: str, path: Path, options: RequestOptions, context: int) -> LlamaServer:
+    return LlamaServer(
+        path,
+        options.threads,
+        context,
+        max(options.concurrency),
+        cache=options.shared_prefix > 0,
+        mtp=name == "llama.cpp-mtp",
+    )
