@@ -25,7 +25,7 @@ from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 
-_TABLE_WIDTH = 116  # of a table with all its figures
+_TABLE_WIDTH = 126  # of a table with all its figures
 
 
 @dataclass(frozen=True)
