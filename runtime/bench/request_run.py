@@ -25,7 +25,7 @@ from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.loading import load
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
-_WARM_UP_TOKENS = 8
+_WAKING_TOKENS = 2  # of a request before each load: the system may have dropped weights that were not read for a while
 
 
 def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
@@ -81,7 +81,7 @@ def take_turns(
     def draw(requests: int, tokens: int) -> Load:
         return Load.draw(random, requests, options.prompt, tokens, concurrency, options.shared_prefix)
 
-    warm_up = draw(concurrency, min(options.tokens, _WARM_UP_TOKENS))
+    warm_up = draw(concurrency, options.tokens)
     for server in servers:
         server.serve(warm_up)
     turns: dict[str, list[Turn]] = {server.name: [] for server in servers}
@@ -89,8 +89,8 @@ def take_turns(
         work = draw(options.requests, options.tokens)
         for server in (*servers[i % len(servers) :], *servers[: i % len(servers)]):
             time.sleep(_REST)
+            server.serve(draw(1, _WAKING_TOKENS))
             read = bandwidth.measure()
-            time.sleep(_REST)
             turns[server.name].append(replace(server.serve(work), read_gb_s=read))
     return turns
 
