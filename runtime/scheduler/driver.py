@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 import time
+import weakref
 
 from trigraph.models.signals import deferred
 from trigraph.runtime.model import Model
@@ -26,6 +28,9 @@ class Driver:
         self._changed = threading.Condition()
         self._driven = False  # whether some thread runs a round
         self._thread: threading.Thread | None = None
+        self._stopped = False
+        # A thread that is in the midst of a step when Python ends would bring the process down.
+        atexit.register(_stop, weakref.ref(self))
 
     def enter(self, request: Request) -> None:
         """See Runner."""
@@ -47,6 +52,14 @@ class Driver:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="trigraph-rounds", daemon=True)
                 self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the work in the background after the round in progress."""
+        with self._changed:
+            self._stopped, thread = True, self._thread
+            self._changed.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
 
     def cancel(self, request: Request) -> None:
         """See Runner."""
@@ -70,11 +83,16 @@ class Driver:
     def _work(self) -> None:
         while True:
             with self._changed:
-                if self._driven:
+                if self._driven and not self._stopped:
                     self._changed.wait()
                     continue
-                if not self._scheduler.active and not self._waiting:
+                if self._stopped or not (self._scheduler.active or self._waiting):
                     self._thread = None
                     return
                 self._driven = True
             self._round()
+
+
+def _stop(driver: weakref.ref[Driver]) -> None:
+    if (found := driver()) is not None:
+        found.stop()

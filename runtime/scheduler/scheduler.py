@@ -38,6 +38,7 @@ class Scheduler:
         self._model, self._steps, self._cache = model, model.steps, model.cache
         self._waiting = waiting
         self._active: list[Request] = []  # those with state, the first to be served first
+        self._blocked = False  # whether the next one has to wait until another one gives its state back
 
     @property
     def active(self) -> tuple[Request, ...]:
@@ -46,13 +47,14 @@ class Scheduler:
 
     def round(self) -> None:
         """Brings all requests on: drafts, one verify, and a piece of a prompt."""
-        batch = self._schedule()
-        if batch.decoding:
-            sizes = [(request, self._steps.max_pending) for request in batch.decoding]
-            self._attempt(sizes, lambda: self._decode(batch.decoding))
-        if batch.prompts:
-            self._attempt(batch.prompts, lambda: self._prefill(batch.prompts))
-        self._postprocess()
+        try:
+            batch = self._schedule()
+            self._run(batch)
+            self._postprocess()
+        except Exception as error:  # a defect of ours, or no memory: nobody must wait for what will never come
+            for request in self.active or [self._waiting.first]:
+                if request is not None:
+                    self.end(request, error)
 
     def end(self, request: Request, error: BaseException | None = None) -> None:
         """Takes the state of a request, which leaves what it has computed to the cache, and no other one waits for."""
@@ -83,6 +85,13 @@ class Scheduler:
     def _suspects(self) -> list[Request]:
         """A request that decodes alone, if there is one."""
         return [request for request in self._active if request.suspect_until >= 0][:1]
+
+    def _run(self, batch: Batch) -> None:
+        if batch.decoding:
+            sizes = [(request, self._steps.max_pending) for request in batch.decoding]
+            self._attempt(sizes, lambda: self._decode(batch.decoding))
+        if batch.prompts:
+            self._attempt(batch.prompts, lambda: self._prefill(batch.prompts))
 
     def _decode(self, decoding: list[Request]) -> None:
         running = [_running(request) for request in decoding]
@@ -127,21 +136,23 @@ class Scheduler:
 
     def _shares(self, request: Request, other: Request) -> bool:
         """Whether the prompt begins like one that is being computed: then it waits for that, and takes it over."""
-        common = min(common_prefix(request.target, other.target), len(request.target) - 1)
+        common = common_prefix(request.target, other.target)
         if common - other.state.length < _WORTH:
             return False
-        other.checkpoints.add(common)
+        if common < other.target_length:  # the end of the other prompt is a checkpoint anyway
+            other.checkpoints.add(min(common, request.target_length - 1))
         return True
 
     def _start(self, request: Request) -> bool:
         """Gives the request a sequence that holds what the cache has of its tokens; false when there is no room."""
         state, target = self._steps.state, request.target
-        if not self._cache.make_room(1, 1):
+        if self._blocked or not self._cache.make_room(1, 1):
             return False
         found = self._cache.find(target)
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
         if not self._cache.make_room(*needed) and self._active:
             self._steps.release(found.sequence)
+            self._blocked = True
             return False
         request.sequence = found.sequence
         if request.started is None:
@@ -199,6 +210,7 @@ class Scheduler:
         self._steps.release(request.state)
         request.sequence = None
         request.preemptions += 1
+        self._blocked = False
         self._waiting.add(request)
 
     def _arrived(self, request: Request, rows: StepResult | None, row: int) -> None:
@@ -240,6 +252,7 @@ class Scheduler:
             request.error = request.error or error
         finally:
             self._steps.release(sequence)
+            self._blocked = False
 
     def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], None]) -> None:
         """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""
