@@ -68,9 +68,9 @@ def load(
     `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
     TrigraphError for what the user can put right.
     """
-    path = Path(path)
     threads, capped = choose_threads(threads)
     scheduling = Scheduling(max_waiting, prefill_ms)
+    path = Path(path)
     package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
     folder = package.folder
     manifest = read_manifest(folder)
@@ -80,8 +80,7 @@ def load(
         manifest.check_library(library_version(chosen.name))
     no_draft = _no_draft(manifest, speculation)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
-    budgets = Budgets(sequences, kv_memory, checkpoint_memory)
-    sizes = budgets.sizes(manifest.state, limits, _spare(chosen, needed))
+    sizes = Budgets(sequences, kv_memory, checkpoint_memory).sizes(manifest.state, limits, _spare(chosen, needed))
     double_buffered = chosen.library is None
     state = State(manifest.state, limits, sizes, chosen, drafts=no_draft is None, double_buffered=double_buffered)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
@@ -92,14 +91,15 @@ def load(
     if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
-    notices = package.notices + manifest.notices + (() if capped is None else (capped,))
-    if chosen.library is None:
-        notices += ("the operator library is missing: the graphs run their function bodies, which are slow",)
-    template = _template(folder, manifest, tokenizer)
-    identity = ModelIdentity.of(manifest)
-    return Engine(
-        steps, tokenizer, template, notices, no_draft, chosen, weights=weights, identity=identity, scheduling=scheduling
-    )
+    notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
+    template, identity = _template(folder, manifest, tokenizer), ModelIdentity.of(manifest)
+    return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, weights=weights, identity=identity)
+
+
+def _notices(device: Device) -> list[str]:
+    if device.library is None:
+        return ["the operator library is missing: the graphs run their function bodies, which are slow"]
+    return []
 
 
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:

@@ -55,10 +55,10 @@ class Model:
     """Why the model cannot draft; None when it can."""
     device: Device = HOST
     """Where the graphs run, and with which kernels."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
-    scheduling: Scheduling = field(default_factory=Scheduling)
 
     @property
     def kernels(self) -> str:
