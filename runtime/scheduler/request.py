@@ -203,7 +203,8 @@ class Request:
                 elif self.done:
                     return
         finally:
-            self._runner.leave(self)
+            if not self.done:
+                self._runner.leave(self)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         if self._iterated:
