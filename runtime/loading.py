@@ -13,7 +13,9 @@ from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
+from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -47,6 +49,8 @@ def load(
     sequences: int | None = None,
     kv_memory: int | None = None,
     checkpoint_memory: int | None = None,
+    cache_dir: str | Path | None = None,
+    cache_size: int | None = None,
     chunk: int = DEFAULT_CHUNK,
     prefill_ms: float | None = None,
     max_waiting: int = DEFAULT_WAITING,
@@ -62,7 +66,8 @@ def load(
     sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
     to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
-    which takes it at once, enough for the sequences. `chunk`: tokens of a prompt computed in one step.
+    which takes it at once, enough for the sequences. `cache_dir`: a folder where checkpoints outlive the program, in
+    files of `cache_size` bytes in all (16 GiB, or half of what is free). `chunk`: tokens of a prompt in one step.
     `prefill_ms`: how long such a step may hold up requests that decode; unless given, as long as a round of theirs.
     `max_waiting`: requests that may wait for others. `speculation` False leaves the draft graph out.
     `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
@@ -80,9 +85,8 @@ def load(
         manifest.check_library(library_version(chosen.name))
     no_draft = _no_draft(manifest, speculation)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
-    sizes = Budgets(sequences, kv_memory, checkpoint_memory).sizes(manifest.state, limits, _spare(chosen, needed))
-    double_buffered = chosen.library is None
-    state = State(manifest.state, limits, sizes, chosen, drafts=no_draft is None, double_buffered=double_buffered)
+    budgets = Budgets(sequences, kv_memory, checkpoint_memory)
+    state = _state(manifest, limits, budgets, chosen, needed, drafts=no_draft is None)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
@@ -92,8 +96,17 @@ def load(
         weights.read_ahead()
     tokenizer = _tokenizer(folder, manifest)
     notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
-    template, identity = _template(folder, manifest, tokenizer), ModelIdentity.of(manifest)
-    return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, weights=weights, identity=identity)
+    template, identity, costs = _template(folder, manifest, tokenizer), ModelIdentity.of(manifest), Costs()
+    disk = _disk(cache_dir, cache_size, identity, steps, costs)
+    return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, costs, weights, identity, disk)
+
+
+def _disk(
+    folder: str | Path | None, size: int | None, identity: ModelIdentity, steps: Steps, costs: Costs
+) -> DiskTier | None:
+    if folder is None and size is not None:
+        raise TrigraphError("cache_size needs a cache_dir")
+    return None if folder is None else DiskTier(Path(folder), size, identity, steps, costs)
 
 
 def _notices(device: Device) -> list[str]:
@@ -132,11 +145,16 @@ class _Graphs:
         return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
 
 
-def _spare(device: Device, needed: int) -> int | None:
-    """Bytes that the model leaves free; None where state takes its memory at once."""
-    if device.library is None or not device.lazy_memory:  # without the library, each step copies all of the state
-        return None
-    return max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
+def _state(
+    manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int, *, drafts: bool
+) -> State:
+    """State with as much memory as the budgets say, on a machine where the model needs `needed` bytes."""
+    double_buffered = device.library is None
+    free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
+    if device.lazy_memory and not double_buffered:
+        free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
+    sizes = budgets.sizes(manifest.state, limits, free)
+    return State(manifest.state, limits, sizes, device, drafts=drafts, double_buffered=double_buffered)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

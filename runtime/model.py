@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
@@ -59,6 +60,8 @@ class Model:
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
+    disk: DiskTier | None = None
+    """Where the prefix cache keeps checkpoints beyond the program."""
 
     @property
     def kernels(self) -> str:
@@ -87,7 +90,7 @@ class Model:
     @cached_property
     def cache(self) -> PrefixCache:
         """The prefixes of earlier requests."""
-        return PrefixCache(self.steps)
+        return PrefixCache(self.steps, self.disk)
 
     @cached_property
     def drafter(self) -> Drafter:

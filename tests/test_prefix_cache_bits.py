@@ -8,8 +8,10 @@ import pytest
 from support.packages import Packages
 from support.promise import PlainText, draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, load
+from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile
+from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations, keys and values
@@ -125,3 +127,18 @@ def test_files_keep_the_bits(engine: Engine, plain: PlainText, tmp_path: Path) -
     for length in saved.lengths:
         check(engine, plain, cache.find(plain.tokens[: length + 1]).sequence)
     cache.clear()
+
+
+def test_the_disk_keeps_the_bits(engine: Engine, plain: PlainText, tmp_path: Path) -> None:
+    costs = Costs()
+    costs.observe_prefill(1, 10.0)
+    for turn, length in enumerate((1, 63, 64, 65, 129)):
+        disk = DiskTier(tmp_path / str(turn), None, engine.identity, engine.steps, costs)
+        cache = PrefixCache(engine.steps, disk)
+        engine.steps.release(come_to(engine, plain, cache, length, "prompt" if turn % 2 else "drafts"))
+        disk.finish()
+        cache.clear()
+        found = cache.find([*plain.tokens[:length], 1])
+        assert (found.sequence.length, disk.read) == (length, 1)
+        check(engine, plain, found.sequence)
+        cache.clear()

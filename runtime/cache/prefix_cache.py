@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trigraph.runtime.cache.checkpoint import Checkpoint
+from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.radix_tree import Node, RadixTree
+from trigraph.runtime.cache.radix_tree import Match, Node, RadixTree
 from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
@@ -65,8 +66,9 @@ class PrefixCache:
     what is evicted. (GreedyDual-Size: Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997.)
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, disk: DiskTier | None = None) -> None:
         self.stats = CacheStats()
+        self._disk = disk
         self._steps, self._state = steps, steps.state
         self._tree: RadixTree[_Checkpoint] = RadixTree()
         self._clock = 0.0
@@ -80,10 +82,9 @@ class PrefixCache:
 
     def find(self, prompt: list[int]) -> Found:
         """A sequence for a prompt. Raises TrigraphError when no room can be made for it."""
-        nodes, known = self._tree.match(prompt)
-        # At the end of the prompt, a checkpoint is of use only with the row that comes after it.
-        if nodes and nodes[-1].length == len(prompt) and _checkpoint(nodes[-1]).row is None:
-            nodes.pop()
+        nodes, known = self._match(prompt)
+        if self._disk is not None and self._disk.take(prompt, nodes[-1].length if nodes else 0, self.load):
+            nodes, known = self._match(prompt)
         row = None
         if nodes:
             self.stats.hits += 1
@@ -97,6 +98,14 @@ class PrefixCache:
         self.stats.tokens_missed += len(prompt) - sequence.length
         worth = sequence.length + _MIN_GAIN <= known < len(prompt)
         return Found(sequence, row, known if worth else None)
+
+    def _match(self, prompt: list[int]) -> Match[_Checkpoint]:
+        """The checkpoints that `prompt` may start from."""
+        match = self._tree.match(prompt)
+        # At the end of the prompt, one is of use only with the row that comes after it.
+        if match.nodes and match.nodes[-1].length == len(prompt) and _checkpoint(match.nodes[-1]).row is None:
+            match.nodes.pop()
+        return match
 
     def insert(self, sequence: Sequence, row: StepResult | None) -> None:
         """Keeps a checkpoint of the sequence's committed tokens, with the row of the last one where it is given.
@@ -112,6 +121,8 @@ class PrefixCache:
                 return
             node = self._keep(self._state.checkpoint(sequence))
         self._take_row(node, row)
+        if self._disk is not None:
+            self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)
 
     def make_room(self, slots: int, pages: int) -> bool:
         """Evicts checkpoints until so many slots and pages are free; whether they are."""

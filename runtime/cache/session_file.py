@@ -134,8 +134,7 @@ class SessionFile:
         if len(self.tokens) > steps.state.limits.context:
             raise TrigraphError(
                 f"{path}: the session has {len(self.tokens)} tokens and the context holds "
-                f"{steps.state.limits.context}; "
-                "load with a larger context"
+                f"{steps.state.limits.context}; load with a larger context"
             )
 
     @property
@@ -148,13 +147,16 @@ class SessionFile:
         """KV pages that the longest one takes."""
         return self._steps.state.pages_of(len(self.tokens))
 
+    def has_row(self, index: int) -> bool:
+        """Whether a checkpoint has the row of its last token."""
+        return f"{index}.logits" in self._file.names
+
     def checkpoint(self, index: int) -> Checkpoint:
         """A checkpoint, read from the file."""
         numbers, state = self._checkpoints[index], self._steps.state
         rows = self._file.rows(f"{index}.hiddens")
         if not 1 <= rows <= numbers["length"] + 1:
             raise self._file.damaged(f"{rows} hidden rows for {numbers['length']} tokens")
-        logits = f"{index}.logits"
         return Checkpoint(
             numbers["length"],
             numbers["to_commit"],
@@ -164,7 +166,7 @@ class SessionFile:
                 name: self._file.read(f"{index}.{name}", buffer.current.dtype, buffer.current.shape[1:])
                 for name, buffer in state.recurrent.items()
             },
-            self._file.read(logits, np.float32, (self._steps.vocab,)) if logits in self._file.names else None,
+            self._file.read(f"{index}.logits", np.float32, (self._steps.vocab,)) if self.has_row(index) else None,
         )
 
     def resume(self, checkpoints: Iterable[Checkpoint]) -> list[Sequence]:

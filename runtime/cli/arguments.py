@@ -82,6 +82,16 @@ class ModelArguments:
             help="Memory for recurrent states that later prompts may resume from (default: a quarter of what is free)",
         ),
     ] = None
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the state of prompts in this folder, for later runs of the same model."),
+    ] = None
+    cache_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Size of that folder (default: 16G, or half of what is free on the disk if less)"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,8 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
             context=model.context or None,
             kv_memory=parse_bytes("--kv-memory", model.kv_memory),
             checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
+            cache_dir=model.cache_dir,
+            cache_size=parse_bytes("--cache-size", model.cache_size),
             speculation=speculation,
             options=ExportOptions(mtp=model.mtp),
             device=model.device,

@@ -1,0 +1,206 @@
+"""Checkpoints in a folder, for other programs and those to come.
+
+A folder for each model has files `LENGTH-HASH.session`, each a session file with one checkpoint: of so many tokens, of
+which this is the SHA-256. So nothing is read to know what there is, and programs that share the folder need no index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError
+from trigraph.models.staging import sweep
+from trigraph.runtime.cache.checkpoint import Checkpoint
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.session_file import SessionFile, page_tensors, write_session
+from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable
+from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.state.sequence import Sequence
+
+# What reading a file takes, with its checksums: seconds to open it, and bytes a second.
+_OPENING, _BYTES_A_SECOND = 0.005, 500e6
+# A checkpoint is written if it saves so many seconds, and so many times what reading it takes.
+_MIN_SECONDS, _MIN_READS = 1.0, 4
+_MAX_WAITING = 2 << 30  # bytes of copies that wait to be written
+_BUDGET, _DISK_PART = 16 << 30, 0.5  # bytes by default, and at most so much of what the disk has left
+_NAME = re.compile(r"(\d{1,9})-([0-9a-f]{32})\.session")
+_LEFTOVER = re.compile(r"\.(.*)\.partial-[0-9a-f]{12}")
+
+Key = tuple[int, str]
+"""Length and hash of a file's tokens."""
+
+
+class DiskTier:
+    """The files of one model. All calls are made under `steps.lock`; files are written in a thread of its own.
+
+    Least recently used files make room for new ones. Several programs may use a folder at once: files appear whole, and
+    one that is gone, damaged or of another model is as good as none.
+    """
+
+    def __init__(self, folder: Path, budget: int | None, model: ModelIdentity, steps: Steps, costs: Costs) -> None:
+        """`budget` in bytes, for all models together; by default 16 GiB, if that is half of what is free or less.
+
+        Raises TrigraphError when no files can be made in the folder.
+        """
+        if budget is not None:
+            check("cache_size", budget, int, lambda value: value >= 1, "1 or more")
+        self.problem: str | None = None
+        """Why nothing is written any more."""
+        self.read = self.written = 0
+        """Files so far."""
+        # The KV of the MTP head is not complete in a program without speculation.
+        kind = json.dumps([dataclasses.asdict(model), steps.can_draft], sort_keys=True)
+        self._root, self._folder = folder, folder / hashlib.sha256(kind.encode()).hexdigest()[:16]
+        self._model, self._steps, self._costs = model, steps, costs
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise TrigraphError(f"{folder}: cannot be made: {error.strerror}; choose another cache folder") from error
+        check_tensors_writable(self._folder / "0.session")
+        free = shutil.disk_usage(folder).free + sum(size for _, size, _ in self._files())
+        self._budget = min(_BUDGET, int(free * _DISK_PART)) if budget is None else budget
+        for path in self._folder.iterdir():
+            if left := _LEFTOVER.fullmatch(path.name):
+                sweep(self._folder / left[1])
+        self._sizes: dict[Key, int] = {}  # bytes
+        self._scanned = -1  # when the folder had changed last, as far as `_sizes` knows
+        self._waiting: dict[Key, int] = {}
+        self._writer = ThreadPoolExecutor(1, "checkpoints")
+
+    def take(self, prompt: list[int], above: int, load: Callable[[SessionFile], None]) -> bool:
+        """Gives `load` the file with the longest beginning of a prompt, above so many tokens, if reading it pays.
+
+        Whether there was one.
+        """
+        self._scan()
+        for key in reversed([*_beginnings(prompt, self._sizes)]):
+            if not self._seconds(key[0] - above) > _reading(self._sizes[key]):
+                break
+            path = self._path(key)
+            try:
+                saved = SessionFile(path, self._model, self._steps)
+                if saved.tokens != prompt[: key[0]] or len(saved.lengths) != 1:
+                    raise TrigraphError(f"{path}: has the name of another file")
+                if key[0] == len(prompt) and not saved.has_row(0):
+                    continue
+                load(saved)
+            except TrigraphError:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+                self._sizes.pop(key, None)
+                continue
+            self.read += 1
+            with suppress(OSError):
+                os.utime(path)
+            return True
+        return False
+
+    def offer(self, sequence: Sequence, row: StepResult | None) -> None:
+        """Has a checkpoint written if that pays: copies it now, and writes it later."""
+        state, tokens = self._steps.state, sequence.tokens
+        size = state.slot_bytes + state.page_bytes * state.pages_of(len(tokens))
+        least = max(_MIN_SECONDS, _MIN_READS * _reading(size))
+        if self.problem is not None or self._seconds(len(tokens)) < least:
+            return
+        self._scan()
+        waiting = dict(self._waiting)
+        *_, (before, _) = [(0, ""), *_beginnings(tokens, self._sizes.keys() | waiting.keys())]
+        if self._seconds(len(tokens) - before) < least:
+            return
+        if size > self._budget or sum(waiting.values()) + size > _MAX_WAITING:
+            return
+        checkpoint = Checkpoint.of(state, sequence, None if row is None else row.logits[0])
+        pages = [
+            dataclasses.replace(pieces, arrays=[rows.copy() for rows in pieces.arrays])
+            for pieces in page_tensors(state, sequence)
+        ]
+        key = _key(tokens)
+        self._waiting[key] = size
+        self._writer.submit(self._write, key, tokens.copy(), pages, checkpoint)
+
+    def finish(self) -> None:
+        """Waits until all is written. Not to be called under the lock."""
+        self._writer.submit(lambda: None).result()
+
+    def _write(self, key: Key, tokens: list[int], pages: list[Pieces], checkpoint: Checkpoint) -> None:
+        try:
+            self._make_room(self._waiting[key])
+            write_session(self._path(key), self._model, tokens, pages, [checkpoint])
+            self._make_room(0)  # it is a bit larger than was thought
+            self.written += 1
+        except (OSError, TrigraphError) as error:
+            self.problem = str(error)
+        finally:
+            del self._waiting[key]
+
+    def _make_room(self, size: int) -> None:
+        """Removes files, the least recently used ones first, until there is room in the budget."""
+        files = self._files()
+        total = sum(size_ for _, size_, _ in files)
+        for _, size_, path in sorted(files):
+            if total + size <= self._budget:
+                return
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                total -= size_
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """When each file was last used, its size, and its path; those of all models."""
+        files = []
+        for path in self._root.glob("*/*.session"):
+            with suppress(OSError):  # another program has removed it
+                status = path.stat()
+                files.append((status.st_mtime_ns, status.st_size, path))
+        return files
+
+    def _scan(self) -> None:
+        """Sees which files there are, where any came or went."""
+        with suppress(OSError):
+            changed = self._folder.stat().st_mtime_ns
+            if changed == self._scanned:
+                return
+            sizes = {}
+            for entry in os.scandir(self._folder):
+                if name := _NAME.fullmatch(entry.name):
+                    with suppress(OSError):
+                        sizes[int(name[1]), name[2]] = entry.stat().st_size
+            self._sizes, self._scanned = sizes, changed
+
+    def _path(self, key: Key) -> Path:
+        return self._folder / f"{key[0]}-{key[1]}.session"
+
+    def _seconds(self, tokens: int) -> float:
+        """What a prefill of so many tokens takes, as far as is known."""
+        return tokens / self._costs.prefill_tokens(1.0)
+
+
+def _reading(size: int) -> float:
+    """Seconds that a file of so many bytes takes to read."""
+    return _OPENING + size / _BYTES_A_SECOND
+
+
+def _beginnings(tokens: list[int], keys: Collection[Key]) -> Iterator[Key]:
+    """Those of the keys that beginnings of `tokens` have, in ascending order of length."""
+    packed, digest, done = np.array(tokens, "<i4").tobytes(), hashlib.sha256(), 0
+    for length in sorted({length for length, _ in keys if length <= len(tokens)}):
+        digest.update(packed[4 * done : 4 * length])
+        done = length
+        if (key := (length, digest.hexdigest()[:32])) in keys:
+            yield key
+
+
+def _key(tokens: list[int]) -> Key:
+    return len(tokens), hashlib.sha256(np.array(tokens, "<i4").tobytes()).hexdigest()[:32]
