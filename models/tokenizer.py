@@ -33,7 +33,8 @@ PRE_TOKENIZERS = {
 }
 
 # Texts that end a turn or a document whatever the metadata call them; a base model's eos is often only one of the two.
-_STOP_TEXTS = ("<|im_end|>", "<|endoftext|>")
+# The last three end a piece of code, as models trained on code know it.
+_STOP_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -121,8 +122,8 @@ def pipeline(pattern: str) -> dict[str, Any]:
 
 
 def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
-    """The ids with a role. `stop` joins the end-of-sequence, -turn and -message ids and Qwen's `<|im_end|>` and
-    `<|endoftext|>`, as llama.cpp does."""
+    """The ids with a role. `stop` joins the end-of-sequence, -turn and -message ids and the tokens whose names say that
+    they end a text, as llama.cpp does."""
     tokens, types = _vocabulary(metadata)
     ids = {key: _token_id(metadata, f"tokenizer.ggml.{key}", len(tokens)) for key in (*_STOP_KEYS, "bos_token_id")}
     stop = {ids[key] for key in _STOP_KEYS}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
@@ -32,6 +35,8 @@ from trigraph.runtime.state.sizes import Budgets
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
+
+_T = TypeVar("_T")
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_CHUNK = 512
@@ -79,6 +84,7 @@ def load(
     package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
     folder = package.folder
     manifest = read_manifest(folder)
+    texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     limits = _limits(manifest, context)
     chosen = open_device(device, manifest.portable, experts)
     if chosen.library is not None:
@@ -94,9 +100,9 @@ def load(
         steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
     if chosen.reads_mapped_weights:
         weights.read_ahead()
-    tokenizer = _tokenizer(folder, manifest)
+    tokenizer, template = texts.result()
     notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
-    template, identity, costs = _template(folder, manifest, tokenizer), ModelIdentity.of(manifest), Costs()
+    identity, costs = ModelIdentity.of(manifest), Costs()
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
     return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, costs, weights, identity, disk)
 
@@ -165,20 +171,21 @@ def _limits(manifest: Manifest, context: int | None) -> StateLimits:
     return StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
 
 
-def _tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:
     special = manifest.special_tokens
-    return Tokenizer(_read(folder, "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
-
-
-def _template(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | None:
+    tokenizer = Tokenizer(_read(folder, "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
     if not os.path.lexists(folder / "chat_template.jinja"):
-        return None
-    special = manifest.special_tokens
+        return tokenizer, None
     ids = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
-    return ChatTemplate(
-        _read(folder, "chat_template.jinja"),
-        {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None},
-    )
+    names = {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None}
+    return tokenizer, ChatTemplate(_read(folder, "chat_template.jinja"), names, tokenizer.control_names)
+
+
+def _in_background(function: Callable[[], _T]) -> Future[_T]:
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(function)
+    executor.shutdown(wait=False)
+    return future
 
 
 def _read(folder: Path, name: str) -> str:

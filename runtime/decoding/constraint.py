@@ -160,9 +160,7 @@ class _Vocabulary:
         self.special_token_ids = tokenizer.control_ids
         self.eos_token_id = min(tokenizer.stop_ids)
         self.bos_token_id = tokenizer.bos_id
-        self.tokens = [
-            tokenizer.token_bytes(token) or tokenizer.text_of(token).encode() for token in range(tokenizer.size)
-        ]
+        self.tokens = tokenizer.all_bytes()
         self._encode = tokenizer.encode_exactly
 
     def __call__(self, text: str) -> list[int]:
@@ -170,7 +168,7 @@ class _Vocabulary:
 
 
 def guidance_vocabulary(tokenizer: Tokenizer, vocab: int) -> LLTokenizer:
-    """The tokens as a Guide wants them, for a model with `vocab` of them; a second or two for 248320."""
+    """The tokens as a Guide wants them, for a model with `vocab` of them; a second for 248320."""
     if not tokenizer.stop_ids:
         raise TrigraphError("the model has no stop token, so a completion could not end where a constraint allows it")
     library = _library()

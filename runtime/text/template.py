@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.text.control_names import ControlNames
 from trigraph.runtime.text.history import Message as Message
 from trigraph.runtime.text.history import as_template_reads
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
@@ -37,10 +39,16 @@ class ChatTemplate:
     What is wrong with a template is known when it renders: a model may be used without it.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """`special_tokens`: texts of tokens by template variable (`eos_token`)."""
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], control_names: ControlNames | None = None
+    ) -> None:
+        """`special_tokens`: texts of tokens by template variable (`eos_token`).
+
+        `control_names` are marked as text in messages and tools: control tokens are the template's alone.
+        """
         self.reply_format = ReplyFormat.of_template(source)
         self._source = source
+        self._control_names = control_names or ControlNames(())
         self._special_tokens = dict(special_tokens)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # one request at a time, from whatever thread
@@ -63,8 +71,8 @@ class ChatTemplate:
             raise TrigraphError(f"{min(taken)} is no variable of chat templates to set; leave it out")
         request = {
             **(variables or {}),
-            "messages": as_template_reads(messages, self._source),
-            "tools": [*tools] or None,
+            "messages": self._control_names.as_text(as_template_reads(messages, self._source)),
+            "tools": self._control_names.as_text(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -108,6 +116,7 @@ class ChatTemplate:
         """The response to a request. Kills a process that is late, or whose request is interrupted."""
         assert process.stdin is not None
         assert process.stdout is not None
+        started = time.monotonic()
         late = threading.Timer(seconds, process.kill)
         late.start()
         try:
@@ -117,9 +126,9 @@ class ChatTemplate:
             response: dict[str, Any] = json.loads(line)
         except (OSError, ValueError):
             self._process = None
-            timely = late.is_alive()
+            overdue = time.monotonic() - started >= seconds
             _end(process)
-            reason = "its process crashed" if timely else f"it ran for more than {seconds:g} s"
+            reason = f"it ran for more than {seconds:g} s" if overdue else "its process crashed"
             return {"error": reason}
         except BaseException:
             self._process = None

@@ -7,14 +7,17 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from itertools import groupby
 
 from tokenizers import Tokenizer as HFTokenizer
-from tokenizers.normalizers import Sequence
+from tokenizers.normalizers import Normalizer, Sequence
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import PRE_TOKENIZERS, byte_alphabet, pipeline
+from trigraph.runtime.text.control_names import MARK, ControlNames
 
-_BYTE_OF = {character: byte for byte, character in enumerate(byte_alphabet())}
+# The byte as a character of Latin-1 for each that stands for one, and one that Latin-1 does not have for others.
+_LATIN_1 = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(byte) for byte, c in enumerate(byte_alphabet())}
 
 
 class Tokenizer:
@@ -45,24 +48,48 @@ class Tokenizer:
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str, *, start: bool = True) -> list[int]:
-        """Ids of `text`; special tokens that are written out become ids. `start`: begin with `bos_id`, if any."""
+        """Ids of `text`; special tokens that are written out become ids, unless marked as text (see ControlNames).
+
+        `start`: begin with `bos_id`, if any.
+        """
         try:
             with _explained("tokenizer.json cannot be used"):
-                ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+                ids = self._encode_pieces(text) if MARK in text else _ids(self._tokenizer, text)
         except TypeError as error:  # how the package refuses lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
         return [self.bos_id, *ids] if start and self.bos_id is not None else ids
 
     def encode_exactly(self, text: str) -> list[int]:
         """Ids with exactly the bytes of `text`: without normalisation, and without control tokens."""
-        return list(self._exact.encode(text, add_special_tokens=False).ids)
+        return _ids(self._exact, text)
+
+    def _encode_pieces(self, text: str) -> list[int]:
+        pieces = self.control_names.pieces(text)
+        return [
+            token for piece, control in pieces for token in _ids(self._tokenizer if control else self._plain, piece)
+        ]
+
+    @cached_property
+    def control_names(self) -> ControlNames:
+        """The names of the control tokens."""
+        return ControlNames(self._added[token].content for token in self.control_ids)
+
+    @cached_property
+    def _plain(self) -> HFTokenizer:
+        """Makes no control tokens."""
+        return self._without_control_tokens(self._tokenizer.normalizer)
 
     @cached_property
     def _exact(self) -> HFTokenizer:
-        exact = HFTokenizer.from_str(self.as_json())
-        exact.normalizer = Sequence([])
-        exact.encode_special_tokens = True
-        return exact
+        return self._without_control_tokens(Sequence([]))
+
+    def _without_control_tokens(self, normalizer: Normalizer) -> HFTokenizer:
+        made = HFTokenizer(self._tokenizer.model)  # shared, not copied
+        made.normalizer = normalizer
+        made.pre_tokenizer = self._tokenizer.pre_tokenizer
+        added = [self._added[token] for token in sorted(self._added)]
+        made.add_tokens([token for token in added if not token.special])
+        return made
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -70,12 +97,18 @@ class Tokenizer:
         return "".join(map(stream.push, ids)) + stream.flush()
 
     def spell(self, ids: Iterable[int]) -> str:
-        """A text that `encode` turns into these ids: control tokens are written out."""
+        """A text that `encode` turns into these ids: control tokens are written out, and their names as text marked."""
         ids = list(ids)
         if self.bos_id is not None and ids[:1] == [self.bos_id]:
             del ids[0]
-        parts = (self._added[i].content.encode() if i in self._added else self.token_bytes(i) for i in ids)
-        return b"".join(parts).decode(errors="replace")
+        parts = []
+        for control, run in groupby(ids, lambda token: token in self._added and self._added[token].special):
+            if control:
+                parts += [self._added[token].content for token in run]
+            else:
+                text = b"".join(map(self.token_bytes, run)).decode(errors="replace")
+                parts.append(self.control_names.marked(text))
+        return "".join(parts)
 
     def text_of(self, token: int) -> str:
         """The token in the spelling of the vocabulary."""
@@ -88,9 +121,27 @@ class Tokenizer:
         added = self._added.get(token)
         if added is not None:
             return b"" if added.special else added.content.encode()
-        text = self.text_of(token)
-        # A token with characters outside of the byte alphabet is plain text.
-        return bytes(map(_BYTE_OF.__getitem__, text)) if all(c in _BYTE_OF for c in text) else text.encode()
+        return _bytes_of(self.text_of(token))
+
+    def all_bytes(self) -> list[bytes]:
+        """For each token the bytes that it stands for; the names of control tokens."""
+        spelt = {
+            token: text.encode() if token in self._added else _bytes_of(text)
+            for text, token in self._tokenizer.get_vocab(with_added_tokens=True).items()
+        }
+        return [spelt[token] if token in spelt else self.text_of(token).encode() for token in range(self.size)]
+
+
+def _ids(tokenizer: HFTokenizer, text: str) -> list[int]:
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _bytes_of(text: str) -> bytes:
+    """What a token in the vocabulary's spelling stands for; one with a character that is no byte's is plain text."""
+    try:
+        return text.translate(_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
 
 
 @contextmanager
