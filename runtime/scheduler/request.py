@@ -128,6 +128,11 @@ class Request:
         return self.sequence
 
     @property
+    def decodes(self) -> bool:
+        """Whether its state holds `target`, so that it takes part in verifies."""
+        return self.running is not None and self.running.sequence is self.sequence
+
+    @property
     def progress(self) -> tuple[int, int]:
         """Tokens of the prompt that are in the state, and all of them."""
         length = len(self.prompt)

@@ -8,15 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.speculation import decode_round
 from trigraph.runtime.execution.steps import StepResult
 from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
-
-_WORTH = 16  # tokens that a checkpoint must save
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Scheduler:
         self._model, self._steps, self._cache = model, model.steps, model.cache
         self._waiting = waiting
         self._active: list[Request] = []  # those with state, the first to be served first
-        self._blocked = False  # whether the next one has to wait until another one gives its state back
+        self._admission = Admission(model, waiting)
 
     @property
     def active(self) -> tuple[Request, ...]:
@@ -74,13 +72,16 @@ class Scheduler:
         for request, reason in self._waiting.ended():
             request.transcript.cancel(reason)
             self.end(request)
-        piece = self._piece([request for request in self._active if _decodes(request)])
+        piece = self._admission.piece([request for request in self._active if request.decodes])
         if not self._suspects():
-            self._admit(piece)
+            for request, row in self._admission.admit(self._active, piece):
+                insort(self._active, request, key=lambda active: active.rank)
+                if request.state.length == request.target_length:
+                    self._arrived(request, row, 0)
         chosen = self._suspects() or self._active
-        decoding = [request for request in chosen if _decodes(request)]
-        prompts = [request for request in chosen if not _decodes(request)]
-        return self._fitting(Batch(decoding, self._cut(prompts, piece)))
+        decoding = [request for request in chosen if request.decodes]
+        prompts = [request for request in chosen if not request.decodes]
+        return self._fitting(Batch(decoding, self._admission.cut(prompts, piece)))
 
     def _suspects(self) -> list[Request]:
         """A request that decodes alone, if there is one."""
@@ -119,74 +120,6 @@ class Scheduler:
                 self.end(request, failed)
             request.notify()
 
-    # Admission.
-
-    def _admit(self, piece: int) -> None:
-        """Starts waiting requests while a round of `piece` tokens of prompts has room for them."""
-        limit = self._steps.state.sequences
-        while (request := self._waiting.first) is not None and len(self._active) < limit:
-            prompts = [other for other in self._active if not _decodes(other)]
-            if sum(other.target_length - other.state.length for other in prompts) >= piece:
-                return
-            if any(self._shares(request, other) for other in prompts) or not self._start(request):
-                return
-            self._waiting.discard(request)
-            if not request.done:
-                insort(self._active, request, key=lambda active: active.rank)
-
-    def _shares(self, request: Request, other: Request) -> bool:
-        """Whether the prompt begins like one that is being computed: then it waits for that, and takes it over."""
-        common = common_prefix(request.target, other.target)
-        if common - other.state.length < _WORTH:
-            return False
-        if common < other.target_length:  # the end of the other prompt is a checkpoint anyway
-            other.checkpoints.add(min(common, request.target_length - 1))
-        return True
-
-    def _start(self, request: Request) -> bool:
-        """Gives the request a sequence that holds what the cache has of its tokens; false when there is no room."""
-        state, target = self._steps.state, request.target
-        if self._blocked or not self._cache.make_room(1, 1):
-            return False
-        found = self._cache.find(target)
-        needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
-        if not self._cache.make_room(*needed) and self._active:
-            self._steps.release(found.sequence)
-            self._blocked = True
-            return False
-        request.sequence = found.sequence
-        if request.started is None:
-            request.started, request.reused = time.perf_counter(), found.sequence.length
-        if found.parted is not None and found.parted - found.sequence.length >= _WORTH:
-            request.checkpoints.add(found.parted)
-        if found.sequence.length == len(target):
-            self._arrived(request, found.row, 0)
-        return True
-
-    def _piece(self, decoding: list[Request]) -> int:
-        """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
-        if not decoding:
-            return self._steps.chunk
-        milliseconds = self._model.scheduling.prefill_ms
-        if milliseconds is not None:
-            seconds = milliseconds / 1000
-        else:  # as long as the decoding itself takes
-            seconds = max(request.rounds[-1].seconds if request.rounds else 0.0 for request in decoding)
-        return min(max(1, self._model.costs.prefill_tokens(seconds)), self._steps.chunk)
-
-    def _cut(self, prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
-        """The next pieces of the prompts, in order, `piece` tokens at most; none goes past a checkpoint."""
-        pieces = []
-        for request in prompts:
-            length = request.state.length
-            stop = min([stop for stop in request.checkpoints if stop > length], default=request.target_length)
-            if size := min(piece, stop - length):
-                pieces.append((request, size))
-                piece -= size
-        return pieces
-
-    # Room, and what becomes of state.
-
     def _fitting(self, batch: Batch) -> Batch:
         """The batch without those who had to give their state back, so that there is room for the others."""
         context = self._model.context
@@ -210,7 +143,7 @@ class Scheduler:
         self._steps.release(request.state)
         request.sequence = None
         request.preemptions += 1
-        self._blocked = False
+        self._admission.blocked = False
         self._waiting.add(request)
 
     def _arrived(self, request: Request, rows: StepResult | None, row: int) -> None:
@@ -252,7 +185,7 @@ class Scheduler:
             request.error = request.error or error
         finally:
             self._steps.release(sequence)
-            self._blocked = False
+            self._admission.blocked = False
 
     def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], None]) -> None:
         """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""
@@ -264,12 +197,9 @@ class Scheduler:
                 self.end(sizes[0][0], error)
                 return
             for (request, _), length in zip(sizes, reached, strict=True):
-                request.suspect_until = length
-                self._preempt(request)
-
-
-def _decodes(request: Request) -> bool:
-    return request.running is not None and request.running.sequence is request.sequence
+                if not request.done:
+                    request.suspect_until = length
+                    self._preempt(request)
 
 
 def _running(request: Request) -> Running:

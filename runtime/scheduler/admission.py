@@ -1,0 +1,94 @@
+"""Which waiting requests get state, and how much of their prompts a round computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.model import Model
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.waiting import Waiting
+
+_WORTH = 16  # tokens that a checkpoint must save
+
+
+class Admission:
+    """Lets requests in as far as rounds have room for their prompts. They get what the cache has of their tokens."""
+
+    def __init__(self, model: Model, waiting: Waiting) -> None:
+        self._model, self._steps, self._cache = model, model.steps, model.cache
+        self._waiting = waiting
+        self.blocked = False
+        """Whether the next one has to wait until another one gives its state back."""
+
+    def admit(self, active: list[Request], piece: int) -> Iterator[tuple[Request, StepResult | None]]:
+        """Starts requests, for rounds of `piece` tokens of prompts; the caller makes each one active.
+
+        A row comes with those whose whole prompt is there already.
+        """
+        while (request := self._waiting.first) is not None and len(active) < self._steps.state.sequences:
+            prompts = [other for other in active if not other.decodes]
+            if self.blocked or sum(other.target_length - other.state.length for other in prompts) >= piece:
+                return
+            if any(_shares(request, other) for other in prompts):
+                return
+            started = self._start(request, alone=not active)
+            if not started:
+                self.blocked = True
+                return
+            self._waiting.discard(request)
+            yield request, started[0]
+
+    def piece(self, decoding: list[Request]) -> int:
+        """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
+        if not decoding:
+            return self._steps.chunk
+        milliseconds = self._model.scheduling.prefill_ms
+        if milliseconds is not None:
+            seconds = milliseconds / 1000
+        else:  # as long as the decoding itself takes
+            seconds = max(request.rounds[-1].seconds if request.rounds else 0.0 for request in decoding)
+        return min(max(1, self._model.costs.prefill_tokens(seconds)), self._steps.chunk)
+
+    def cut(self, prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
+        """The next pieces of the prompts, in order, `piece` tokens at most; none goes past a checkpoint."""
+        pieces = []
+        for request in prompts:
+            length = request.state.length
+            stop = min([stop for stop in request.checkpoints if stop > length], default=request.target_length)
+            if size := min(piece, stop - length):
+                pieces.append((request, size))
+                piece -= size
+        return pieces
+
+    def _start(self, request: Request, *, alone: bool) -> tuple[StepResult | None] | None:
+        """Gives the request a sequence with what the cache has of its tokens; None when there is no room.
+
+        One that is alone begins anyway: it may end before it needs all of its room.
+        """
+        state, target = self._steps.state, request.target
+        if not self._cache.make_room(1, 1) and not alone:
+            return None
+        found = self._cache.find(target)
+        needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
+        if not self._cache.make_room(*needed) and not alone:
+            self._steps.release(found.sequence)
+            return None
+        request.sequence = found.sequence
+        if request.started is None:
+            request.started, request.reused = time.perf_counter(), found.sequence.length
+        if found.parted is not None and found.parted - found.sequence.length >= _WORTH:
+            request.checkpoints.add(found.parted)
+        return (found.row,)
+
+
+def _shares(request: Request, other: Request) -> bool:
+    """Whether the prompt begins like one that is being computed: then it waits for that, and takes it over."""
+    common = common_prefix(request.target, other.target)
+    if common - other.state.length < _WORTH:
+        return False
+    if common < other.target_length:  # the end of the other prompt is a checkpoint anyway
+        other.checkpoints.add(min(common, request.target_length - 1))
+    return True
