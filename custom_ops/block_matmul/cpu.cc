@@ -19,10 +19,8 @@ struct Product {
   const uint8_t* weight = nullptr;
   int64_t row_bytes = 0, columns = 0;
   float* y = nullptr;
-  // Tiles large enough to hide the cost of claiming one, small enough to balance over many threads; whole cache lines
-  // of a row of y each, so that threads never write into one line.
-  int64_t tile = 0, tiles = 0;
-  void** x = nullptr;  // prepared rows
+  int64_t tile = 0, tiles = 0;  // weight rows in a task, and tasks
+  void** x = nullptr;           // prepared rows
 
   Product() = default;
   Product(const Tensor& tensor, const RowKernel& row_kernel, int64_t width, float* out)
@@ -30,9 +28,15 @@ struct Product {
         weight(tensor.as<const uint8_t>()),
         row_bytes(check_weight(tensor, row_kernel, width)),
         columns(tensor.dims[0]),
-        y(out) {
-    constexpr int64_t kTileBytes = 64 * 1024, kLine = 64 / sizeof(float);
-    tile = std::max(kLine, kTileBytes / std::max(row_bytes, int64_t{1}) / kLine * kLine);
+        y(out) {}
+
+  // Large tiles hide what memory takes for their first rows, small ones balance over many threads. Each is whole cache
+  // lines of a row of y, so that threads never write into one line. Few rows leave the second cache to the weights.
+  void divide(int64_t rows) {
+    constexpr int64_t kBytes = 160 << 10, kLine = 64 / sizeof(float), kFewRows = 16, kFewest = 16;
+    const int64_t least = rows <= kFewRows ? 4 * kLine : kLine;
+    const int64_t fitting = std::max(least, kBytes / std::max(row_bytes, int64_t{1}));
+    tile = std::max(kLine, std::min(fitting, columns / kFewest) / kLine * kLine);
     tiles = ceil_div(columns, tile);
   }
 
@@ -58,6 +62,7 @@ void multiply(const Context& context, Product* product, int count, int64_t rows,
   int kind_count = 0;
   int64_t tiles = 0, bytes = 0;
   for (int i = 0; i < count; ++i) {
+    product[i].divide(rows);
     tiles += product[i].tiles;
     if (std::any_of(kinds, kinds + kind_count, [&](Product* kind) { return kind->same_rows(product[i]); })) continue;
     kinds[kind_count++] = product + i;

@@ -4,6 +4,9 @@
 
 #include "int8_products.h"
 #include "lanes.h"
+#if defined(TRIGRAPH_ISA_avx512)
+#include "int8_rows.h"
+#endif
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -159,6 +162,10 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 template <class F>
 void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y) {
+#if defined(TRIGRAPH_ISA_avx512)
+  if constexpr (Rows<F>::kFast)
+    if (m == 1) return RowProduct<F>(row_bytes, width, static_cast<const Int8Part*>(x[0])).product(w, n, y[0]);
+#endif
   for (int64_t i = 0; i < m; i += kGroup) {
     const int64_t rows = m - i < kGroup ? m - i : kGroup;
     static constexpr decltype(&int8_lanes<F, 1>) kKernels[] = {int8_lanes<F, 0>, int8_lanes<F, 1>, int8_lanes<F, 2>,

@@ -23,13 +23,17 @@ TRIGRAPH_INLINE Ints right16(Ints a, unsigned n) { return _mm512_srli_epi16(a, n
 TRIGRAPH_INLINE Ints left32(Ints a, unsigned n) { return _mm512_slli_epi32(a, n); }
 TRIGRAPH_INLINE Ints right32(Ints a, unsigned n) { return _mm512_srli_epi32(a, n); }
 TRIGRAPH_INLINE Ints sign_extend16(Ints a) { return _mm512_srai_epi16(a, 8); }
+template <int kFrom, int kCount, int kTo>
+constexpr int64_t field_matrix() {
+  uint64_t matrix = 0;  // its bytes are the rows, the row of bit 7 first
+  for (int i = 0; i < kCount; ++i) matrix |= uint64_t{1} << (8 * (7 - kTo - i) + kFrom + i);
+  return static_cast<int64_t>(matrix);
+}
 // kCount bits of each byte from bit kFrom on, moved to bit kTo; the others are zero.
 template <int kFrom, int kCount, int kTo>
 TRIGRAPH_INLINE Ints field(Ints a) {
   if constexpr (kFrom == kTo) return both(a, bytes(((1 << kCount) - 1) << kTo));
-  uint64_t matrix = 0;  // its bytes are the rows, the row of bit 7 first
-  for (int i = 0; i < kCount; ++i) matrix |= uint64_t{1} << (8 * (7 - kTo - i) + kFrom + i);
-  return _mm512_gf2p8affine_epi64_epi8(a, _mm512_set1_epi64(static_cast<int64_t>(matrix)), 0);
+  return _mm512_gf2p8affine_epi64_epi8(a, _mm512_set1_epi64(field_matrix<kFrom, kCount, kTo>()), 0);
 }
 // a, and the bits of b in kMask.
 template <int kMask>
