@@ -18,6 +18,7 @@ from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
 from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter
+from trigraph.runtime.decoding.thought import Thought, ThoughtTokens
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps
@@ -82,6 +83,21 @@ class Model:
     def guide(self, constraint: Constraint) -> Guide:
         """What the tokens of a new completion under `constraint` may be."""
         return Guide(constraint, self._guidance_vocabulary)
+
+    def thought(self, options: Options, prompt: list[int]) -> Thought | None:
+        """The thought that a new completion begins with, where something depends on its end."""
+        tokens = self._thought_tokens
+        if tokens is None:
+            return None
+        opened, constrained = tokens.opened_by(prompt), options.constraint is not None
+        if not (opened if constrained else options.reasoning_budget is not None):
+            return None
+        stop_ids = self.tokenizer.stop_ids if constrained else frozenset[int]()
+        return Thought(tokens, opened=opened, budget=options.reasoning_budget, stop_ids=stop_ids)
+
+    @cached_property
+    def _thought_tokens(self) -> ThoughtTokens | None:
+        return ThoughtTokens.of(self.tokenizer)
 
     @cached_property
     def _guidance_vocabulary(self) -> LLTokenizer:

@@ -18,7 +18,8 @@ class Options:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-    constraint: Constraint | None = None
+    constraint: Constraint | None = None  # of what comes after the thought, if the prompt opens one
+    reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
@@ -32,7 +33,7 @@ class Options:
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
-        for name in ("max_tokens", "draft_tokens"):
+        for name in ("max_tokens", "reasoning_budget", "draft_tokens"):
             if getattr(self, name) is not None:
                 check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")
         if self.draft_p_min is not None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Guide
+from trigraph.runtime.decoding.thought import Thought
 from trigraph.runtime.decoding.top_logits import top_logits
 
 Numbers: TypeAlias = list[float] | NDArray[np.float64]
@@ -93,11 +94,21 @@ class Rows(Protocol):
 
 
 class Sampler:
-    """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word."""
+    """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word.
 
-    def __init__(self, options: Sampling, history: abc.Iterable[int], guide: Guide | None = None) -> None:
+    With a `thought`, the guide begins after that.
+    """
+
+    def __init__(
+        self,
+        options: Sampling,
+        history: abc.Iterable[int],
+        guide: Guide | None = None,
+        thought: Thought | None = None,
+    ) -> None:
         self.options = options
         self._guide = guide
+        self._thought = thought
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._penalties = Penalties(options, history) if options.penalizes else None
@@ -107,20 +118,31 @@ class Sampler:
         token = self._choose(step, row, position)
         if self._penalties is not None:
             self._penalties.add(token)
-        if self._guide is not None:
-            self._guide.advance(token)
+        if (follower := self._follower) is not None:
+            follower.advance(token)
         return token
+
+    @property
+    def _follower(self) -> Guide | Thought | None:
+        """What follows the text now."""
+        return self._guide if self._thought is None or self._thought.over else self._thought
 
     def forced(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
-        if self._guide is None:
+        if (follower := self._follower) is None:
             return []
-        return list(takewhile(lambda token: not self._bans(token), self._guide.forced[:limit]))
+        tokens = follower.forced[:limit]
+        return tokens if follower is self._thought else list(takewhile(lambda token: not self._bans(token), tokens))
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
-        options, guide = self.options, self._guide
         if forced := self.forced(1):
             return forced[0]
+        if isinstance(follower := self._follower, Thought):
+            return follower.instead_of(self._chosen(step, row, position, None))
+        return self._chosen(step, row, position, follower)
+
+    def _chosen(self, step: Rows, row: int, position: int, guide: Guide | None) -> int:
+        options = self.options
         if options.temperature == 0 and self._penalties is None and not len(self._biased):
             best = int(step.tokens[row])
             if guide is None or guide.allows(best):

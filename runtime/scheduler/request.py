@@ -76,7 +76,7 @@ class Request:
         self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
         self.finish = finish
         self.transcript = Transcript(model.tokenizer, options, len(self.prompt), model.context, guide)
-        self.sampler = Sampler(options.sampling, self.prompt, guide)
+        self.sampler = Sampler(options.sampling, self.prompt, guide, model.thought(options, self.prompt))
         self.draft_length = model.draft_length(options)
         self.rounds: list[Round] = []
         self.sequence: Sequence | None = None

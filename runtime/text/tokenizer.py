@@ -117,6 +117,10 @@ class Tokenizer:
             raise TrigraphError(f"token id {token} is not in the vocabulary of {self.size}")
         return str(text)
 
+    def id_of(self, text: str) -> int | None:
+        """The token in the spelling of the vocabulary, as an id; None when there is none."""
+        return self._tokenizer.token_to_id(text)
+
     def _token_bytes(self, token: int) -> bytes:
         added = self._added.get(token)
         if added is not None:
