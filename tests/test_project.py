@@ -56,7 +56,7 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
 
 def sources() -> list[Path]:
     """The sources of the checkout, relative to its root; what is built there is not among them."""
-    kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh")
+    kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh", "*.js")
     folders = [ROOT / folder for folder in (*ROOMS, "tests")]
     return sorted(path.relative_to(ROOT) for folder in folders for kind in kinds for path in folder.rglob(kind))
 
@@ -137,10 +137,24 @@ struct B {
 };
 }  // namespace a
 """
-    for name, text, expected in (("a.py", python, "long has 4 lines"), ("a.cc", cpp, "void Long(int x, has 5 lines")):
+    js = """\
+export class A {
+  short() {
+    this.x = 1;
+  }
+
+  async long(x) {
+    if (x) {
+      this.x = 1;
+    }
+  }
+}
+"""
+    cases = [("a.py", python, "long has 4"), ("a.cc", cpp, "void Long(int x, has 5"), ("a.js", js, "long(x) { has 5")]
+    for name, text, expected in cases:
         (tmp_path / name).write_text(text)
         (sentence,) = long_functions(tmp_path / name, 3)
-        assert sentence.endswith(expected)
+        assert sentence.endswith(f"{expected} lines")
 
 
 @pytest.mark.parametrize("layer", ROOMS)

@@ -17,6 +17,7 @@ from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "In the beginning"
+PAGE = {".html", ".css", ".js", ".svg"}
 
 # The build shares its folder with an editable installation: it compiles what changed only.
 pytestmark = pytest.mark.slow
@@ -53,10 +54,11 @@ def test_content(wheel: Path) -> None:
         f"trigraph/{path.relative_to(ROOT).as_posix()}"
         for package in ("models", "exporter", "runtime", "custom_ops")
         for path in (ROOT / package).rglob("*")
-        if path.suffix in (".py", ".gguf", ".json", ".typed")
+        if path.suffix in {".py", ".gguf", ".json", ".typed"} | PAGE
     } - packed
     assert not missing
-    assert {Path(path).suffix for path in packed} <= {".py", ".typed", ".md", ".gguf", ".json", ".so", ".dylib", ".dll"}
+    other = {".py", ".typed", ".md", ".gguf", ".json", ".so", ".dylib", ".dll"}
+    assert {Path(path).suffix for path in packed} <= other | PAGE
     assert "trigraph/exporter/CONTRACT.md" in packed
     assert f"Version: {version}" in metadata.splitlines()
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _INDENTED = re.compile(r"( *)([^\s].*)")
-_STATEMENT = re.compile(r"(if|for|while|switch|do)\b")
+_STATEMENT = re.compile(r"(if|for|while|switch|do|(export )?class)\b")
 
 
 def long_functions(path: Path, limit: int) -> Iterator[str]:
-    """A sentence for each function of a Python or C++ file with more than `limit` lines, signature included."""
+    """A sentence for each function of a Python, C++ or JavaScript file that has more than `limit` lines in all."""
     spans = _python_functions(path) if path.suffix == ".py" else _cpp_blocks(path)
     for name, first, last in spans:
         if last - first + 1 > limit:

@@ -1,0 +1,109 @@
+// The server's API: the same host, OpenAI's protocol, and an API key that lives as long as the tab.
+
+const KEY = "trigraph.key";
+
+export class ApiError extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function setKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+async function request(path, options = {}) {
+  const key = sessionStorage.getItem(KEY);
+  const headers = { ...options.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server cannot be reached. Is it running?");
+  }
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+/** What the server says of a failed request, or its status where it says nothing. */
+async function failure(response) {
+  const text = await response.text().catch(() => "");
+  let message = "";
+  try {
+    message = errorMessage(JSON.parse(text));
+  } catch {
+    message = text.length < 300 ? text : "";
+  }
+  message ||= `The server answered ${response.status} ${response.statusText}.`;
+  const wait = response.headers.get("Retry-After");
+  if (wait) message += ` Try again in ${wait} s.`;
+  return new ApiError(message, response.status);
+}
+
+function errorMessage(body) {
+  const error = body.error ?? body.detail ?? body.message;
+  return typeof error === "string" ? error : (error?.message ?? "");
+}
+
+/** The models served: id and context length in tokens (null where the server does not tell). */
+export async function models() {
+  const list = await (await request("v1/models")).json();
+  return list.data.map(({ id, max_model_len: length, meta }) => ({ id, context: length ?? meta?.n_ctx ?? null }));
+}
+
+export async function metrics() {
+  return (await request("metrics")).text();
+}
+
+/** Why the server takes no requests at present; empty where it does. */
+export async function unready() {
+  try {
+    await request("health");
+    return "";
+  } catch (error) {
+    return error.message;
+  }
+}
+
+/** The chunks of a streamed chat completion. Throws where the stream ends before its end mark. */
+export async function* complete(body, signal) {
+  const response = await request("v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({
+      ...body,
+      stream: true,
+      stream_options: { include_usage: true, continuous_usage_stats: true },
+    }),
+    signal,
+  });
+  for await (const data of events(response.body)) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new ApiError(errorMessage(chunk) || "The server failed.", chunk.error.code);
+    yield chunk;
+  }
+  throw new ApiError("The connection ended before the answer did.");
+}
+
+/** The data of each server-sent event. */
+async function* events(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split(/\r?\n/);
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
+    }
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The connection was lost.");
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,8 @@
+// Where the page starts.
+
+import { Batch } from "./batch.js";
+import { Chat } from "./chat.js";
+
+const chat = new Chat();
+chat.connect();
+new Batch(document.getElementById("batch"), (trouble) => chat.said(trouble));

@@ -1,0 +1,232 @@
+// What the page does: conversations, and the answers that are being written in them, several at once if need be.
+
+import { models, setKey } from "./api.js";
+import { Composer } from "./composer.js";
+import { add, choose, create, history, load, save, versions } from "./conversations.js";
+import { shown } from "./dom.js";
+import { count } from "./figures.js";
+import { Generation } from "./generation.js";
+import { fields, load as loadSettings, SettingsDialog } from "./settings.js";
+import { retitle, Sidebar } from "./sidebar.js";
+import { Thread } from "./thread.js";
+
+const SAVE_SECONDS = 2;
+const get = (id) => document.getElementById(id);
+
+export class Chat {
+  constructor() {
+    this.conversation = create();
+    this.running = new Map(); // of a conversation's id: {conversation, generation}
+    this.models = [];
+    this.trouble = ""; // why the server takes no requests
+    this.full = ""; // why the browser keeps no conversations
+    this.thread = new Thread(
+      { root: get("thread"), scroller: get("scroller"), toEnd: get("to-end"), welcome: get("welcome") },
+      {
+        edit: (message, text) => this.edit(message, text),
+        again: (message) => this.again(message),
+        turn: (message, by) => this.turn(message, by),
+      },
+    );
+    this.composer = new Composer(get("composer"), {
+      send: (text) => this.send(text),
+      stop: () => this.running.get(this.conversation.id)?.generation.stop(),
+      editLast: () => this.thread.editLast(),
+    });
+    this.sidebar = new Sidebar(get("sidebar"), get("shade"), {
+      open: (id) => this.open(id),
+      removed: (id) => this.removed(id),
+      renamed: (id, title) => this.renamed(id, title),
+      runs: (id) => this.running.has(id),
+    });
+    this.settings = new SettingsDialog(get("settings"), () => this.showModel());
+    get("new").addEventListener("click", () => this.begin());
+    get("open-sidebar").addEventListener("click", () => this.sidebar.toggle(true));
+    get("open-settings").addEventListener("click", () => this.settings.show());
+    get("cancel-key").addEventListener("click", () => get("key").close());
+    // Another tab has changed the conversations.
+    addEventListener("storage", () => this.sidebar.show(this.conversation.id));
+    this.show();
+  }
+
+  /** Learns which models the server has; asks for a key where it wants one. */
+  async connect() {
+    try {
+      this.models = await models();
+      this.settings.offer(this.models);
+      this.showModel();
+    } catch (error) {
+      if (error.status === 401) await this.askKey();
+      else setTimeout(() => this.connect(), 3000);
+    }
+  }
+
+  async askKey() {
+    const field = get("key-field");
+    field.value = "";
+    if (!(await shown(get("key")))) return;
+    setKey(field.value);
+    await this.connect();
+  }
+
+  begin() {
+    this.conversation = create();
+    this.show();
+    this.composer.field.focus();
+  }
+
+  open(id) {
+    this.conversation = this.running.get(id)?.conversation ?? load(id) ?? create();
+    this.show();
+  }
+
+  show() {
+    const { id } = this.conversation;
+    const generation = this.running.get(id)?.generation;
+    this.thread.show(this.conversation, (message) => generation?.message.id === message);
+    this.thread.end();
+    this.composer.show(Boolean(generation));
+    this.sidebar.toggle(false);
+    this.showList();
+    this.showContext();
+  }
+
+  showList() {
+    const title = this.conversation.title || "New chat";
+    get("title").textContent = title;
+    document.title = this.conversation.title ? `${title} · trigraph` : "trigraph";
+    this.sidebar.show(this.conversation.id);
+  }
+
+  showModel() {
+    const model = this.model();
+    get("model").textContent = model?.id ?? "";
+    get("model").title = model?.context ? `${model.id}, context of ${count(model.context)} tokens` : "";
+    get("greeting").textContent = model ? `Ask ${model.id} something.` : "Ask something.";
+    this.showContext();
+  }
+
+  model() {
+    const chosen = loadSettings().model;
+    return this.models.find(({ id }) => id === chosen) ?? this.models[0];
+  }
+
+  /** How much of the context the conversation takes, or why the server takes nothing. */
+  showContext() {
+    const last = this.conversation.messages.find(({ id }) => id === this.conversation.leaf)?.figures;
+    const context = this.model()?.context;
+    const used = last && context ? `${count(last.prompt + last.tokens)} of ${count(context)} tokens of context` : "";
+    get("context").textContent = this.trouble || this.full || used;
+    get("context").classList.toggle("trouble", Boolean(this.trouble || this.full));
+  }
+
+  /** Takes note of why the server takes no requests; "" where it does. */
+  said(trouble) {
+    if (this.trouble && !trouble && !this.models.length) this.connect();
+    if (trouble === this.trouble) return;
+    this.trouble = trouble;
+    this.showContext();
+  }
+
+  send(text) {
+    const asked = add(this.conversation, this.conversation.leaf, { role: "user", content: text });
+    this.answer(asked.id);
+  }
+
+  /** A changed message of the user is answered anew; a changed answer stands as it is. */
+  edit(message, text) {
+    if (this.running.has(this.conversation.id)) return;
+    const { role } = message;
+    const answer = role === "user" ? {} : { reasoning: message.reasoning, steps: { content: [], reasoning: [] } };
+    const added = add(this.conversation, message.parent, { role, content: text, ...answer });
+    if (role === "user") this.answer(added.id);
+    else this.keep(this.conversation, true);
+  }
+
+  again(message) {
+    if (this.running.has(this.conversation.id)) return;
+    this.answer(message.parent);
+  }
+
+  turn(message, by) {
+    if (this.running.has(this.conversation.id)) return;
+    const all = versions(this.conversation, message);
+    choose(this.conversation, all[all.indexOf(message) + by]);
+    this.keep(this.conversation, false);
+  }
+
+  answer(parent) {
+    const { conversation } = this;
+    conversation.leaf = parent;
+    const body = fields({ ...loadSettings(), model: this.model()?.id ?? "" }, history(conversation, parent));
+    const message = add(conversation, parent, {
+      role: "assistant",
+      content: "",
+      reasoning: "",
+      steps: { content: [], reasoning: [] },
+    });
+    const generation = new Generation(message, body, () => this.progress(conversation, generation));
+    this.running.set(conversation.id, { conversation, generation, saved: performance.now() });
+    this.keep(conversation, true);
+    get("announcer").textContent = "Writing the answer.";
+  }
+
+  /** Shows and keeps what came; the rest of the page changes only when the answer is over. */
+  progress(conversation, generation) {
+    const { message, running } = generation;
+    const entry = this.running.get(conversation.id);
+    const now = performance.now();
+    if (conversation === this.conversation) this.thread.refresh(message, running);
+    if (running && now - entry.saved < SAVE_SECONDS * 1000) return;
+    entry.saved = now;
+    if (running) {
+      this.store(conversation);
+      return;
+    }
+    this.running.delete(conversation.id);
+    get("announcer").textContent = message.error ? "The answer failed." : "The answer is complete.";
+    this.keep(conversation, false);
+    if (message.error?.status === 401) this.askKey();
+  }
+
+  /** Keeps a conversation and shows it, if it is the one that is open; `end`: where it ends. */
+  keep(conversation, end) {
+    this.store(conversation);
+    if (conversation !== this.conversation) {
+      this.sidebar.show(this.conversation.id);
+      return;
+    }
+    const generation = this.running.get(conversation.id)?.generation;
+    this.thread.show(conversation, (message) => generation?.message.id === message);
+    if (end) this.thread.end();
+    this.composer.show(Boolean(generation));
+    this.showList();
+    this.showContext();
+  }
+
+  store(conversation) {
+    if (conversation.removed) return;
+    try {
+      save(conversation);
+      this.full = "";
+    } catch (error) {
+      this.full = error.message;
+    }
+  }
+
+  renamed(id, title) {
+    const conversation = id === this.conversation.id ? this.conversation : this.running.get(id)?.conversation;
+    if (conversation) conversation.title = title;
+    retitle(id, title);
+    this.showList();
+  }
+
+  removed(id) {
+    const entry = this.running.get(id);
+    if (entry) {
+      entry.conversation.removed = true;
+      entry.generation.stop();
+    }
+    if (id === this.conversation.id) this.begin();
+  }
+}

@@ -1,0 +1,74 @@
+// What the user has set, for all conversations of this browser. An empty field is left out of requests.
+
+const KEY = "trigraph.settings";
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
+const DEFAULTS = { model: "", system: "", thinking: "", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
+
+export function load() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(KEY)) ?? {};
+    return Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, String(kept[name] ?? "")]));
+  } catch {
+    return { ...DEFAULTS };
+  }
+}
+
+/** The fields of a request that the settings tell; `messages` without the system message. */
+export function fields(settings, messages) {
+  const system = settings.system.trim();
+  const body = { messages: [...(system ? [{ role: "system", content: system }] : []), ...messages] };
+  if (settings.model) body.model = settings.model;
+  for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
+  if (settings.thinking) body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
+  return body;
+}
+
+/** The dialog: shows the settings, keeps what is typed at once; `changed` is called with all of them. */
+export class SettingsDialog {
+  constructor(dialog, changed) {
+    this.dialog = dialog;
+    this.form = dialog.querySelector("form");
+    this.changed = changed;
+    this.form.addEventListener("input", () => this.keep());
+    dialog.querySelector("#reset").addEventListener("click", () => {
+      this.fill(DEFAULTS);
+      this.keep();
+    });
+    this.fill(load());
+  }
+
+  show() {
+    this.dialog.showModal();
+  }
+
+  /** Offers the models that the server has; the one that was chosen before stays if it is among them. */
+  offer(models) {
+    const select = this.form.elements.model;
+    const chosen = load().model;
+    select.replaceChildren(...models.map(({ id }) => new Option(id, id)));
+    select.value = models.some(({ id }) => id === chosen) ? chosen : (models[0]?.id ?? "");
+    select.disabled = models.length < 2;
+  }
+
+  fill(settings) {
+    for (const [name, value] of Object.entries(settings)) {
+      if (name !== "model") this.form.elements[name].value = value;
+    }
+  }
+
+  /** The settings as the form has them, without values that it marks as wrong. */
+  read() {
+    const settings = {};
+    for (const name of Object.keys(DEFAULTS)) {
+      const field = this.form.elements[name];
+      settings[name] = field.validity.valid ? field.value : "";
+    }
+    return settings;
+  }
+
+  keep() {
+    const settings = this.read();
+    localStorage.setItem(KEY, JSON.stringify(settings));
+    this.changed(settings);
+  }
+}

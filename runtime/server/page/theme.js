@@ -1,0 +1,28 @@
+// Not a module: it runs before the first paint, so that a chosen theme does not flash.
+"use strict";
+
+(() => {
+  const names = { auto: "as the system has it", light: "light", dark: "dark" };
+  const kept = localStorage.getItem("trigraph.theme");
+  let theme = kept in names ? kept : "auto";
+
+  function apply() {
+    document.documentElement.dataset.theme = theme;
+    const button = document.getElementById("theme");
+    if (button === null) return;
+    button.setAttribute("aria-label", `Theme: ${names[theme]}`);
+    button.title = `Theme: ${names[theme]}`;
+    button.querySelector("use").setAttribute("href", `icons.svg#${theme}`);
+  }
+
+  apply();
+  document.addEventListener("DOMContentLoaded", () => {
+    apply();
+    document.getElementById("theme").addEventListener("click", () => {
+      const order = Object.keys(names);
+      theme = order[(order.indexOf(theme) + 1) % order.length];
+      localStorage.setItem("trigraph.theme", theme);
+      apply();
+    });
+  });
+})();
