@@ -92,7 +92,7 @@ def load(
     no_draft = _no_draft(manifest, speculation)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
     budgets = Budgets(sequences, kv_memory, checkpoint_memory)
-    state = _state(manifest, limits, budgets, chosen, needed, drafts=no_draft is None)
+    state = _state(manifest, limits, budgets, chosen, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
@@ -151,16 +151,14 @@ class _Graphs:
         return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
 
 
-def _state(
-    manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int, *, drafts: bool
-) -> State:
+def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> State:
     """State with as much memory as the budgets say, on a machine where the model needs `needed` bytes."""
     double_buffered = device.library is None
     free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
     if device.lazy_memory and not double_buffered:
         free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
     sizes = budgets.sizes(manifest.state, limits, free)
-    return State(manifest.state, limits, sizes, device, drafts=drafts, double_buffered=double_buffered)
+    return State(manifest.state, limits, sizes, device, double_buffered=double_buffered)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

@@ -93,8 +93,9 @@ def test_what_waits_behind_a_checkpoint_is_left_out(kept: int) -> None:
     steps.prefill([sequence], [text(6)])
     for token in (1, 2):
         guess = steps.draft([sequence], [token])
+        drafted = guess.tokens.tolist()
         steps.draft_more([sequence], guess)
-        steps.verify([sequence], [[token, *guess.tokens.tolist(), 3]])
+        steps.verify([sequence], [[token, *drafted, 3]])
         cache.insert(sequence, None)  # while tokens are pending
         steps.accept(sequence, kept)
         cache.insert(sequence, None)

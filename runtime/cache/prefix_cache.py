@@ -116,7 +116,6 @@ class PrefixCache:
             return
         node = self._held(sequence.tokens)
         if node is None:
-            self._steps.catch_up(sequence)
             if not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
             node = self._keep(self._state.checkpoint(sequence))
@@ -195,6 +194,7 @@ class PrefixCache:
         """A fork of a checkpoint; what it has itself, when there is no room for two."""
         checkpoint = _checkpoint(node)
         checkpoint.clock = self._clock
+        self._steps.catch_up(checkpoint.sequence)  # once, for all that come
         if self._make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
             return self._steps.fork(checkpoint.sequence)
         self._tree.drop(node)

@@ -202,13 +202,14 @@ class Steps:
             self.accept(sequence, 0)
 
     def catch_up(self, sequence: Sequence, backlog: int = 0) -> None:
-        """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it."""
+        """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it. Nothing may be pending."""
         sequence.mtp_len = min(sequence.mtp_len, sequence.length)
         while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
             start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self.chunk)
             hidden = sequence.hiddens.span(start - 1, stop - 1)
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
             sequence.mtp_len = stop
+            sequence.hiddens.keep(stop - 1, sequence.length)
 
     def _run(self, graph: Graph, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""

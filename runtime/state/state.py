@@ -58,13 +58,9 @@ class State:
         sizes: StateSizes,
         device: Device = HOST,
         *,
-        drafts: bool = True,
         double_buffered: bool = False,
     ) -> None:
-        """`drafts`: whether the MTP head's KV is read.
-
-        `double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it.
-        """
+        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
         self.limits, self.sequences = limits, sizes.sequences
         self.slots = Pool(sizes.slots, "state slots", "sequences")
         self.pages = Pool(sizes.pages, "KV pages", "kv_memory")
@@ -92,7 +88,6 @@ class State:
         """Those of `buffers` with a row for each KV page."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
-        self._mtp = drafts and any(tensor.name.startswith("mtp.") for tensor in tensors)
 
     @property
     def tensors(self) -> abc.Mapping[str, Memory]:
@@ -127,7 +122,8 @@ class State:
         """A sequence with the parent's committed tokens, its slot and as many of its pages."""
         if parent.slot == RELEASED:
             raise TrigraphError("the sequence was released; it cannot be forked")
-        settled = self._settled_pages(parent)
+        # Entries of the MTP head may be missing in full pages: whoever adds them writes what any other one would.
+        settled = parent.length // self.limits.page_size
         self.pages.require(page_count - settled)
         child = Sequence(self.slots.share(parent.slot), self.limits)
         child.tokens, child.to_commit, child.damaged = parent.tokens.copy(), parent.to_commit, parent.damaged
@@ -142,16 +138,11 @@ class State:
 
     def pages_to_copy(self, parent: Sequence) -> int:
         """Free pages that a checkpoint of `parent`, or a fork of such a one, takes."""
-        return max(0, self.pages_of(parent.length) - self._settled_pages(parent))
+        return int(parent.length % self.limits.page_size > 0)
 
     def pages_of(self, length: int) -> int:
         """Pages that hold so many tokens."""
         return -(-length // self.limits.page_size)
-
-    def _settled_pages(self, sequence: Sequence) -> int:
-        """How many of the first pages nobody will write any more."""
-        length = min(sequence.length, sequence.mtp_len) if self._mtp else sequence.length
-        return length // self.limits.page_size
 
     def release(self, sequence: Sequence) -> None:
         """Gives back the slot and pages of a sequence, which cannot be used any more; again changes nothing."""
