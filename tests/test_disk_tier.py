@@ -217,7 +217,7 @@ for _ in range(int(sys.argv[4])):
 def test_programs_that_are_killed_while_they_write(tiny_package: Path, tmp_path: Path) -> None:
     """Two at once: what there is in the end is whole, and nothing half written stays."""
     random = np.random.default_rng(1)
-    for turn in range(3):
+    for turn in range(2):
         writers = [
             subprocess.Popen(
                 [sys.executable, "-c", _WRITER, str(tiny_package), str(tmp_path), str(seed), "1000"],

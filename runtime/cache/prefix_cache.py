@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import abc
+from collections import Counter, abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +74,7 @@ class PrefixCache:
         self._clock = 0.0
         # A value, at most that of the node's checkpoint now; a number; and a node, which may have lost its checkpoint.
         self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
+        self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -130,7 +131,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Gives everything back."""
         for node in [*self._tree]:
-            self._remove(node)
+            self._steps.release(self._forget(node))
         self._heap.clear()
 
     def load(self, saved: SessionFile) -> None:
@@ -179,7 +180,9 @@ class PrefixCache:
         """Makes `sequence`, which is nobody else's, a checkpoint."""
         node = self._tree.put(sequence.tokens)
         node.value = _Checkpoint(sequence, None, self._clock)
-        heapq.heappush(self._heap, (self._value(node), next(self._numbers), node))
+        self._slots[sequence.slot] += 1
+        for changed in (node, *self._tree.below(node)):  # these would be computed again from here
+            heapq.heappush(self._heap, (self._value(changed), next(self._numbers), changed))
         return node
 
     def _take_row(self, node: Node[_Checkpoint], row: StepResult | None) -> None:
@@ -197,8 +200,7 @@ class PrefixCache:
         self._steps.catch_up(checkpoint.sequence)  # once, for all that come
         if self._make_room(0, self._state.pages_to_copy(checkpoint.sequence), node):
             return self._steps.fork(checkpoint.sequence)
-        self._tree.drop(node)
-        return checkpoint.sequence
+        return self._forget(node)
 
     def _make_room(self, slots: int, pages: int, spared: Node[_Checkpoint] | None) -> bool:
         state = self._state
@@ -225,7 +227,7 @@ class PrefixCache:
                 else:
                     self._clock = max(self._clock, value)
                     self.stats.evictions += 1
-                    self._remove(node)
+                    self._steps.release(self._forget(node))
                     return True
             return False
         finally:
@@ -240,16 +242,21 @@ class PrefixCache:
         return _checkpoint(node).clock + tokens / max(freed, 1)
 
     def _frees_slot(self, node: Node[_Checkpoint]) -> bool:
-        return not self._state.slots.shared(_checkpoint(node).sequence.slot)
+        """Whether nobody has the slot but checkpoints."""
+        slot = _checkpoint(node).sequence.slot
+        return self._state.slots.references(slot) == self._slots[slot]
 
     def _own_pages(self, node: Node[_Checkpoint]) -> int:
         """Pages that nobody else has."""
         sequence, shared = _checkpoint(node).sequence, self._state.pages.shared
         return sum(not shared(page) for page in sequence.pages[: sequence.page_count].tolist())
 
-    def _remove(self, node: Node[_Checkpoint]) -> None:
-        self._steps.release(_checkpoint(node).sequence)
+    def _forget(self, node: Node[_Checkpoint]) -> Sequence:
+        """Takes a checkpoint out of the tree; its sequence is the caller's."""
+        sequence = _checkpoint(node).sequence
+        self._slots[sequence.slot] -= 1
         self._tree.drop(node)
+        return sequence
 
 
 def _checkpoint(node: Node[_Checkpoint]) -> _Checkpoint:

@@ -54,6 +54,10 @@ class Pool:
             del self._references[number]
             heapq.heappush(self._returned, number)
 
+    def references(self, number: int) -> int:
+        """How many are held."""
+        return self._references[number]
+
     def shared(self, number: int) -> bool:
         """Whether more than one reference is held."""
         return self._references[number] > 1
