@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import SupportsIndex
@@ -29,16 +29,22 @@ class Engine(Model):
     def __post_init__(self) -> None:
         object.__setattr__(self, "_driver", Driver(self))
 
-    def generate(self, prompt: Prompt, options: Options | None = None, cache: str | Path | None = None) -> Request:
+    def generate(
+        self,
+        prompt: Prompt,
+        options: Options | None = None,
+        cache: str | Path | None = None,
+        checkpoints: Collection[int] = (),
+    ) -> Request:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`. It begins then.
 
         `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
-        completion in. Raises TrigraphError when the prompt is empty or longer than the context, or the file is no
-        session file of this model.
+        completion in. `checkpoints`: lengths of the prompt that later prompts will begin with. Raises TrigraphError
+        when the prompt is empty or longer than the context, or the file is no session file of this model.
         """
         ids = self._encode(prompt)
         if cache is None:
-            return Request(self._driver, self, ids, options or Options())
+            return Request(self._driver, self, ids, options or Options(), checkpoints=checkpoints)
         file = PromptFile(Path(cache), self.identity, self.steps, self.cache)
         return Request(self._driver, self, ids, options or Options(), finish=lambda request: file.save(request.target))
 

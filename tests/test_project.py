@@ -45,6 +45,7 @@ ROOMS = {
         "__init__",
         "bench",
         "doctor",
+        "server",
         "cli",
         "__main__",
     ],

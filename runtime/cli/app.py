@@ -17,6 +17,7 @@ from trigraph.runtime.cli.doctor import doctor
 from trigraph.runtime.cli.export import export, inspect, synth
 from trigraph.runtime.cli.measure import bench, perplexity
 from trigraph.runtime.cli.run import run
+from trigraph.runtime.cli.serve import serve
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, export, inspect, synth, bench, perplexity, doctor):
+for command in (run, serve, export, inspect, synth, bench, perplexity, doctor):
     app.command(cls=Command)(command)
 
 

@@ -52,7 +52,7 @@ def run(
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
-    engine = _open(model, speculation=speculation.spec, verbose=output.verbose)
+    engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
     if text is None:
         interact(engine, options, prompt.system, raw=prompt.raw)
         return
@@ -64,7 +64,8 @@ def run(
         say(request.stats.line())
 
 
-def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
+def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None) -> Engine:
+    """Loads the model, with progress bars, and says what the user should know of it."""
     if model.mtp is not None and model.model.is_dir():
         raise TrigraphError(f"--mtp {model.mtp}: {model.model} is a package; give --mtp when exporting")
     started = time.perf_counter()
@@ -73,6 +74,7 @@ def _open(model: ModelArguments, *, speculation: bool, verbose: bool) -> Engine:
             model.model,
             threads=model.threads,
             context=model.context or None,
+            sequences=sequences,
             kv_memory=parse_bytes("--kv-memory", model.kv_memory),
             checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
             cache_dir=model.cache_dir,

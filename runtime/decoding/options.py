@@ -23,6 +23,7 @@ class Options:
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
+    logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, Sampling):
@@ -33,7 +34,7 @@ class Options:
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
-        for name in ("max_tokens", "reasoning_budget", "draft_tokens"):
+        for name in ("max_tokens", "reasoning_budget", "draft_tokens", "logprobs"):
             if getattr(self, name) is not None:
                 check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")
         if self.draft_p_min is not None:

@@ -41,6 +41,11 @@ class Transcript:
         """See Completion."""
         return self.finish_reason is not None
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that finished it, if one did."""
+        return self._stops.match
+
     def push(self, token: int) -> bool:
         """See Completion."""
         if self.finished:

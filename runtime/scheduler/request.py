@@ -11,9 +11,9 @@ from typing import Protocol, SupportsIndex
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.logprobs import sampler_of
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.sampling import Sampler
 from trigraph.runtime.decoding.stats import Stats, peak_memory
 from trigraph.runtime.decoding.transcript import Transcript
 from trigraph.runtime.model import Model
@@ -76,7 +76,7 @@ class Request:
         self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
         self.finish = finish
         self.transcript = Transcript(model.tokenizer, options, len(self.prompt), model.context, guide)
-        self.sampler = Sampler(options.sampling, self.prompt, guide, model.thought(options, self.prompt))
+        self.sampler = sampler_of(options, self.prompt, guide, model.thought(options, self.prompt))
         self.draft_length = model.draft_length(options)
         self.rounds: list[Round] = []
         self.sequence: Sequence | None = None

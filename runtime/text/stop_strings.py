@@ -25,7 +25,13 @@ class StopStrings:
         self._link()
         self._state = 0
         self._held = ""
-        self.found = False
+        self.match: str | None = None
+        """The stop string that ended the text."""
+
+    @property
+    def found(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self.match is not None
 
     def push(self, text: str) -> str:
         """The text that is certain not to be part of a stop string."""
@@ -33,7 +39,7 @@ class StopStrings:
         for i, character in enumerate(text[start:], start + 1):
             self._state = self._step(self._state, character)
             if length := self._match[self._state]:
-                self.found = True
+                self.match = text[i - length : i]
                 self._state, self._held = 0, ""
                 return text[: i - length]
         passed = len(text) - self._depth[self._state]

@@ -1,0 +1,147 @@
+"""The command `trigraph serve`: the model behind HTTP, for programs and for a page in the browser."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Options
+from trigraph.runtime.cli.arguments import (
+    ModelArguments,
+    SamplingArguments,
+    SpeculationArguments,
+    read_text,
+)
+from trigraph.runtime.cli.command import grouped
+from trigraph.runtime.cli.console import say
+from trigraph.runtime.cli.run import open_engine
+
+_KEY_VARIABLE = "TRIGRAPH_API_KEY"
+
+
+@dataclass(frozen=True)
+class ServerArguments:
+    """Where the server listens, and whom it serves."""
+
+    panel: ClassVar = "Server"
+
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 serves other machines as well.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8080
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY|FILE",
+            help=f"Key that requests must have, or a file with one a line (default: ${_KEY_VARIABLE}). Repeatable.",
+        ),
+    ] = None
+    alias: Annotated[
+        str | None, typer.Option("-a", "--alias", help="Name of the model to clients (default: that of its file)")
+    ] = None
+    max_sequences: Annotated[
+        int | None, typer.Option("-np", "--max-sequences", help="Requests that are computed at once (default: 8)")
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Let pages of this origin ask, such as https://example.org. Repeatable."),
+    ] = None
+    drain_seconds: Annotated[float, typer.Option(help="Time for requests to end after SIGTERM.")] = 30.0
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys that were given."""
+        given = self.api_key or [os.environ.get(_KEY_VARIABLE, "")]
+        return tuple(key for text in given for key in _keys(text))
+
+
+@dataclass(frozen=True)
+class DefaultArguments:
+    """What requests get that do not say otherwise."""
+
+    panel: ClassVar = "Defaults of requests"
+
+    max_tokens: Annotated[
+        int, typer.Option("-n", "--n-predict", "--max-tokens", help="Most tokens; -1: until the context is full.")
+    ] = -1
+    stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
+
+
+@dataclass(frozen=True)
+class LogArguments:
+    """What stderr is told."""
+
+    panel: ClassVar = "Log"
+
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Report what was loaded, and a line for each request.")
+    ] = False
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log the text of prompts, too.")] = False
+
+
+@grouped
+def serve(
+    model: ModelArguments,
+    server: ServerArguments,
+    defaults: DefaultArguments,
+    sampling: SamplingArguments,
+    speculation: SpeculationArguments,
+    log: LogArguments,
+) -> None:
+    """Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a chat in the browser.
+
+    Options for sampling are defaults of requests, which may say otherwise.
+    """
+    try:
+        from trigraph.runtime.server.serving import bind, serve
+        from trigraph.runtime.server.settings import Settings
+    except ImportError as error:
+        raise TrigraphError(f"the server needs {error.name}: pip install 'trigraph[serve]'") from error
+    settings = Settings(
+        model=server.alias or model.model.name.removesuffix(".gguf"),
+        defaults=Options(
+            sampling=sampling.sampling(),
+            max_tokens=None if defaults.max_tokens == -1 else defaults.max_tokens,
+            stop=tuple(defaults.stop or ()),
+            speculate=speculation.spec,
+            draft_tokens=speculation.draft_tokens,
+            draft_p_min=speculation.draft_p_min,
+        ),
+        seed=None if sampling.seed == -1 else sampling.seed,
+        host=server.host,
+        port=server.port,
+        api_keys=server.keys(),
+        cors_origins=tuple(server.cors_origin or ()),
+        drain_seconds=server.drain_seconds,
+        log_prompts=log.log_prompts,
+        verbose=log.verbose or log.log_prompts,
+    )
+    listener = bind(settings)
+    engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
+    if not settings.local and not settings.api_keys:
+        say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
+    settings = replace(settings, port=listener.getsockname()[1])
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
+    serve(engine, settings, listener)
+
+
+def _keys(text: str) -> list[str]:
+    """The keys in a file of that name, or the text itself; comments and blank lines are none."""
+    if not text:
+        return []
+    path = Path(text)
+    try:
+        lines = read_text(path).splitlines() if path.is_file() else [text]
+    except OSError:  # longer than a name may be
+        lines = [text]
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise TrigraphError(f"--api-key {text}: the file has no key; write one a line")
+    if not all(key.isascii() and key.isprintable() for key in keys):
+        raise TrigraphError("--api-key: a key has characters that HTTP cannot carry; use ASCII")
+    return keys

@@ -1,0 +1,1 @@
+"""The engine behind HTTP, in the shapes of the APIs that clients speak."""

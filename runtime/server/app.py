@@ -1,0 +1,113 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from trigraph.runtime.server.chat_completions import ChatCompletion
+from trigraph.runtime.server.completions import Completion
+from trigraph.runtime.server.errors import ApiError, explained
+from trigraph.runtime.server.exchange import Job, answer
+from trigraph.runtime.server.openapi import describe
+from trigraph.runtime.server.page import FOLDER, Page
+from trigraph.runtime.server.schema_openai import ChatRequest, CompletionRequest
+from trigraph.runtime.server.security import Security
+from trigraph.runtime.server.service import Service
+
+_JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type]] = {
+    "/v1/chat/completions": (ChatCompletion, ChatRequest),
+    "/v1/completions": (Completion, CompletionRequest),
+}
+
+
+def make_app(service: Service) -> FastAPI:
+    """The server's application, for any ASGI server."""
+    app = FastAPI(title="trigraph", docs_url=None, redoc_url=None)
+    settings = service.settings
+    app.add_middleware(Security, settings=settings)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_exception_handler(Exception, _respond_to_error)
+    app.add_exception_handler(ApiError, _respond_to_error)
+    app.add_exception_handler(HTTPException, _respond_to_error)
+    for path, (make, _) in _JOBS.items():
+        app.add_api_route(path, _job(service, make), methods=["POST"])
+    app.add_api_route("/health", _health(service), methods=["GET"])
+    app.add_api_route("/v1/models", _models(service), methods=["GET"])
+    app.add_api_route("/v1/models/{model:path}", _model(service), methods=["GET"])
+    if FOLDER.is_dir():
+        app.mount("/", Page())
+    describe(app, {path: schema for path, (_, schema) in _JOBS.items()})
+    return app
+
+
+def _job(service: Service, make: Callable[[Service, bytes], Job]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    async def endpoint(request: HttpRequest) -> Response:
+        return await answer(service, request, make)
+
+    endpoint.__name__ = make.__name__
+    return endpoint
+
+
+def _health(service: Service) -> Callable[[], Awaitable[Response]]:
+    async def health() -> Response:
+        if service.draining:
+            return JSONResponse({"status": "draining"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    return health
+
+
+def _models(service: Service) -> Callable[[], Awaitable[dict[str, Any]]]:
+    async def models() -> dict[str, Any]:
+        found = _description(service)
+        return {
+            "object": "list",
+            "data": [found],
+            "first_id": found["id"],
+            "last_id": found["id"],
+            "has_more": False,
+        }
+
+    return models
+
+
+def _model(service: Service) -> Callable[[str], Awaitable[dict[str, Any]]]:
+    async def model(model: str) -> dict[str, Any]:
+        if model != service.settings.model:
+            raise ApiError(f"the model here is {service.settings.model}", 404, param="model", code="model_not_found")
+        return _description(service)
+
+    return model
+
+
+def _description(service: Service) -> dict[str, Any]:
+    engine, name = service.engine, service.settings.model
+    meta = {"n_ctx": engine.context, "n_vocab": engine.steps.vocab}
+    return {
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": service.created,
+        "created_at": service.created_at,
+        "owned_by": "trigraph",
+        "max_model_len": engine.context,
+        "meta": meta,
+    }
+
+
+async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        error = ApiError(f"{request.method} {request.url.path}: {error.detail.lower()}", error.status_code)
+    told = explained(error)
+    return JSONResponse(told.body(request.url.path), told.status, headers=told.headers)

@@ -1,0 +1,75 @@
+"""What a client is told when its request fails, in the shape of its API."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.scheduler.waiting import QueueFullError
+
+log = logging.getLogger("trigraph.server")
+
+_RETRY_SECONDS = "5"
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """A request that is refused or has failed. `param`: the field at fault; `code`: a word for programs."""
+
+    def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.param = param
+        self.code = code
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the response."""
+        if self.status in (429, 503):
+            return {"Retry-After": _RETRY_SECONDS}
+        return {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+
+    def body(self, path: str) -> dict[str, Any]:
+        """The error as the API at `path` writes it."""
+        if path.startswith("/v1/messages"):
+            kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
+        kind = _OPENAI_TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def explained(error: BaseException) -> ApiError:
+    """What the client is told of an exception. One that is not the user's to put right is logged."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, QueueFullError):
+        return ApiError("too many requests wait already; try again later", 429, code="queue_full")
+    if isinstance(error, TrigraphError):
+        message = str(error)
+        field = message.partition(" ")[0]
+        too_long = message.startswith("the prompt has ")
+        return ApiError(
+            message,
+            param="messages" if too_long else field if field.isidentifier() and "_" in field else None,
+            code="context_length_exceeded" if too_long else "invalid_value",
+        )
+    log.error("a request failed", exc_info=error)
+    return ApiError("the server failed; its log says why", 500, code="internal_error")

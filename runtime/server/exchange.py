@@ -1,0 +1,178 @@
+"""One exchange with a client: its request's body in, a response or a stream of events out, an end when it goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from trigraph.runtime.server.errors import ApiError, explained
+from trigraph.runtime.server.generation import Generation
+from trigraph.runtime.server.service import Service
+
+_T = TypeVar("_T")
+
+_KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that is silent for long
+_CLIENT_GONE = 499
+
+
+class Job(ABC):
+    """What a client has asked for: the generations, and how its API writes them."""
+
+    generations: Sequence[Generation]
+    stream: bool
+
+    @abstractmethod
+    async def result(self) -> dict[str, Any]:
+        """The whole answer."""
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[bytes]:
+        """The answer as server-sent events, each whole."""
+
+    @abstractmethod
+    def failed(self, error: ApiError) -> bytes:
+        """The event that ends a stream which has failed."""
+
+    def begin(self) -> None:
+        """Queues all generations. Raises QueueFullError, and then none of them is queued."""
+        try:
+            for generation in self.generations:
+                generation.request.begin()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends all generations before the next round."""
+        for generation in self.generations:
+            generation.cancel()
+
+
+async def answer(service: Service, request: HttpRequest, make: Callable[[Service, bytes], Job]) -> Response:
+    """The response to a request. `make` reads its body, in a thread: parsing, templates and tokenising take long."""
+    if service.draining:
+        raise ApiError("the server is about to end; try another one", 503, code="draining")
+    body = await read_body(request, service)
+    service.running += 1
+    try:
+        job = await asyncio.to_thread(make, service, body)
+        job.begin()
+        if job.stream:
+            service.running += 1
+            return EventStream(service, job)
+        result = await while_connected(request.receive, job.result())
+    except Exception as error:
+        raise explained(error) from error
+    finally:
+        service.running -= 1
+    return Response(status_code=_CLIENT_GONE) if result is None else JSONResponse(result)
+
+
+async def read_body(request: HttpRequest, service: Service) -> bytes:
+    """The body. Raises ApiError when it is too large or takes too long."""
+    limit = service.settings.max_body
+    too_large = ApiError(f"the body has more than {limit:,} bytes, the limit of this server", 413, code="too_large")
+    with suppress(ValueError):
+        if int(request.headers.get("content-length", 0)) > limit:
+            raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(service.settings.read_seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError as error:
+        raise ApiError("the body did not come in time; send it faster", 408, code="timeout") from error
+    return bytes(body)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """Does the work, unless the client goes away before it is done: then the work is cancelled, and None returned."""
+    working = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, gone):
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends a job's events as they come. A client that goes away or reads nothing for long ends the job."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, service: Service, job: Job) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._service = service
+        self._job = job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await while_connected(receive, self._send(send))
+        except (OSError, TimeoutError):  # gone, or asleep
+            pass
+        finally:
+            self._job.cancel()
+            self._service.running -= 1
+
+    async def _send(self, send: Send) -> None:
+        async def put(message: Message) -> None:
+            async with asyncio.timeout(self._service.settings.write_seconds):
+                await send(message)
+
+        await put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(_kept_alive(self._events())) as events:
+            async for event in events:
+                await put({"type": "http.response.body", "body": event, "more_body": True})
+        await put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async for event in self._job.events():
+                yield event
+        except Exception as error:
+            yield self._job.failed(explained(error))
+
+
+async def _kept_alive(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The events, and comments while none comes."""
+    while True:
+        following = asyncio.ensure_future(anext(events, None))
+        try:
+            while not (await asyncio.wait((following,), timeout=_KEEP_ALIVE_SECONDS))[0]:
+                yield b": waiting\n\n"
+        finally:
+            if not following.done():
+                following.cancel()
+                with suppress(asyncio.CancelledError):
+                    await following
+        if (event := following.result()) is None:
+            return
+        yield event
+
+
+def sent_event(data: dict[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

@@ -1,0 +1,143 @@
+"""One completion of a client's request while it is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from trigraph.runtime.decoding.logprobs import RecordingSampler, TokenLogprob
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
+from trigraph.runtime.text.reply_parser import ReplyParser
+
+
+@dataclass
+class Generation:
+    """A request to the engine, whose text a parser takes apart; without one, all of it is content."""
+
+    request: Request
+    parser: ReplyParser | None = None
+    parallel_calls: bool = True
+    """Whether a reply may have more than one tool call; else it ends with the first."""
+    events: list[Event] = field(default_factory=list)
+    """What has come so far."""
+    called: bool = False
+    """Whether it has a complete tool call."""
+    reasoning_tokens: int = 0
+    _rounds: int = 0
+    _drafted: int = 0
+    _accepted: int = 0
+
+    async def run(self) -> AsyncIterator[list[Event]]:
+        """Begins it, and yields its events as they come: those of a round together, in order."""
+        try:
+            async for piece in self.request:
+                events: list[Event] = [Content(piece)] if self.parser is None else self.parser.push(piece)
+                if self._take(events):
+                    yield events
+                if self.called and not self.parallel_calls:
+                    return
+            if self.parser is not None and self._take(events := self.parser.finish()):
+                yield events
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Ends it before the next round."""
+        if not self.request.done:
+            self.request.cancel()
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it has ended: "call", or as in Stats."""
+        return "call" if self.called else self.request.transcript.finish_reason or "stop"
+
+    @property
+    def text(self) -> str:
+        """The content so far."""
+        return "".join(event.text for event in self.events if isinstance(event, Content))
+
+    def logprobs(self, start: int = 0) -> list[TokenLogprob]:
+        """Those of the tokens from number `start` on, a final stop token left out."""
+        sampler = self.request.sampler
+        return sampler.logprobs[start : len(self.request.ids)] if isinstance(sampler, RecordingSampler) else []
+
+    def drafts(self) -> tuple[int, int]:
+        """Tokens that were drafted so far, and those of them that were accepted."""
+        for done in self.request.rounds[self._rounds :]:
+            self._rounds += 1
+            self._drafted += done.drafted
+            self._accepted += done.accepted
+        return self._drafted, self._accepted
+
+    def _take(self, events: list[Event]) -> bool:
+        for i, event in enumerate(events):
+            if isinstance(event, Reasoning):
+                self.reasoning_tokens = len(self.request.ids)
+            elif isinstance(event, CallEnded):
+                self.called = True
+                if not self.parallel_calls:
+                    del events[i + 1 :]
+                    break
+        self.events += events
+        return bool(events)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a client's request cost, in tokens; a prompt that several completions share counts once."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int
+    drafted: int
+    accepted: int
+
+    @classmethod
+    def of(cls, generations: Sequence[Generation], choices: int = 1) -> Usage:
+        """So far, of generations for one prompt after the other, `choices` for each."""
+        firsts = [generation.request for generation in generations[::choices]]
+        drafts = [generation.drafts() for generation in generations]
+        return cls(
+            prompt=sum(len(request.prompt) for request in firsts),
+            cached=sum(request.reused for request in firsts),
+            completion=sum(generation.request.transcript.sampled for generation in generations),
+            reasoning=sum(generation.reasoning_tokens for generation in generations),
+            drafted=sum(drafted for drafted, _ in drafts),
+            accepted=sum(accepted for _, accepted in drafts),
+        )
+
+
+async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, list[Event]]]:
+    """Runs generations at once: the number of one, and its next events. Raises what the first to fail raises."""
+    if len(generations) == 1:
+        async for events in generations[0].run():
+            yield 0, events
+        return
+    queue: asyncio.Queue[tuple[int, list[Event]] | None] = asyncio.Queue()
+
+    async def pump(number: int) -> None:
+        try:
+            async for events in generations[number].run():
+                queue.put_nowait((number, events))
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(number)) for number in range(len(generations))]
+    try:
+        left = len(tasks)
+        while left:
+            item = await queue.get()
+            if item is not None:
+                yield item
+                continue
+            left -= 1
+            for task in tasks:
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

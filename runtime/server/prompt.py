@@ -1,0 +1,93 @@
+"""From the messages of a request to the prompt that the model continues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.text.reply_parser import ReplyParser
+from trigraph.runtime.text.template import ChatTemplate, Message
+
+_UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
+_THOUGHT_END = "\n</think>\n\n"
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation as the model reads it. `checkpoints`: lengths that the prompts of later turns begin with."""
+
+    ids: list[int]
+    checkpoints: tuple[int, ...]
+    thinking: bool
+    """Whether the prompt opens a thought, so that the reply begins within it."""
+    template: ChatTemplate
+    tools: Sequence[Mapping[str, Any]]
+
+    def parser(self) -> ReplyParser:
+        """What takes a reply to it apart."""
+        return ReplyParser(self.template.reply_format, self.tools, thinking=self.thinking)
+
+
+def chat_prompt(
+    engine: Engine,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]] = (),
+    variables: Mapping[str, Any] | None = None,
+) -> ChatPrompt:
+    """The prompt for the next message; a last message of the assistant's own is continued.
+
+    Raises TrigraphError when the model has no chat template, or it refuses the messages.
+    """
+    template = engine.chat_template()
+    messages = _one_system_message(messages)
+    begun = ""
+    if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
+        begun = _text(messages[-1])
+        messages = messages[:-1]
+    text = template.render(messages, tools=tools, variables=variables)
+    thinking = template.reply_format.thinks(text)
+    if begun:
+        text += (_THOUGHT_END if thinking else "") + begun
+        thinking = False
+    ids = engine.tokenizer.encode(text)
+    later = [*messages, _message("assistant"), _message("user")]
+    try:
+        common = common_prefix(text, template.render(later, tools=tools, variables=variables))
+    except TrigraphError:  # refused: say, it wants no two turns, and there will be none
+        common = len(text)
+    kept = len(ids) - _tokens_of_end(engine, ids, len(text[common:].encode()))
+    return ChatPrompt(ids, (kept,), thinking, template, tools)
+
+
+def _tokens_of_end(engine: Engine, ids: list[int], size: int) -> int:
+    """How many of the last ids have any of the last `size` bytes of the text."""
+    count = 0
+    while size > 0 and count < len(ids):
+        count += 1
+        size -= len(engine.tokenizer.spell([ids[-count]]).encode())
+    return count
+
+
+def _one_system_message(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the system's at the beginning joined: most templates take one."""
+    count = 0
+    while count < len(messages) and messages[count]["role"] == "system":
+        count += 1
+    if count < 2:
+        return [*messages]
+    return [{"role": "system", "content": "\n\n".join(map(_text, messages[:count]))}, *messages[count:]]
+
+
+def _text(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content)
+    return content or ""
+
+
+def _message(role: str) -> Message:
+    return {"role": role, "content": _UNKNOWN}

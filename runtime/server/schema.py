@@ -1,0 +1,97 @@
+"""Fields that requests of several APIs have, and how a request is read."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trigraph.models.errors import quote
+from trigraph.runtime.server.errors import ApiError
+
+_T = TypeVar("_T", bound="Schema")
+
+# What pydantic puts into the path of a field beside names and indices: the alternative that it tried.
+_ALTERNATIVE = re.compile(r"str|int|float|bool|nullable|.*\[.*|[a-z]+-.*|[A-Z]\w*|constrained.*")
+
+
+class Schema(BaseModel):
+    """A part of a request. What it does not know it ignores, and null is the same as nothing."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, populate_by_name=True)
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Sampling(Schema):
+    """How tokens are chosen, as llama-server, vLLM and SGLang name it."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-1, lt=2**64)] | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    repeat_penalty: Annotated[float, Field(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
+    logit_bias: dict[str, Number] | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    draft_tokens: Annotated[int | None, Field(ge=0, alias="speculative.n_max")] = None
+    draft_p_min: Annotated[float | None, Field(ge=0, le=1, alias="speculative.p_min")] = None
+
+
+class StreamOptions(Schema):
+    """What a stream has beside the completion."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class JsonSchemaFormat(Schema):
+    """The schema of a structured output."""
+
+    name: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class ResponseFormat(Schema):
+    """The form of the completion: text, json_object or json_schema."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+def parse(kind: type[_T], body: bytes) -> _T:
+    """The request in a body. Raises ApiError that names the field at fault, its value, and what it must be."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        raise ApiError(f"the body is not JSON: {first['msg'].partition(': ')[2]}", code="invalid_json")
+    path = _path(first["loc"])
+    wanted = re.sub(r"^Input|^\w+ (?=should)", "it", first["msg"]).replace("after validation, not 0", "").strip()
+    if first["type"] == "missing":
+        raise ApiError(f"{path} is missing; give one", param=path, code="missing_required_parameter")
+    raise ApiError(
+        f"{path or 'the body'} is {quote(first['input'])}; {wanted}", param=path or None, code="invalid_value"
+    )
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _ALTERNATIVE.fullmatch(part):
+            path += f".{part}" if path else part
+    return path

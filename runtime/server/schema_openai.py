@@ -1,0 +1,108 @@
+"""Requests of OpenAI's API: chat completions and completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field
+
+from trigraph.runtime.server.schema import ResponseFormat, Sampling, Schema, StreamOptions
+
+
+class ContentPart(Schema):
+    """A part of a message's content; text is what the models here read."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(Schema):
+    """A function's name and the JSON text of its arguments."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class ToolCall(Schema):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    function: FunctionCall | None = None
+
+
+class ChatMessage(Schema):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = (
+        None
+    )
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class Function(Schema):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Schema):
+    """A tool; those that are no functions are ignored."""
+
+    type: str = "function"
+    function: Function | None = None
+
+
+class NamedFunction(Schema):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(Schema):
+    """The tool that must be called."""
+
+    type: str = "function"
+    function: NamedFunction
+
+
+class ChatRequest(Sampling):
+    """A request for chat completions."""
+
+    model: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(Sampling):
+    """A request for completions of plain text."""
+
+    model: str | None = None
+    prompt: str | list[str] | list[Annotated[int, Field(ge=0)]] | list[list[Annotated[int, Field(ge=0)]]]
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1)] | None = None
+    n_predict: Annotated[int, Field(ge=-1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    response_format: ResponseFormat | None = None

@@ -1,0 +1,78 @@
+"""Who may ask: keys, and which pages of a browser.
+
+A page of another host must not reach a server on this machine through the browser of its user. So a server on loopback
+takes only requests to a name of this machine, which ends DNS rebinding, and from its own page.
+"""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.settings import Settings
+
+_LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
+_GUARDED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
+_KEY_REMEDY = "send it as Authorization: Bearer KEY"
+
+
+class Security:
+    """ASGI middleware that refuses requests before their body is read."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._keys = [key.encode() for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except ApiError as error:
+                body = error.body(scope["path"])
+                await JSONResponse(body, error.status, headers=error.headers)(scope, receive, send)
+                return
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if self._settings.local:
+            self._check_page(headers)
+        if self._keys and scope["path"].startswith(_GUARDED) and scope["method"] != "OPTIONS":
+            given = _key(headers).encode()
+            matches = [hmac.compare_digest(given, key) for key in self._keys]  # all of them, for the same time
+            if True not in matches:
+                found = "wrong" if given else "missing"
+                raise ApiError(f"the API key is {found}; {_KEY_REMEDY}", 401, code="invalid_api_key")
+
+    def _check_page(self, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if _name(host) not in {*_LOCAL_NAMES, self._settings.host}:
+            raise ApiError("this server answers to localhost only; see --host", 403, code="wrong_host")
+        origin = headers.get("origin")
+        allowed = self._settings.cors_origins
+        if origin is None or origin in allowed or "*" in allowed or origin.partition("://")[2] == host:
+            return
+        raise ApiError("pages of other hosts may not ask this server; see --cors-origin", 403, code="wrong_origin")
+
+
+def _name(host: str) -> str:
+    """The host's name without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _key(headers: Headers) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")

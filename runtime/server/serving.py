@@ -1,0 +1,121 @@
+"""Listens, serves until told to stop, and lets requests end then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.app import make_app
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.settings import Settings
+
+_KEEP_ALIVE_SECONDS = 65  # longer than clients keep a connection, so that they close it
+_MAX_HEAD_BYTES = 64 << 10
+_LAST_SECONDS = 2  # for connections, once no request is answered any more
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The socket to listen on. Raises TrigraphError when the address cannot be used."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # where it would let two servers share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TrigraphError(
+            f"cannot listen on {settings.host} port {settings.port} ({reason}); choose another --host or --port"
+        ) from error
+    return listener
+
+
+def serve(engine: Engine, settings: Settings, listener: socket.socket) -> None:
+    """Serves until SIGTERM or Ctrl-C; a second one ends it at once."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.getLogger("trigraph.server").setLevel(logging.INFO if settings.verbose else logging.WARNING)
+    Server(Service(engine, settings)).run(sockets=[listener])
+
+
+def _configuration(service: Service) -> uvicorn.Config:
+    settings = service.settings
+    protocol = type("Protocol", (_Protocol,), {"head_seconds": settings.read_seconds})
+    return uvicorn.Config(
+        make_app(service),
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_LAST_SECONDS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+    )
+
+
+class Server(uvicorn.Server):
+    """Goes on after the first signal until all requests are answered, or their time is over."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(_configuration(service))
+        self._service = service
+        self._deadline = 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See Server: the handler of signals."""
+        if self._service.draining:
+            self.should_exit = self.force_exit = True
+        self._service.draining = True
+        self._deadline = time.monotonic() + self._service.settings.drain_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        """See Server: runs ten times a second."""
+        if self._service.draining and (not self._service.running or time.monotonic() > self._deadline):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+class _Protocol(H11Protocol):
+    """Closes connections whose request's head does not come in time."""
+
+    head_seconds = 30.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See Protocol."""
+        super().connection_made(transport)
+        self._watch(waiting=True)
+
+    def data_received(self, data: bytes) -> None:
+        """See Protocol."""
+        super().data_received(data)
+        self._watch(waiting=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See Protocol."""
+        self._watch(waiting=False)
+        super().connection_lost(exc)
+
+    def _watch(self, *, waiting: bool) -> None:
+        """Starts or stops the time for the head of a request."""
+        if not waiting and self._late is not None:
+            self._late.cancel()
+            self._late = None
+        elif waiting and self._late is None:
+            self._late = self.loop.call_later(self.head_seconds, self.transport.close)

@@ -1,0 +1,47 @@
+"""What the operator of a server decides."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from trigraph.runtime.decoding.options import Options
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the server listens, whom it serves, and how much it takes from them."""
+
+    model: str = "trigraph"
+    """The model's name to clients."""
+    defaults: Options = field(default_factory=Options)
+    """What a request gets for fields that it leaves out."""
+    seed: int | None = None
+    """The seed of requests without one; None: a new one for each."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    """Keys of which a request must have one; empty: none is asked for."""
+    cors_origins: tuple[str, ...] = ()
+    """Pages of other hosts that may ask, such as https://example.org; * for all."""
+    max_body: int = 16 << 20
+    """Bytes of a request."""
+    max_messages: int = 10_000
+    read_seconds: float = 30.0
+    """How long a client may take to send a request: its head, and then its body."""
+    write_seconds: float = 60.0
+    """How long a client may read nothing of what is sent to it."""
+    drain_seconds: float = 30.0
+    """How long requests may take to end after SIGTERM."""
+    log_prompts: bool = False
+    verbose: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether only programs of this machine reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

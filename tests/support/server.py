@@ -1,0 +1,70 @@
+"""A server in a thread, and a model that says what a test has written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from support.fake_engine import END, VOCAB, engine_of
+from support.fake_model import History
+from trigraph.runtime import Engine
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.serving import Server, bind
+from trigraph.runtime.server.settings import Settings
+
+# Tools, thoughts and calls in the manner of Qwen's: the XML family.
+TEMPLATE = """\
+{%- if tools %}{{- "<|tools|>" }}{% for t in tools %}{{- t | tojson }}{% endfor %}{{- eos_token }}{% endif %}
+{%- for m in messages %}
+    {{- "<|" + m.role + "|>" }}
+    {%- if m.reasoning_content %}{{- "<think>\\n" + m.reasoning_content + "\\n</think>\\n\\n" }}{% endif %}
+    {{- m.content or "" }}
+    {%- for call in m.tool_calls or [] %}
+        {{- "<tool_call>\\n<function=" + call.function.name + ">" + (call.function.arguments | tojson) }}
+    {%- endfor %}
+    {{- eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- "<|assistant|>" }}
+    {%- if enable_thinking is not defined or enable_thinking %}{{- "<think>\\n" }}{% endif %}
+{%- endif %}"""
+PLAIN_TEMPLATE = TEMPLATE.replace("is not defined or enable_thinking", "is defined and enable_thinking")
+
+
+def replying(reply: str, *, template: str = TEMPLATE, context: int = 4096, sequences: int = 4) -> Engine:
+    """An engine that says `reply` to every prompt that ends with the assistant's turn."""
+    said = reply.encode()
+
+    def logits(history: History) -> np.ndarray:
+        text = bytes(min(token, 255) for token in history)
+        begun = max(text.rfind(mark) + len(mark) for mark in (b"<|assistant|>", b"<|assistant|>\xff\n"))
+        place = len(text) - begun
+        row = np.zeros(VOCAB, np.float32)
+        row[said[place] if place < len(said) else END] = 1
+        return row
+
+    return engine_of(logits, context=context, sequences=sequences, template=template)[0]
+
+
+@contextmanager
+def serving(engine: Engine, settings: Settings | None = None) -> Iterator[str]:
+    """Serves the engine while the block runs; gives the server's address."""
+    settings = settings or Settings(port=0)
+    listener = bind(settings)
+    port = listener.getsockname()[1]
+    server = Server(Service(engine, settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started and thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive(), "the server does not end"
