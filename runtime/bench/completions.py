@@ -51,7 +51,7 @@ class _Timed:
         steps = engine.steps
         sequence = steps.new_sequence()
         sampler = Sampler(Sampling(temperature=0), prompt)
-        completion = _FixedLengthCompletion(length)
+        completion = FixedLengthCompletion(length)
         token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
         completion.push(token)
         request = Running(sequence, token, sampler, completion, draft_length)
@@ -62,8 +62,8 @@ class _Timed:
         self.drafted = sum(done.drafted for done in request.rounds)
 
 
-class _FixedLengthCompletion:
-    """See Completion."""
+class FixedLengthCompletion:
+    """See Completion: so many tokens, whatever they are."""
 
     def __init__(self, length: int) -> None:
         self.tokens: list[int] = []

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trigraph.exporter.package.reader import read_manifest
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth
+from trigraph.runtime.bench.draft_sweep import DraftReport, sweep
 from trigraph.runtime.bench.llama_server import LlamaServer, check_llama_server
 from trigraph.runtime.bench.load import Load, Server, Turn
 from trigraph.runtime.bench.own_server import OwnServer
@@ -22,6 +24,7 @@ from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.run import measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
@@ -41,7 +44,8 @@ def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
     machine, bandwidth = measure(device, options.threads)
     random = RandomTokens(manifest.config.vocab)
     with ExitStack() as stack:
-        servers: list[Server] = [_own(folder, options, context)]
+        engine = _load(folder, options, context, max(options.concurrency))
+        servers: list[Server] = [OwnServer(engine, *options.draft_tokens)]
         for peer in options.peers:
             servers.append(_peer(peer, weights(folder, manifest), options, context))
             stack.callback(servers[-1].close)
@@ -65,6 +69,36 @@ def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
         tokens=options.tokens,
         shared_prefix=options.shared_prefix,
         settings={server.name: server.settings for server in servers},
+        results=results,
+    )
+
+
+def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
+    """Decodes batches with drafts that are right with probability `options.accept`.
+
+    Raises TrigraphError when the package cannot do the run, or has no MTP head.
+    """
+    manifest = read_manifest(folder)
+    context = options.context(manifest)
+    device, started = open_device(options.device), utc_now()
+    machine, bandwidth = measure(device, options.threads)
+    engine = _load(folder, options, context, 2 * max(options.concurrency))
+    if engine.no_draft is not None:
+        raise TrigraphError(f"--accept needs a model that can draft; {engine.no_draft}")
+    random = RandomTokens(manifest.config.vocab)
+    results = []
+    for concurrency in options.concurrency:
+        bandwidth.measure()
+        results += sweep(engine, options, concurrency, random)
+    return DraftReport(
+        machine=machine.with_passes(bandwidth.passes),
+        model=manifest.config.name,
+        layers=manifest.config.trunk_layers,
+        started=started,
+        repetitions=options.repetitions,
+        accept=options.accept or 0.0,
+        prompt=options.prompt,
+        tokens=options.tokens,
         results=results,
     )
 
@@ -116,15 +150,8 @@ def _beside_floor(
     return replace(result, floor_ms=step.floor_ms, roofline=step.roofline)
 
 
-def _own(folder: Path, options: RequestOptions, context: int) -> OwnServer:
-    engine = load(
-        folder,
-        threads=options.threads,
-        context=context,
-        sequences=max(options.concurrency),
-        device=options.device,
-    )
-    return OwnServer(engine, *options.draft_tokens)
+def _load(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
+    return load(folder, threads=options.threads, context=context, sequences=sequences, device=options.device)
 
 
 def _peer(name: str, path: Path, options: RequestOptions, context: int) -> LlamaServer:

@@ -12,7 +12,15 @@ from rich.console import Console
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.bench import BenchOptions, Report, RequestOptions, RequestReport, bench_requests
+from trigraph.runtime.bench import (
+    BenchOptions,
+    DraftReport,
+    Report,
+    RequestOptions,
+    RequestReport,
+    bench_drafts,
+    bench_requests,
+)
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.llama_cpp import check_llama_cpp
 from trigraph.runtime.bench.llama_server import PEERS, check_llama_server
@@ -171,7 +179,8 @@ def bench(
         if requests.peers:
             check_llama_server()
         folder = _package(measured, capped)
-        _show(bench_requests(folder, requests), as_json=output.as_json)
+        serve = bench_requests if requests.accept is None else bench_drafts
+        _show(serve(folder, requests), as_json=output.as_json)
         return
     options = work.options(threads, measured.device)
     if options.versus_llama_cpp:
@@ -193,7 +202,7 @@ def _package(measured: BenchModelArguments, capped: str | None) -> Path:
     return package.folder
 
 
-def _show(report: Report | RequestReport, *, as_json: bool) -> None:
+def _show(report: Report | RequestReport | DraftReport, *, as_json: bool) -> None:
     if report.machine.load > 0.2 * report.machine.cores:
         say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
     if as_json:

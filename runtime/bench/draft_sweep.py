@@ -1,0 +1,178 @@
+"""Batches decoded with drafts of a chosen acceptance: the governor's draft lengths against fixed ones, in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from trigraph.runtime.bench.completions import FixedLengthCompletion
+from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.report import Run
+from trigraph.runtime.bench.request_options import RequestOptions
+from trigraph.runtime.bench.request_result import Ratio, ratio
+from trigraph.runtime.bench.sample import seconds
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.running import Running
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.state.sequence import Sequence as StateSequence
+
+GOVERNOR = "governor"
+_PLAIN = "0"
+
+
+@dataclass(frozen=True)
+class DraftResult:
+    """Batches that were decoded with one choice of draft lengths. Its fields are keys of `bench --json`."""
+
+    drafts: str
+    """"governor", or the number of drafts of each request in each round."""
+    concurrency: int
+    """Requests in a batch."""
+    tokens_per_s: float
+    """Of all of them, without their prompts: the median over the repetitions."""
+    min_tokens_per_s: float
+    max_tokens_per_s: float
+    drafted: int
+    accepted: int
+    rows_per_round: float
+    """Mean number of tokens that a round verified."""
+    beside_plain: Ratio
+    """How many times as fast as no drafts."""
+    beside_best: Ratio
+    """How many times as fast as the best fixed number of drafts."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Batches of one repetition."""
+
+    seconds: float
+    texts: list[list[int]]
+    """Prompt and completion of each request."""
+    tokens: int
+    """Decoded, all together."""
+    rows: int
+    rounds: float
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftReport(Run):
+    """Draft lengths of batches."""
+
+    accept: float
+    """Probability with which a draft is right."""
+    prompt: int
+    tokens: int
+    results: Sequence[DraftResult]
+
+    def table(self) -> Table:
+        """A line for each number of requests and each choice of draft lengths."""
+        title = f"{self.model}: drafts right with probability {self.accept}, completions of {self.tokens} tokens"
+        table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+        for heading in ("requests", "drafts", "tokens/s", "min", "max", "accepted", "rows", "by plain", "by best"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for r in self.results:
+            table.add_row(
+                str(r.concurrency),
+                r.drafts,
+                *(f"{rate:.1f}" for rate in (r.tokens_per_s, r.min_tokens_per_s, r.max_tokens_per_s)),
+                f"{r.accepted / r.drafted:.0%}" if r.drafted else "",
+                f"{r.rows_per_round:.1f}",
+                *(f"{by.median:.2f} ({by.least:.2f}-{by.most:.2f})" for by in (r.beside_plain, r.beside_best)),
+            )
+        table.caption = "\n".join(self.provenance())
+        return table
+
+
+def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: RandomTokens) -> list[DraftResult]:
+    """Each choice of draft lengths on the same batches, in rotating order. The first repetition does not count.
+
+    Raises RuntimeError when drafts change a completion.
+    """
+    choices = [GOVERNOR, *(str(drafts) for drafts in sorted({0, *options.draft_tokens}))]
+    taken: dict[str, list[Decoded]] = {choice: [] for choice in choices}
+    for i in range(options.repetitions + 1):
+        for _ in range(ceil(options.requests / concurrency)):
+            prompts = [random.draw(options.prompt) for _ in range(concurrency)]
+            batch = _Batch(engine, prompts, options.tokens)
+            plain = batch.decode(_PLAIN, MTPDrafter(engine.steps))
+            for choice in choices[i % len(choices) :] + choices[: i % len(choices)]:
+                done = batch.decode(choice, ReplayDrafter(engine.steps, plain.texts, options.accept or 0.0))
+                if done.texts != plain.texts:
+                    raise RuntimeError("speculation changed a completion: this is a defect, please report it")
+                if i:
+                    taken[choice].append(done)
+            batch.close()
+    return results(concurrency, taken)
+
+
+def results(concurrency: int, taken: dict[str, list[Decoded]]) -> list[DraftResult]:
+    """The figures of each choice."""
+    rates = {choice: [batch.tokens / batch.seconds for batch in batches] for choice, batches in taken.items()}
+    best = max((choice for choice in rates if choice != GOVERNOR), key=lambda choice: statistics.median(rates[choice]))
+    return [
+        DraftResult(
+            drafts=choice,
+            concurrency=concurrency,
+            tokens_per_s=statistics.median(rates[choice]),
+            min_tokens_per_s=min(rates[choice]),
+            max_tokens_per_s=max(rates[choice]),
+            drafted=sum(batch.drafted for batch in batches),
+            accepted=sum(batch.accepted for batch in batches),
+            rows_per_round=sum(batch.rows for batch in batches) / sum(batch.rounds for batch in batches),
+            beside_plain=ratio(rates[choice], rates[_PLAIN]),
+            beside_best=ratio(rates[choice], rates[best]),
+        )
+        for choice, batches in taken.items()
+    ]
+
+
+class _Batch:
+    """Requests whose prompts are computed once, and decoded any number of times."""
+
+    def __init__(self, engine: Engine, prompts: list[list[int]], tokens: int) -> None:
+        self._engine, self._prompts, self._tokens = engine, prompts, tokens
+        self._sequences: list[StateSequence] = [engine.steps.new_sequence() for _ in prompts]
+        rows = engine.steps.prefill(self._sequences, prompts)
+        self._first = [int(token) for token in rows.tokens]
+
+    def decode(self, choice: str, drafter: Drafter) -> Decoded:
+        """Decodes all of them together."""
+        engine, steps = self._engine, self._engine.steps
+        asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice))
+        completions = [FixedLengthCompletion(self._tokens) for _ in self._prompts]
+        running = []
+        for sequence, prompt, token, completion in zip(
+            self._sequences, self._prompts, self._first, completions, strict=True
+        ):
+            completion.push(token)
+            sampler = Sampler(Sampling(temperature=0), prompt)
+            running.append(Running(steps.fork(sequence), token, sampler, completion, engine.draft_length(asked)))
+        taken = seconds(lambda: list(decode(steps, running, drafter, engine.governor)))
+        for request in running:
+            steps.release(request.sequence)
+        rounds = [done for request in running for done in request.rounds]
+        return Decoded(
+            seconds=taken,
+            texts=[[*p, *completion.tokens] for p, completion in zip(self._prompts, completions, strict=True)],
+            tokens=sum(len(done.tokens) for done in rounds),
+            rows=sum(1 + done.drafted for done in rounds),
+            rounds=sum(1 / done.sequences for done in rounds),
+            drafted=sum(done.drafted for done in rounds),
+            accepted=sum(done.accepted for done in rounds),
+        )
+
+    def close(self) -> None:
+        """Gives the prompts' state back."""
+        for sequence in self._sequences:
+            self._engine.steps.release(sequence)
