@@ -1,5 +1,6 @@
-// What this processor can do at best: the two terms of the roofline that `trigraph bench` divides by. Compiled once for
-// each instruction set, with the instructions that the row products use.
+// What this processor can do at best: the multiply rates that `trigraph bench` divides by. Compiled once for each
+// instruction set. Each probe is independent chains of the instruction that multiplies most, and nothing beside it: no
+// kernel can be faster, as all of them also unpack, scale and add.
 #include <cstdint>
 
 #include "simd.h"
@@ -9,48 +10,48 @@ namespace {
 
 constexpr int kChains = 12;  // enough independent sums to hide the latency of a multiply
 
-int64_t float_products(int64_t rounds) {
-  Part sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = splat_part(static_cast<float>(i));
-  Part x = splat_part(0.5f);
+// `step` depends on the value before it, so that nothing can be hoisted out of the loop.
+template <class T, class Step>
+void run_chains(int64_t rounds, T start, Step step) {
+  T chains[kChains];
+  for (T& chain : chains) chain = start;
   for (int64_t r = 0; r < rounds; ++r)
-    for (int i = 0; i < kChains; ++i) sums[i] = fmadd(sums[i], x, x);
-  float total = 0;
-  for (int i = 0; i < kChains; ++i) total += reduce_add(sums[i]);
-  volatile float keep = total;
-  (void)keep;
+    for (T& chain : chains) chain = step(chain);
+  for (T& chain : chains) {
+    volatile T keep = chain;
+    (void)keep;
+  }
+}
+
+int64_t float_products(int64_t rounds) {
+  const Part x = splat_part(0.5f);
+  run_chains(rounds, x, [x](Part sum) { return fmadd(sum, x, x); });
   return rounds * kChains * kPartLanes;
 }
 
 #if defined(TRIGRAPH_ISA_avx512)
 int64_t int8_products(int64_t rounds) {
-  __m512i sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_epi32(i);
-  __m512i w = _mm512_set1_epi8(3);
-  for (int64_t r = 0; r < rounds; ++r)
-    for (int i = 0; i < kChains; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], w, w);
-  int32_t total = 0;
-  for (int i = 0; i < kChains; ++i) total += _mm512_reduce_add_epi32(sums[i]);
-  volatile int32_t keep = total;
-  (void)keep;
+  const __m512i w = _mm512_set1_epi8(3);
+  run_chains(rounds, w, [w](__m512i sum) { return _mm512_dpbusd_epi32(sum, w, w); });
   return rounds * kChains * 64;
 }
 #elif defined(TRIGRAPH_ISA_avx2)
 int64_t int8_products(int64_t rounds) {
-  __m256i sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm256_set1_epi32(i);
-  __m256i ones = _mm256_set1_epi16(1);
-  for (int64_t r = 0; r < rounds; ++r)
-    for (int i = 0; i < kChains; ++i)  // the sum is an operand, or the products would be hoisted out of the loop
-      sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(_mm256_maddubs_epi16(sums[i], ones), ones));
-  int32_t lanes[8], total = 0;
-  for (int i = 0; i < kChains; ++i) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sums[i]);
-    for (int32_t lane : lanes) total += lane;
-  }
-  volatile int32_t keep = total;
-  (void)keep;
+  const __m256i w = _mm256_set1_epi8(3);
+  run_chains(rounds, w, [w](__m256i product) { return _mm256_maddubs_epi16(product, w); });
   return rounds * kChains * 32;
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+int64_t int8_products(int64_t rounds) {
+  const int8x16_t w = vdupq_n_s8(3);
+  run_chains(rounds, vdupq_n_s32(0), [w](int32x4_t sum) { return vdotq_s32(sum, w, w); });
+  return rounds * kChains * 16;
+}
+#elif defined(TRIGRAPH_ISA_neon)
+int64_t int8_products(int64_t rounds) {
+  const int8x16_t w = vdupq_n_s8(3);
+  run_chains(rounds, vdupq_n_s16(0), [w](int16x8_t sum) { return vmlal_high_s8(sum, w, w); });
+  return rounds * kChains * 8;
 }
 #else
 int64_t int8_products(int64_t rounds) { return float_products(rounds); }
