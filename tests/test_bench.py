@@ -52,7 +52,7 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
     steps = engine.steps
     sequence = steps.new_sequence()
     first = steps.prefill([sequence], [text[:2]])
-    drafter = ReplayDrafter(steps, text, accept)
+    drafter = ReplayDrafter(steps, [text], accept)
 
     class Limit:
         """Ends the completion after `length` tokens."""

@@ -29,7 +29,7 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
             continue
         drafter: Drafter = MTPDrafter(steps)
         if options.accept is not None:
-            drafter = ReplayDrafter(steps, [*prompt, *completion.tokens], options.accept)
+            drafter = ReplayDrafter(steps, [[*prompt, *completion.tokens]], options.accept)
         length = AdaptiveLength(Costs(), steps.max_pending - 1)
         again = _Timed(engine, prompt, options.tokens, drafter, length)
         if again.tokens != completion.tokens:
