@@ -198,15 +198,12 @@ class Request:
         shown = 0
         try:
             self.begin()
-            while True:
-                self._runner.advance(self, shown)
-                if len(text := self.text) > shown:
-                    yield text[shown:]
-                    shown = len(text)
-                elif self.error is not None:
-                    raise self.error
-                elif self.done:
-                    return
+            while (piece := self._since(shown)) != "":
+                if piece is None:
+                    self._runner.advance(self, shown)
+                else:
+                    yield piece
+                    shown += len(piece)
         finally:
             if not self.done:
                 self._runner.leave(self)
@@ -221,19 +218,24 @@ class Request:
         try:
             self.begin()
             self._runner.work()
-            while True:
-                news.clear()
-                if len(text := self.text) > shown:
-                    yield text[shown:]
-                    shown = len(text)
-                elif self.error is not None:
-                    raise self.error
-                elif self.done:
-                    return
-                else:
+            while (piece := self._since(shown)) != "":
+                if piece is None:
                     await news.wait()
+                    news.clear()
+                else:
+                    yield piece
+                    shown += len(piece)
         finally:
             self.cancel()
+
+    def _since(self, shown: int) -> str | None:
+        """The text behind the first `shown` characters; empty at the end, None where it is still to come."""
+        done = self.done  # looked at first: what comes with the end is shown
+        if len(text := self.text) > shown:
+            return text[shown:]
+        if done and self.error is not None:
+            raise self.error
+        return "" if done else None
 
     def listen(self, listener: Callable[[], object]) -> None:
         """Has `listener` called after each round that the request was part of, in the thread of that round."""
