@@ -14,16 +14,29 @@ from starlette.responses import JSONResponse, Response
 from trigraph.runtime.server.chat_completions import ChatCompletion
 from trigraph.runtime.server.completions import Completion
 from trigraph.runtime.server.errors import ApiError, explained
-from trigraph.runtime.server.exchange import Job, answer
+from trigraph.runtime.server.exchange import Job, answer, look_up
+from trigraph.runtime.server.messages import Messages, count_tokens
 from trigraph.runtime.server.openapi import describe
 from trigraph.runtime.server.page import FOLDER, Page
+from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
+from trigraph.runtime.server.responses import Responses
+from trigraph.runtime.server.schema import Schema
+from trigraph.runtime.server.schema_anthropic import MessagesRequest, TokensRequest
 from trigraph.runtime.server.schema_openai import ChatRequest, CompletionRequest
+from trigraph.runtime.server.schema_responses import ResponsesRequest
 from trigraph.runtime.server.security import Security
 from trigraph.runtime.server.service import Service
 
-_JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type]] = {
+_JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/chat/completions": (ChatCompletion, ChatRequest),
     "/v1/completions": (Completion, CompletionRequest),
+    "/v1/responses": (Responses, ResponsesRequest),
+    "/v1/messages": (Messages, MessagesRequest),
+}
+_LOOK_UPS: dict[str, tuple[Callable[[Service, bytes], dict[str, Any]], type[Schema]]] = {
+    "/v1/messages/count_tokens": (count_tokens, TokensRequest),
+    "/tokenize": (tokenize, TokenizeRequest),
+    "/detokenize": (detokenize, DetokenizeRequest),
 }
 
 
@@ -41,12 +54,14 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _respond_to_error)
     for path, (make, _) in _JOBS.items():
         app.add_api_route(path, _job(service, make), methods=["POST"])
+    for path, (function, _) in _LOOK_UPS.items():
+        app.add_api_route(path, _look_up(service, function), methods=["POST"])
     app.add_api_route("/health", _health(service), methods=["GET"])
     app.add_api_route("/v1/models", _models(service), methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", _model(service), methods=["GET"])
     if FOLDER.is_dir():
         app.mount("/", Page())
-    describe(app, {path: schema for path, (_, schema) in _JOBS.items()})
+    describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})
     return app
 
 
@@ -55,6 +70,16 @@ def _job(service: Service, make: Callable[[Service, bytes], Job]) -> Callable[[H
         return await answer(service, request, make)
 
     endpoint.__name__ = make.__name__
+    return endpoint
+
+
+def _look_up(
+    service: Service, function: Callable[[Service, bytes], dict[str, Any]]
+) -> Callable[[HttpRequest], Awaitable[Response]]:
+    async def endpoint(request: HttpRequest) -> Response:
+        return await look_up(service, request, function)
+
+    endpoint.__name__ = function.__name__
     return endpoint
 
 

@@ -51,7 +51,9 @@ class ApiError(Exception):
         """The error as the API at `path` writes it."""
         if path.startswith("/v1/messages"):
             kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
-            return {"type": "error", "error": {"type": kind, "message": self.message}}
+            # Claude Code looks for these words, and shortens the conversation.
+            head = "prompt is too long: " if self.code == "context_length_exceeded" else ""
+            return {"type": "error", "error": {"type": kind, "message": head + self.message}}
         kind = _OPENAI_TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 

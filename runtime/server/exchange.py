@@ -76,6 +76,17 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
     return Response(status_code=_CLIENT_GONE) if result is None else JSONResponse(result)
 
 
+async def look_up(
+    service: Service, request: HttpRequest, function: Callable[[Service, bytes], dict[str, Any]]
+) -> Response:
+    """The response of a function of the request's body, which runs in a thread."""
+    body = await read_body(request, service)
+    try:
+        return JSONResponse(await asyncio.to_thread(function, service, body))
+    except Exception as error:
+        raise explained(error) from error
+
+
 async def read_body(request: HttpRequest, service: Service) -> bytes:
     """The body. Raises ApiError when it is too large or takes too long."""
     limit = service.settings.max_body

@@ -1,0 +1,60 @@
+"""Questions that the server answers without generating anything: tokens of a text, and the text of tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, Field
+
+from trigraph.runtime.server.chat_completions import as_message
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.prompt import chat_prompt
+from trigraph.runtime.server.schema import Schema, parse
+from trigraph.runtime.server.schema_openai import ChatMessage
+from trigraph.runtime.server.service import Service
+
+
+class TokenizeRequest(Schema):
+    """A text (llama-server's name or vLLM's), or messages."""
+
+    content: Annotated[str | None, Field(validation_alias=AliasChoices("content", "prompt"))] = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    add_special: Annotated[bool, Field(validation_alias=AliasChoices("add_special", "add_special_tokens"))] = True
+    with_pieces: bool = False
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(Schema):
+    """Token ids."""
+
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
+def tokenize(service: Service, body: bytes) -> dict[str, Any]:
+    """The ids of a text, as llama-server and vLLM give them."""
+    fields = parse(TokenizeRequest, body)
+    tokenizer = service.engine.tokenizer
+    if fields.messages is not None:
+        messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
+        ids = chat_prompt(service.engine, messages, (), fields.chat_template_kwargs).ids
+    elif fields.content is not None:
+        ids = tokenizer.encode(fields.content, start=fields.add_special)
+    else:
+        raise ApiError("content is missing; give a text, or messages", param="content")
+    found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": service.engine.context}
+    if fields.with_pieces:
+        found["tokens"] = [{"id": token, "piece": tokenizer.spell([token])} for token in ids]
+    if fields.return_token_strs:
+        found["token_strs"] = [tokenizer.spell([token]) for token in ids]
+    return found
+
+
+def detokenize(service: Service, body: bytes) -> dict[str, Any]:
+    """The text of ids, as llama-server (`content`) and vLLM (`prompt`) give it; control tokens are written out."""
+    fields = parse(DetokenizeRequest, body)
+    size = service.engine.tokenizer.size
+    if (largest := max(fields.tokens, default=0)) >= size:
+        raise ApiError(f"tokens has {largest}; ids of this model are from 0 to {size - 1}", param="tokens")
+    text = service.engine.tokenizer.spell(fields.tokens)
+    return {"content": text, "prompt": text}

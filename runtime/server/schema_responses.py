@@ -1,0 +1,70 @@
+"""Requests of OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trigraph.runtime.server.schema import Sampling, Schema
+
+
+class Part(Schema):
+    """A part of an item's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Item(Schema):
+    """An item of the input: a message, reasoning, a call of a function, or its output; others are ignored."""
+
+    type: str | None = None
+    role: str | None = None
+    content: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    output: str | list[Part] | None = None
+
+
+class TextFormat(Schema):
+    """The form of the text: text, json_object or json_schema."""
+
+    type: str
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+
+class TextConfig(Schema):
+    """How the text is to be."""
+
+    format: TextFormat | None = None
+
+
+class Reasoning(Schema):
+    """How much to reason."""
+
+    effort: str | None = None
+
+
+class ResponsesRequest(Sampling):
+    """A request for a response. The server keeps none, so `previous_response_id` is refused."""
+
+    model: str | None = None
+    input: str | list[Item]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextConfig | None = None
+    metadata: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    background: bool | None = None
