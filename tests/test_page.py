@@ -74,8 +74,8 @@ def test_tokens_that_came_free(page: Browser, api: MockApi) -> None:
     page.click(f"{LAST} [aria-pressed=false]")
     marks = "document.querySelectorAll('.steps span')"
     assert page.run(f"return [...{marks}].map((one) => [one.className, one.textContent, one.title])") == [
-        ["free-0", "One ", "1 step, 1 token, 0 free"],
-        ["free-2", "two three four.", "1 step, 3 tokens, 2 free"],
+        ["free-0", "One ", "1 token in 1 step, 0 free"],
+        ["free-2", "two three four.", "3 tokens in 1 step, 2 free"],
     ]
     page.click(f"{LAST} [aria-pressed=true]")
     assert page.text(f"{LAST} .text").strip() == "One two three four."
@@ -202,6 +202,9 @@ def test_a_key_that_the_server_asks_for(window: Browser, api: MockApi) -> None:
     api.key = "secret"
     window.open(api.address)
     window.until("document.getElementById('key').open")
+    assert window.run("return document.getElementById('refused').hidden")
+    window.type("guess{Enter}")
+    window.until("!document.getElementById('refused').hidden")
     window.type("secret{Enter}")
     window.until("document.getElementById('model').textContent")
     ask(window, api, "Hi", says("Hello."))
@@ -222,6 +225,12 @@ def test_errors_are_told(page: Browser, api: MockApi, answer: Answer, told: str)
     api.answers = [says("Well then.")]
     page.click(f"{LAST} .notice button")
     page.until("document.querySelector('.assistant:last-child .text').innerText.includes('Well then.')")
+
+
+def test_an_answer_that_failed_is_not_sent_again(page: Browser, api: MockApi) -> None:
+    ask(page, api, "One", Answer(error=(500, {"error": {"message": "No."}}, {})))
+    ask(page, api, "Two", says("Yes."))
+    assert [message["content"] for message in api.requests[1]["messages"]] == ["One", "Two"]
 
 
 def test_live_view(page: Browser, api: MockApi) -> None:

@@ -9,6 +9,10 @@ export class ApiError extends Error {
   }
 }
 
+export function hasKey() {
+  return Boolean(sessionStorage.getItem(KEY));
+}
+
 export function setKey(key) {
   sessionStorage.setItem(KEY, key);
 }

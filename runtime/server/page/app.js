@@ -5,4 +5,8 @@ import { Chat } from "./chat.js";
 
 const chat = new Chat();
 chat.connect();
-new Batch(document.getElementById("batch"), (trouble) => chat.said(trouble));
+new Batch(
+  document.getElementById("batch"),
+  () => chat.models.length > 0,
+  (trouble) => chat.said(trouble),
+);

@@ -23,10 +23,14 @@ export function read(text) {
   return Object.fromEntries(Object.entries(NAMES).map(([key, name]) => [key, sums[name]]));
 }
 
-/** Asks every two seconds while the page is seen; `said` is called with why the server takes no requests, or "". */
+/**
+ * Asks every two seconds while the page is seen: for the metrics if `allowed()`; `said` is called with why the server
+ * takes no requests, or "".
+ */
 export class Batch {
-  constructor(section, said) {
+  constructor(section, allowed, said) {
     this.section = section;
+    this.allowed = allowed;
     this.said = said;
     this.last = null;
     this.rates = [];
@@ -45,6 +49,7 @@ export class Batch {
 
   async look() {
     try {
+      if (!this.allowed()) throw new Error("no key yet");
       const values = { time: performance.now() / 1000, ...read(await metrics()) };
       this.show(values);
       this.last = values;

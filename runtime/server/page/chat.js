@@ -1,6 +1,6 @@
 // What the page does: conversations, and the answers that are being written in them, several at once if need be.
 
-import { models, setKey } from "./api.js";
+import { hasKey, models, setKey } from "./api.js";
 import { Composer } from "./composer.js";
 import { add, choose, create, history, load, save, versions } from "./conversations.js";
 import { shown } from "./dom.js";
@@ -18,6 +18,8 @@ export class Chat {
     this.conversation = create();
     this.running = new Map(); // of a conversation's id: {conversation, generation}
     this.models = [];
+    this.connecting = false;
+    this.locked = false; // the server wants a key that we do not have
     this.trouble = ""; // why the server takes no requests
     this.full = ""; // why the browser keeps no conversations
     this.thread = new Thread(
@@ -51,21 +53,26 @@ export class Chat {
 
   /** Learns which models the server has; asks for a key where it wants one. */
   async connect() {
+    if (this.connecting) return;
+    this.connecting = true;
     try {
       this.models = await models();
+      this.locked = false;
       this.settings.offer(this.models);
       this.showModel();
     } catch (error) {
-      if (error.status === 401) await this.askKey();
-      else setTimeout(() => this.connect(), 3000);
+      this.locked = error.status === 401;
     }
+    this.connecting = false;
+    if (this.locked) await this.askKey();
   }
 
   async askKey() {
-    const field = get("key-field");
-    field.value = "";
+    if (get("key").open) return;
+    get("key-field").value = "";
+    get("refused").hidden = !hasKey();
     if (!(await shown(get("key")))) return;
-    setKey(field.value);
+    setKey(get("key-field").value);
     await this.connect();
   }
 
@@ -122,7 +129,7 @@ export class Chat {
 
   /** Takes note of why the server takes no requests; "" where it does. */
   said(trouble) {
-    if (this.trouble && !trouble && !this.models.length) this.connect();
+    if (!trouble && !this.models.length && !this.locked) this.connect();
     if (trouble === this.trouble) return;
     this.trouble = trouble;
     this.showContext();

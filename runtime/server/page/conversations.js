@@ -85,11 +85,15 @@ export function choose(conversation, message) {
   conversation.leaf = last.id;
 }
 
-/** The messages up to one as the API takes them. Thoughts go along: the model's template chooses which it repeats. */
+/**
+ * The messages up to one as the API takes them, without answers that failed before their first word. Thoughts go along:
+ * the model's template chooses which it repeats.
+ */
 export function history(conversation, last) {
   const ids = branch(conversation).map(({ id }) => id);
   const until = ids.indexOf(last);
   return branch(conversation)
     .slice(0, until + 1)
+    .filter(({ content, reasoning }) => content || reasoning)
     .map(({ role, content, reasoning }) => ({ role, content, ...(reasoning ? { reasoning_content: reasoning } : {}) }));
 }

@@ -58,15 +58,15 @@ export class Generation {
     call.arguments += called.arguments ?? "";
   }
 
-  /** Figures from the counts so far; a step for the text that came with them: [characters, tokens, accepted drafts]. */
+  /** Figures from the counts so far, and what they say of the text that came with them. */
   count(usage, thought, content) {
     const { message, counted } = this;
     const now = performance.now();
     const tokens = usage.completion_tokens ?? 0;
     const accepted = usage.completion_tokens_details?.accepted_prediction_tokens ?? 0;
     const step = [tokens - counted.tokens, accepted - counted.accepted];
-    if (thought) message.steps.reasoning.push([thought, ...step]);
-    if (content) message.steps.content.push([content, ...(thought ? [0, 0] : step)]);
+    addStep(message.steps.reasoning, thought, step);
+    addStep(message.steps.content, content, thought ? [0, 0] : step);
     if (this.first === null && tokens > 0) this.first = { time: now, tokens };
     this.counted = { tokens, accepted };
     message.figures = {
@@ -80,4 +80,11 @@ export class Generation {
       timed: tokens - (this.first?.tokens ?? tokens),
     };
   }
+}
+
+/** Adds a text's [characters, tokens, accepted drafts]; one whose tokens were counted with the text before joins it. */
+function addStep(steps, length, [tokens, accepted]) {
+  const last = steps.at(-1);
+  if (length && !tokens && last) last[0] += length;
+  else if (length) steps.push([length, tokens, accepted]);
 }

@@ -1,33 +1,40 @@
-// An answer step by step: what one step of the model brought is one mark, tinted by how many of its tokens came free.
+// An answer as it came: what one or more steps of the model brought at once is one mark, tinted by how many of its
+// tokens were accepted drafts.
 
 import { element } from "./dom.js";
 
 const STRONGEST = 5;
 
-/** Nodes that show a text by its steps, each [characters, tokens, accepted drafts]; `legend`: tell what they mean. */
-export function steps(text, lengths, legend) {
+/** Nodes that show a text by its pieces, each [characters, tokens, accepted drafts]; `legend`: tell what they mean. */
+export function steps(text, pieces, legend) {
   const marks = [];
   let at = 0;
-  for (const [length, tokens, free] of lengths) {
+  for (const [length, tokens, free] of pieces) {
     marks.push(mark(text.slice(at, at + length), tokens, free));
     at += length;
   }
   if (at < text.length) marks.push(document.createTextNode(text.slice(at)));
   const shown = element("p", { class: "steps" }, marks);
-  return legend ? [explanation(lengths), shown] : [shown];
+  return legend ? [explanation(pieces), shown] : [shown];
 }
 
 function mark(text, tokens, free) {
-  const title = `1 step, ${tokens} ${tokens === 1 ? "token" : "tokens"}, ${free} free`;
-  return element("span", { class: `free-${Math.max(0, Math.min(STRONGEST, free))}`, title }, text);
+  return element("span", { class: `free-${Math.max(0, Math.min(STRONGEST, free))}`, title: told(tokens, free) }, text);
 }
 
-function explanation(lengths) {
-  const tokens = lengths.reduce((sum, [, one]) => sum + one, 0);
-  const rounds = lengths.length;
-  const told = `${rounds} steps of the model wrote ${tokens} tokens. A step's tint tells how many of them came free: `;
+/** A step of the model writes one token of its own after the drafts that it accepts. */
+function told(tokens, free) {
+  return `${plural(tokens, "token")} in ${plural(tokens - free, "step")}, ${free} free`;
+}
+
+function plural(number, word) {
+  return `${number} ${word}${number === 1 ? "" : "s"}`;
+}
+
+function explanation(pieces) {
+  const sum = (place) => pieces.reduce((total, piece) => total + piece[place], 0);
   const samples = Array.from({ length: STRONGEST + 1 }, (_, free) =>
     element("span", { class: `sample free-${free}` }, free === STRONGEST ? `${free}+` : `${free}`),
   );
-  return element("p", { class: "legend" }, told, samples);
+  return element("p", { class: "legend" }, `${told(sum(1), sum(2))}. The tint tells how many came free: `, samples);
 }
