@@ -16,8 +16,7 @@ export function parts(figures) {
   const found = [
     [`${count(tokens)} ${tokens === 1 ? "token" : "tokens"}`, "tokens that the model wrote, thoughts included"],
   ];
-  if (timed > 0 && seconds > 0)
-    found.push([`${decimal(timed / seconds)} tokens/s`, "since the first token, as this browser saw them come"]);
+  if (timed > 0 && seconds > 0) found.push([`${decimal(timed / seconds)} tokens/s`, "since the first token"]);
   if (tokens > 0) found.push([`${wait.toFixed(wait < 10 ? 2 : 1)} s to the first`, "from sending to the first token"]);
   if (accepted > 0)
     found.push([

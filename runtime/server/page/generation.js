@@ -49,6 +49,11 @@ export class Generation {
     if (chunk.model) message.model = chunk.model;
     if (thought && !content) message.thoughtSeconds = (performance.now() - this.begun) / 1000;
     if (chunk.usage) this.count(chunk.usage, thought.length, content.length);
+    if (chunk.timings && message.figures) {
+      // The server knows better than we do how long the tokens took: their way here is not in it.
+      message.figures.timed = chunk.timings.predicted_n;
+      message.figures.seconds = chunk.timings.predicted_ms / 1000;
+    }
   }
 
   takeCall({ index = 0, function: called = {} }) {

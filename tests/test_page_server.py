@@ -1,0 +1,70 @@
+"""The chat page from the server itself, and its API behind it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.browser import MISSING, Browser, chromium
+from support.server import PLAIN_TEMPLATE, replying, serving
+from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime.server.settings import Settings
+from trigraph.runtime.text.template import ChatTemplate
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+LAST = ".assistant:last-child"
+READY = f"document.querySelector('{LAST} .actions button')"
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+def ask(window: Browser, text: str) -> None:
+    window.click("#prompt")
+    window.type(text + "{Enter}")
+    window.until("arguments[0] === document.querySelector('.user:nth-last-child(2) .text')?.innerText.trim()", text)
+    window.until(READY)
+
+
+def test_thoughts_and_markdown(window: Browser) -> None:
+    reply = "Let me see.\n</think>\n\nIt is **so**, see `x`."
+    settings = Settings(model="known", port=0, defaults=Options(Sampling(temperature=0)))
+    with serving(replying(reply), settings) as address:
+        window.open(address)
+        window.until("document.getElementById('model').innerText === 'known'")
+        ask(window, "Is it?")
+        assert window.run(f"return document.querySelector('{LAST} .text').innerHTML") == (
+            "<p>It is <strong>so</strong>, see <code>x</code>.</p>"
+        )
+        assert window.run("return document.querySelector('.thoughts').textContent").strip() == "Let me see."
+        assert window.text("#context").endswith("of 4,096 tokens of context")
+        assert not [text for text in window.complaints() if "Content Security Policy" in text]
+
+
+def test_tiny_model(window: Browser, tiny_package: Path) -> None:
+    engine = replace(load(tiny_package, threads=1), template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    with serving(engine, Settings(model="tiny", port=0, api_keys=("secret",))) as address:
+        window.open(address)
+        window.until("document.getElementById('key').open")
+        window.type("secret{Enter}")
+        window.until("document.getElementById('model').innerText === 'tiny'")
+        window.click("#open-settings")
+        window.click("#settings [name=temperature]")
+        window.type("0")
+        window.click("#settings [name=max_tokens]")
+        window.type("48")
+        window.click("#settings .primary")
+        ask(window, "In the beginning")
+        prompt = engine.chat_template().render([{"role": "user", "content": "In the beginning"}])
+        text = engine.generate(prompt, Options(Sampling(temperature=0), max_tokens=48)).run()
+        kept = "Object.entries(localStorage).find(([key]) => key.startsWith('trigraph.conversation.'))[1]"
+        assert window.run(f"return JSON.parse({kept}).messages[1].content") == text
+        figures = window.text(f"{LAST} .figures")
+        assert "tokens/s" in figures and "free" in figures
+        ask(window, "And then?")
+        assert "reused" in window.text(f"{LAST} .figures")
