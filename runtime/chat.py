@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
+from typing import Any
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
@@ -11,7 +13,9 @@ from trigraph.runtime.cache.session_file import SessionFile
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request, Runner
-from trigraph.runtime.text.template import Message
+from trigraph.runtime.text.history import Message
+from trigraph.runtime.text.reply import Event, assistant_message
+from trigraph.runtime.text.reply_parser import ReplyParser
 
 _UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 
@@ -23,11 +27,20 @@ class Conversation:
     rewrite old replies, for instance to strip reasoning, make the last one useless; the one before saves all the rest.
     """
 
-    def __init__(self, model: Model, runner: Runner, system: str | None = None) -> None:
-        """Raises TrigraphError when the model has no chat template."""
+    def __init__(
+        self,
+        model: Model,
+        runner: Runner,
+        system: str | None = None,
+        *,
+        tools: SequenceOf[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`tools` and `variables` are for the chat template. Raises TrigraphError when the model has none."""
         self.messages = first_messages(system)
         self._model, self._runner = model, runner
         self._template = model.chat_template()
+        self._tools, self._variables = tools, variables
         self._known: list[list[int]] = []  # tokens of the last turn: prompt and reply, prompt
 
     def say(self, text: str, options: Options | None = None) -> Reply:
@@ -36,6 +49,22 @@ class Conversation:
         Raises TrigraphError when the template refuses the messages or the conversation outgrows the context.
         """
         return self._turn([*self.messages, {"role": "user", "content": text}], options or Options())
+
+    @property
+    def calls(self) -> list[Mapping[str, Any]]:
+        """The tool calls of the last reply, which wait for results."""
+        return list(self.messages[-1].get("tool_calls", ())) if self.messages else []
+
+    def give(self, results: SequenceOf[str], options: Options | None = None) -> Reply:
+        """The next turn, with the results of the calls, in order, for a question."""
+        calls = self.calls
+        if not calls or len(results) != len(calls):
+            raise TrigraphError(f"{len(calls)} tool calls wait for a result; {len(results)} were given")
+        told = [
+            {"role": "tool", "tool_call_id": call["id"], "content": text}
+            for call, text in zip(calls, results, strict=True)
+        ]
+        return self._turn([*self.messages, *told], options or Options())
 
     def regenerate(self, options: Options | None = None) -> Reply:
         """The last turn again, for another reply in place of the old one. Raises TrigraphError before any turn."""
@@ -70,19 +99,23 @@ class Conversation:
         """Tokens of the last turn, and all before it."""
         return max(map(len, self._known), default=0)
 
-    def replied(self, messages: list[Message], request: Request) -> None:
+    def replied(self, messages: list[Message], reply: Message, request: Request) -> None:
         """Takes a turn that has ended into the conversation."""
-        self.messages = [*messages, {"role": "assistant", "content": request.text}]
+        self.messages = [*messages, reply]
         self._known = [[*request.prompt, *request.ids], request.prompt]
 
     def _turn(self, messages: list[Message], options: Options) -> Reply:
-        text = self._template.render(messages)
+        text = self._render(messages)
         prompt = self._encode(text)
         later = [[*messages, _message("assistant"), _message("user")]]
         if messages[0]["role"] == "system" and len(messages) == 2:
             later.append([messages[0], _message("user")])
         checkpoints = [self._agreed(text, prompt, others) for others in later]
-        return Reply(self, Request(self._runner, self._model, prompt, options, checkpoints=checkpoints), messages)
+        request = Request(self._runner, self._model, prompt, options, checkpoints=checkpoints)
+        return Reply(self, request, messages, self._template.parser(text, self._tools))
+
+    def _render(self, messages: list[Message]) -> str:
+        return self._template.render(messages, tools=self._tools, variables=self._variables)
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text`: those of the last turn where they begin it, whatever else the tokenizer would choose.
@@ -99,27 +132,54 @@ class Conversation:
     def _agreed(self, text: str, prompt: list[int], later: list[Message]) -> int:
         """How many tokens of a prompt will begin the prompt of later messages as well."""
         try:
-            other = self._template.render(later)
+            other = self._render(later)
         except TrigraphError:  # refused: say, it wants no two turns, and there will be none
             return 0
         return common_prefix(prompt, self._encode(text[: common_prefix(text, other)]))
 
 
 class Reply:
-    """A reply in the making; when it has ended, it is part of the conversation."""
+    """A reply in the making; when it has ended, it is part of the conversation.
 
-    def __init__(self, conversation: Conversation, request: Request, messages: list[Message]) -> None:
+    Iterate over it to get its text in pieces, or over `events` to have reasoning, content and tool calls told apart.
+    """
+
+    def __init__(
+        self, conversation: Conversation, request: Request, messages: list[Message], parser: ReplyParser
+    ) -> None:
         self.request = request
         self._conversation = conversation
         self._messages = messages
+        self._parser = parser
+        self._events: list[Event] = []
         self._ended = False
 
     def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces():
+            if isinstance(piece, str):
+                yield piece
+
+    def events(self) -> Iterator[Event]:
+        """Reasoning, content and tool calls, in pieces."""
+        for piece in self._pieces():
+            if not isinstance(piece, str):
+                yield from piece
+
+    def _pieces(self) -> Iterator[str | list[Event]]:
+        """Text, and then the events that it completes."""
         if self._ended:
             return
-        yield from self.request
+        for text in self.request:
+            yield text
+            yield self._parsed(self._parser.push(text))
         self._ended = True
-        self._conversation.replied(self._messages, self.request)
+        last = self._parsed(self._parser.finish())
+        self._conversation.replied(self._messages, assistant_message(self._events), self.request)
+        yield last
+
+    def _parsed(self, events: list[Event]) -> list[Event]:
+        self._events += events
+        return events
 
 
 def first_messages(system: str | None) -> list[Message]:

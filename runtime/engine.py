@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from trigraph.runtime.cache.prompt_file import PromptFile
-from trigraph.runtime.chat import Conversation, first_messages
+from trigraph.runtime.chat import Conversation
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.driver import Driver
@@ -68,14 +68,19 @@ class Engine(Model):
         self._driver.work()
         return request
 
-    def chat(self, system: str | None = None) -> Conversation:
-        """An empty conversation. Raises TrigraphError when the model has no chat template."""
-        return Conversation(self, self._driver, system)
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> Conversation:
+        """An empty conversation. Raises TrigraphError when the model has no chat template.
 
-    def chat_prompt(self, text: str, system: str | None = None) -> list[int]:
-        """The prompt of a conversation's first turn. Raises TrigraphError when the model has no chat template."""
-        messages = [*first_messages(system), {"role": "user", "content": text}]
-        return self.tokenizer.encode(self.chat_template().render(messages))
+        `tools`: functions that replies may call, as the chat template describes them to the model. `variables`: those
+        of the chat template, such as `enable_thinking`.
+        """
+        return Conversation(self, self._driver, system, tools=tools, variables=variables)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

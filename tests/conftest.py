@@ -61,6 +61,7 @@ def operator_library() -> Path:
 def trigraph(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """`trigraph("run", ..., stdin=b"...")`, in this process, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def run(*arguments: object, stdin: bytes = b"", terminal: bool = False) -> Result:
         monkeypatch.setattr(sys, "argv", ["trigraph", *map(str, arguments)])

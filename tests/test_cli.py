@@ -26,7 +26,7 @@ def test_help_is_grouped(trigraph: Run) -> None:
     text = trigraph("run", "--help").out
     panels = [
         *("Arguments", "Options", "Model", "Prompt", "Sampling"),
-        *("Structured output", "Speculation", "Output"),
+        *("Structured output", "Reasoning and tools", "Speculation", "Output"),
     ]
     assert [line.strip("╭╮─ ") for line in text.splitlines() if line.startswith("╭")] == panels
     for command in ("run", "export", "inspect", "synth", "bench", "perplexity"):
@@ -175,7 +175,7 @@ def test_json(trigraph: Run, tiny_package: Path, operator_library: Path) -> None
     result = trigraph(*arguments)
     assert result.err == ""
     content = json.loads(result.out)
-    assert set(content) == {"text", "ids", "stats"}
+    assert set(content) == {"text", "message", "ids", "stats"}
     assert len(content["ids"]) == content["stats"]["tokens"] == 16
     assert content["stats"]["seed"] == 7
     for others in (["--no-spec"], ["--draft-tokens", 4], ["-t", 2]):

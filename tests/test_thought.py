@@ -12,6 +12,7 @@ import pytest
 
 from support.fake_engine import END, METADATA, THINK
 from support.fake_model import FakeModel, History, chaotic, mostly_right
+from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, JsonSchema, Options, Regex, Sampling
@@ -21,12 +22,6 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
 
-CLOSE, VOCAB = THINK + 1, THINK + 2
-VOCABULARY = {
-    **METADATA,
-    "tokenizer.ggml.tokens": [*METADATA["tokenizer.ggml.tokens"], "</think>"],
-    "tokenizer.ggml.token_type": [*METADATA["tokenizer.ggml.token_type"], 4],
-}
 TOKENS = ThoughtTokens(THINK, (10,), CLOSE, (10, 10))
 OPENED = [*b"Why?", THINK, 10]
 SCHEMA = JsonSchema(json.dumps({"enum": ["yes", "no", {"maybe": 1}]}))

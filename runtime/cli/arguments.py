@@ -250,7 +250,7 @@ class OutputArguments:
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string; ends the completion. Repeatable.")
     ] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, ids, stats.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, message, ids, stats.")] = False
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Report what was loaded, and how.")] = False
 
 

@@ -6,42 +6,45 @@ import dataclasses
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
+from trigraph.runtime.cli.line_input import LineInput
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.text.reply import Event
 
 _WELCOME = "Type a message. /help lists commands, Ctrl-C stops a reply, /exit or Ctrl-D quits."
-_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*))?")
+_COMMAND = re.compile(r"/([a-z]+)(?:[ \t]+(.*))?")
 
 
-def interact(engine: Engine, options: Options, system: str | None, *, raw: bool) -> None:
-    """Chats until the user quits; with `raw`, or without a chat template, completes each line instead."""
-    if not raw and engine.template is None:
-        say("note: the model has no chat template; it completes each line that you type")
-        raw = True
-    terminal = Terminal(engine, options, None if raw else engine.chat(system))
+def interact(terminal: Terminal) -> None:
+    """Chats until the user quits."""
     say(_WELCOME)
-    while not terminal.ended and (line := _ask()) is not None:
-        try:
-            terminal.take(line)
-        except TrigraphError as error:
-            say(f"error: {error}")
+    with LineInput() as lines:
+        while not terminal.ended and (line := lines.ask(terminal.prompt)) is not None:
+            try:
+                terminal.take(line)
+            except TrigraphError as error:
+                say(f"error: {error}")
 
 
 class Terminal:
     """Acts on lines that the user types. Without a `conversation`, each line is a prompt of its own."""
 
-    def __init__(self, engine: Engine, options: Options, conversation: Conversation | None) -> None:
+    def __init__(
+        self, engine: Engine, options: Options, conversation: Conversation | None, *, hide_reasoning: bool = False
+    ) -> None:
         self.ended = False
         self._engine, self._options, self._conversation = engine, options, conversation
+        self._hide_reasoning = hide_reasoning
+        self._results: list[str] = []  # of the last reply's tool calls, as far as they were typed
         self._last: Request | None = None
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
@@ -52,6 +55,12 @@ class Terminal:
             "help": ("", "list the commands", self._help),
             "exit": ("", "quit", self._exit),
         }
+
+    @property
+    def prompt(self) -> str:
+        """What asks for the next line: a message, or the result of a tool call."""
+        calls = [] if self._conversation is None else self._conversation.calls
+        return f"{calls[len(self._results)]['function']['name']} returned> " if calls else "> "
 
     def take(self, line: str) -> None:
         """Runs a command, or replies to a message. After a TrigraphError the chat can go on."""
@@ -72,7 +81,13 @@ class Terminal:
 
     def _reply_to(self, line: str) -> None:
         if self._conversation is not None:
-            self._show(self._conversation.say(line.strip(), self._options))
+            calls, results = self._conversation.calls, [*self._results, line]
+            if len(results) < len(calls):
+                self._results = results
+                return
+            self._results = []
+            chat = self._conversation
+            self._show(chat.give(results, self._options) if calls else chat.say(line.strip(), self._options))
             return
         request = self._engine.generate(line, self._options)
         sys.stdout.write(line)
@@ -80,8 +95,11 @@ class Terminal:
 
     def _show(self, reply: Request | Reply) -> None:
         self._last = reply.request if isinstance(reply, Reply) else reply
+        shown: Iterable[str | Event] = reply
+        if isinstance(reply, Reply) and (self._hide_reasoning or sys.stdout.isatty()):
+            shown = reply.events()
         with _interruptible(self._last):
-            stream(reply)
+            stream(shown, self._last, hide_reasoning=self._hide_reasoning)
         say(self._last.stats.line())
 
     def _chat(self) -> Conversation:
@@ -96,6 +114,7 @@ class Terminal:
         self._show(self._chat().regenerate(self._options))
 
     def _reset(self, argument: str) -> None:
+        self._results = []
         if self._conversation is not None:
             self._conversation.reset()
 
@@ -104,7 +123,7 @@ class Terminal:
         say(f"{argument}: saved {self._chat().length} tokens")
 
     def _load(self, argument: str) -> None:
-        chat = self._chat()
+        chat, self._results = self._chat(), []
         chat.load(_path(argument))
         say(f"{argument}: {len(chat.messages)} messages, {chat.length} tokens")
 
@@ -127,17 +146,6 @@ def _path(argument: str) -> Path:
         return Path(argument).expanduser()
     except RuntimeError as error:
         raise TrigraphError(f"{argument}: unknown home folder ({error})") from error
-
-
-def _ask() -> str | None:
-    with suppress(ImportError):
-        # Line editing and history, where the platform has them.
-        import readline  # noqa: F401
-    try:
-        return input("> ").rstrip()
-    except EOFError:
-        say("")
-        return None
 
 
 @contextmanager

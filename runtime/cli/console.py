@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from trigraph.models.progress import Progress as Callback
-from trigraph.runtime.chat import Reply
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.text.reply import CallBegun, CallEnded, Content, Event, Reasoning
+from trigraph.runtime.text.reply_parser import ReplyParser
 
 _CLEAR_LINE = "\x1b[K"
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 @contextmanager
@@ -33,24 +35,54 @@ def progress_bars() -> Iterator[Callback]:
         yield show
 
 
-def stream(pieces: Request | Reply) -> None:
-    """Writes text to stdout as it is generated, and a newline at the end, even after an error.
+def stream(pieces: Iterable[str | Event], request: Request, *, hide_reasoning: bool = False) -> None:
+    """Writes a reply to stdout as it is generated, and a newline at the end, even after an error.
 
+    Pieces are text, or events: reasoning is dimmed on a terminal, and a tool call is `name {arguments}` on a line.
     While a long prompt is computed, a terminal shows how far that is.
     """
-    request = pieces.request if isinstance(pieces, Reply) else pieces
     progress = _PromptProgress(request)
+    painter = _Painter(hide_reasoning, colour=sys.stdout.isatty())
     if sys.stderr.isatty():
         request.listen(progress.show)
     try:
         for piece in pieces:
             progress.clear()
-            sys.stdout.write(piece)
+            sys.stdout.write(piece if isinstance(piece, str) else painter.paint(piece))
             sys.stdout.flush()
     finally:
         progress.clear()
         sys.stdout.write("\n")
         sys.stdout.flush()
+
+
+def events_of(request: Request, parser: ReplyParser) -> Iterator[Event]:
+    """The events of a reply as it is generated."""
+    for text in request:
+        yield from parser.push(text)
+    yield from parser.finish()
+
+
+class _Painter:
+    """Events as text for a terminal, or a file."""
+
+    def __init__(self, hide_reasoning: bool, *, colour: bool) -> None:
+        self._hide, self._colour = hide_reasoning, colour
+        self._last: type[Event] | None = None
+
+    def paint(self, event: Event) -> str:
+        """The text to write."""
+        if isinstance(event, CallEnded) or (self._hide and isinstance(event, Reasoning)):
+            return ""
+        last, self._last = self._last, type(event)
+        match event:
+            case CallBegun():
+                return ("" if last is None else "\n") + event.name + " "
+            case Reasoning() if self._colour:
+                return _DIM + event.text + _PLAIN
+            case Content() if last not in (None, Content):
+                return "\n\n" + event.text
+        return event.text
 
 
 class _PromptProgress:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from dataclasses import replace
 
 from trigraph.custom_ops import explain_bus_errors
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, load
+from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
@@ -18,10 +21,13 @@ from trigraph.runtime.cli.arguments import (
     SpeculationArguments,
     parse_bytes,
 )
-from trigraph.runtime.cli.chat import interact
+from trigraph.runtime.cli.chat import Terminal, interact
 from trigraph.runtime.cli.command import grouped
-from trigraph.runtime.cli.console import progress_bars, say, stream
+from trigraph.runtime.cli.console import events_of, progress_bars, say, stream
+from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.text.reply import assistant_message
+from trigraph.runtime.text.reply_parser import ReplyParser
 
 
 @grouped
@@ -30,6 +36,7 @@ def run(
     prompt: PromptArguments,
     sampling: SamplingArguments,
     constraint: ConstraintArguments,
+    template: TemplateArguments,
     speculation: SpeculationArguments,
     output: OutputArguments,
 ) -> None:
@@ -43,6 +50,7 @@ def run(
         stop=tuple(output.stop or ()),
         ignore_eos=output.ignore_eos,
         constraint=constraint.constraint(),
+        reasoning_budget=template.reasoning_budget,
         speculate=speculation.spec,
         draft_tokens=speculation.draft_tokens,
         draft_p_min=speculation.draft_p_min,
@@ -52,16 +60,30 @@ def run(
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
+    tools, variables, hide = template.tools(), template.variables(), template.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
+    engine = replace(engine, template=None if prompt.raw else template.template_of(engine))
     if text is None:
-        interact(engine, options, prompt.system, raw=prompt.raw)
+        chat = engine.chat(prompt.system, tools=tools, variables=variables) if engine.template else None
+        if chat is None and not prompt.raw:
+            say("note: the model has no chat template; it completes each line that you type")
+        interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
-    request = engine.generate(_prompt_ids(engine, text, prompt), options, prompt.prompt_cache)
+    if engine.template is None and prompt.system is not None:
+        reason = "--raw was given" if prompt.raw else "the model has none"
+        raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
+    parser = ReplyParser()
+    if engine.template is not None:
+        messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
+        text = engine.template.render(messages, tools=tools, variables=variables)
+        parser = engine.template.parser(text, tools)
+    request = engine.generate(engine.tokenizer.encode(text), options, prompt.prompt_cache)
     if output.as_json:
-        _print_json(request)
-    else:
-        stream(request)
-        say(request.stats.line())
+        _print_json(request, parser)
+        return
+    as_written = not (hide or sys.stdout.isatty())
+    stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
+    say(request.stats.line())
 
 
 def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None) -> Engine:
@@ -103,20 +125,12 @@ def _describe(engine: Engine, seconds: float) -> None:
     )
 
 
-def _prompt_ids(engine: Engine, text: str, prompt: PromptArguments) -> list[int]:
-    if not prompt.raw and engine.template is not None:
-        return engine.chat_prompt(text, prompt.system)
-    if prompt.system is not None:
-        reason = "--raw was given" if prompt.raw else "the model has none"
-        raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
-    return engine.tokenizer.encode(text)
-
-
-def _print_json(request: Request) -> None:
+def _print_json(request: Request, parser: ReplyParser) -> None:
     try:
         request.run()
     finally:  # a finished completion is shown even if its state cannot be saved
         stats = request.stats
         if stats.finish_reason != "unfinished":
-            result = {"text": request.text, "ids": request.ids, "stats": stats.as_json()}
+            message = assistant_message([*parser.push(request.text), *parser.finish()])
+            result = {"text": request.text, "message": message, "ids": request.ids, "stats": stats.as_json()}
             print(json.dumps(result, ensure_ascii=False))

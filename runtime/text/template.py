@@ -88,6 +88,10 @@ class ChatTemplate:
             raise TrigraphError(f"the chat template failed ({response.get('error')}); {_REMEDY}")
         return str(response["text"])
 
+    def with_source(self, source: str) -> ChatTemplate:
+        """Another template for the same vocabulary."""
+        return ChatTemplate(source, self._special_tokens, self._control_names)
+
     def parser(self, prompt: str, tools: Iterable[Mapping[str, Any]] = ()) -> ReplyParser:
         """Takes the reply to a rendered prompt apart."""
         return ReplyParser(self.reply_format, tools, thinking=self.reply_format.thinks(prompt))
