@@ -84,6 +84,18 @@ def test_weights_that_exceed_the_address_space(tmp_path: Path, operator_library:
     assert_one_line_error(done, "the model needs 3,", " MB are free")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_a_large_budget_takes_no_memory_until_it_is_used(copied_package: Path) -> None:
+    small = load(copied_package, threads=1, context=512, kv_memory=1 << 20, checkpoint_memory=1)
+    before = resident(small)
+    large = load(copied_package, threads=1, context=512, kv_memory=1 << 30, checkpoint_memory=1 << 30)
+    assert large.steps.state.nbytes() > 2 << 30
+    assert resident(large) - before < 100 << 20
+    for engine in (small, large):
+        engine.generate("And it came to pass", Options(GREEDY, max_tokens=50, ignore_eos=True)).run()
+    assert resident(large) - before < 100 << 20
+
+
 # Long runs
 
 
