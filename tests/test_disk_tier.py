@@ -141,6 +141,8 @@ def test_strange_files(tmp_path: Path) -> None:
     folder.mkdir()
     program = Program(tmp_path, model)
     assert program(text(51, 1), text(61, 2), text(71, 3)) == [0, 0, 0]
+    assert not two.exists()
+    assert not three.exists()
     assert (three.parent / "thesis.txt").read_text() == "Years of work."
     program.close()
 

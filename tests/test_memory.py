@@ -23,6 +23,7 @@ from support.fake_engine import assert_settled
 from trigraph.exporter import ExportOptions, export, is_package
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.device.memory import left_of_container
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
 
@@ -94,6 +95,39 @@ def test_a_large_budget_takes_no_memory_until_it_is_used(copied_package: Path) -
     for engine in (small, large):
         engine.generate("And it came to pass", Options(GREEDY, max_tokens=50, ignore_eos=True)).run()
     assert resident(large) - before < 100 << 20
+
+
+GROUP = {"memory.max": "5000", "memory.current": "4000", "memory.stat": "anon 1\ninactive_file 300\n"}
+OLD_GROUP = {
+    "memory.limit_in_bytes": "900",
+    "memory.usage_in_bytes": "600",
+    "memory.stat": "inactive_file 1\ntotal_inactive_file 30\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "groups", "left"),
+    [
+        ("0::/", {"sys/fs/cgroup": GROUP}, 1300),
+        ("0::/a/b", {"sys/fs/cgroup/a": GROUP, "sys/fs/cgroup/a/b": {**GROUP, "memory.max": "max"}}, 1300),
+        ("0::/a/b", {"sys/fs/cgroup": GROUP, "sys/fs/cgroup/a": {**GROUP, "memory.max": "1"}}, 0),
+        ("0::/\n4:memory:/a\n5:cpu:/", {"sys/fs/cgroup/memory/a": OLD_GROUP}, 330),
+        ("4:hugetlb,memory:/elsewhere", {"sys/fs/cgroup/memory": OLD_GROUP}, 330),
+        ("0::/../up", {"sys/fs/cgroup": {**GROUP, "memory.max": "max"}}, None),
+        (None, {}, None),
+    ],
+)
+def test_limits_of_containers(
+    own: str | None, groups: dict[str, dict[str, str]], left: int | None, tmp_path: Path
+) -> None:
+    for folder, files in groups.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (tmp_path / folder / name).write_text(content)
+    if own is not None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(own)
+    assert left_of_container(tmp_path) == left
 
 
 # Long runs

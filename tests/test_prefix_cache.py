@@ -149,6 +149,14 @@ def test_checkpoints_that_share_a_slot_make_room_together() -> None:
     assert cache.make_room(2, 0)
 
 
+def test_what_is_used_stays() -> None:
+    _, steps, cache = setup(sequences=2)
+    compute(steps, cache, text(20, 1))
+    for seed in range(2, 30):
+        compute(steps, cache, text(20, seed))
+        assert compute(steps, cache, [*text(20, 1), seed % VOCAB]) == 20
+
+
 def test_what_is_not_used_goes_in_the_end() -> None:
     _, steps, cache = setup(sequences=2)
     compute(steps, cache, text(60, 1))

@@ -62,8 +62,8 @@ class PrefixCache:
 
     A checkpoint is a fork that takes no steps: its slot is shared until the other one steps, its full pages are shared
     for good. Where room is short, the one with the lowest value goes: the clock at its last use, plus the tokens to
-    compute again from the nearest checkpoint before it for each byte that it frees; the clock advances to the value of
-    what is evicted. (GreedyDual-Size: Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997.)
+    compute again from the nearest checkpoint before it, for each byte that this one does not hold; the clock advances
+    to the value of what is evicted. (GreedyDual-Size: Cao and Irani, Cost-Aware WWW Proxy Caching Algorithms, 1997.)
     """
 
     def __init__(self, steps: Steps, disk: DiskTier | None = None) -> None:
@@ -245,10 +245,11 @@ class PrefixCache:
 
     def _value(self, node: Node[_Checkpoint]) -> float:
         """See the class."""
-        before = self._tree.above(node)
-        tokens = node.length - (0 if before is None else before.length)
-        freed = self._state.slot_bytes * self._frees_slot(node) + self._state.page_bytes * self._own_pages(node)
-        return _checkpoint(node).clock + tokens / max(freed, 1)
+        above, state = self._tree.above(node), self._state
+        before = 0 if above is None else above.length
+        pages = state.pages_of(node.length) - before // state.limits.page_size
+        own = state.slot_bytes + state.page_bytes * pages
+        return _checkpoint(node).clock + (node.length - before) / own
 
     def _frees_slot(self, node: Node[_Checkpoint]) -> bool:
         """Whether nobody has the slot but checkpoints."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from trigraph.models.errors import TrigraphError
 
@@ -13,9 +14,26 @@ _ADDRESS_SPACE = 1 << 47  # bytes that a process of the usual systems can addres
 _SIGNS = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 
 
+class _Group(NamedTuple):
+    """Where a version of control groups says what."""
+
+    controller: str
+    mount: str
+    limit: str
+    used: str
+    reclaimable: str
+
+
+_GROUPS = (
+    _Group("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    _Group("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
 def free_memory() -> int | None:
-    """Bytes that this process may still take, by the system's memory and its own limit; None if nothing tells."""
-    return min((size for size in (_available(), _left_of_limit()) if size is not None), default=None)
+    """Bytes that this process may take, by the system's memory, its container's and its own limit; None if unknown."""
+    known = (_available(), left_of_container(), _left_of_limit())
+    return min((size for size in known if size is not None), default=None)
 
 
 def _available() -> int | None:
@@ -24,6 +42,31 @@ def _available() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def left_of_container(root: Path = Path("/")) -> int | None:
+    """What the control groups of this process leave, with what they would give up of files they have read."""
+    left = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for kind in _GROUPS:
+            if kind.controller not in controllers.split(","):
+                continue
+            mount = root / kind.mount
+            own = mount / path.lstrip("/")
+            # In a container, the group may be mounted in the place of all.
+            for folder in {own, *own.parents[: len(own.parts) - len(mount.parts)], mount}:
+                try:
+                    most, used = (int((folder / name).read_text()) for name in (kind.limit, kind.used))
+                    counts = dict(item.split() for item in (folder / "memory.stat").read_text().splitlines())
+                    left.append(max(0, most - used + int(counts[kind.reclaimable])))
+                except (OSError, ValueError, KeyError):  # no limit
+                    continue
+    return min(left, default=None)
 
 
 def _left_of_limit() -> int | None:
