@@ -241,6 +241,34 @@ def test_live_view(page: Browser, api: MockApi) -> None:
     page.until("Number(document.getElementById('rate').innerText.replace(',', '')) > 100")
 
 
+def test_calls_of_tools(page: Browser, api: MockApi) -> None:
+    pieces = [("content", "I look.", 1, 0), ("tool_calls", '{"city": ', 1, 0), ("tool_calls", '"Paris"}', 1, 0)]
+    ask(page, api, "Rain?", Answer(pieces, finish="tool_calls"))
+    assert page.text(f"{LAST} .call") == 'weather({"city": "Paris"})'
+
+
+def test_what_came_before_the_page_was_left_stays(page: Browser, api: MockApi) -> None:
+    api.answers = [says("word " * 500, pause=0.02)]
+    page.type("Talk{Enter}")
+    page.until("document.querySelector('.assistant .text')?.innerText.includes('word word')")
+    page.open(api.address)
+    page.click("#conversations .title")
+    assert "word word" in page.text(f"{LAST} .text") and page.text(f"{LAST} .notice") == "Stopped."
+
+
+def test_theme(page: Browser, api: MockApi) -> None:
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    grounds = []
+    for _ in range(3):  # light, dark, as the system has it
+        page.click("#theme")
+        grounds.append(page.run(ground))
+    assert grounds[0] == grounds[2] != grounds[1]
+    page.click("#theme")
+    page.click("#theme")
+    page.open(api.address)
+    assert page.run(ground) == grounds[1]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone(page: Browser, api: MockApi, scheme: str) -> None:
     page.media(scheme)

@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _chunks(api: MockApi, answer: Answer) -> Iterator[bytes]:
-    tokens = accepted = 0
+    tokens = accepted = calls = 0
 
     def event(choices: list[dict[str, Any]]) -> bytes:
         usage = {
@@ -139,7 +139,9 @@ def _chunks(api: MockApi, answer: Answer) -> Iterator[bytes]:
         api.tokens, api.accepted, api.drafted = api.tokens + count, api.accepted + free, api.drafted + free + 1
         delta: dict[str, Any] = {name: text}
         if name == "tool_calls":
-            delta = {name: [{"index": 0, "function": {"name": "weather", "arguments": text}}]}
+            named = {} if calls else {"name": "weather"}
+            delta = {name: [{"index": 0, "function": named | {"arguments": text}}]}
+            calls += 1
         yield event([{"index": 0, "delta": delta, "finish_reason": None}])
     yield event([{"index": 0, "delta": {}, "finish_reason": answer.finish}])
     yield event([])

@@ -46,6 +46,10 @@ export class Chat {
     get("open-sidebar").addEventListener("click", () => this.sidebar.toggle(true));
     get("open-settings").addEventListener("click", () => this.settings.show());
     get("cancel-key").addEventListener("click", () => get("key").close());
+    // What is on its way when the page is left ends here; what came of it stays. Some browsers have only the one, and
+    // some cut connections before the other.
+    addEventListener("beforeunload", () => this.leave());
+    addEventListener("pagehide", () => this.leave());
     // Another tab has changed the conversations.
     addEventListener("storage", () => this.sidebar.show(this.conversation.id));
     this.show();
@@ -218,6 +222,14 @@ export class Chat {
       this.full = "";
     } catch (error) {
       this.full = error.message;
+    }
+  }
+
+  leave() {
+    for (const { conversation, generation } of this.running.values()) {
+      generation.stop(); // else it would end as a lost connection
+      generation.message.stopped = true;
+      this.store(conversation);
     }
   }
 
