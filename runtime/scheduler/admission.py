@@ -29,10 +29,13 @@ class Admission:
         A row comes with those whose whole prompt is there already.
         """
         while (request := self._waiting.first) is not None and len(active) < self._steps.state.sequences:
+            if request.done:  # cancelled before it began
+                self._waiting.discard(request)
+                continue
             prompts = [other for other in active if not other.decodes]
-            if self.blocked or sum(other.target_length - other.state.length for other in prompts) >= piece:
+            if self.blocked or any(_shares(request, other) for other in prompts):
                 return
-            if any(_shares(request, other) for other in prompts):
+            if sum(other.target_length - other.state.length for other in prompts) >= piece:
                 return
             started = self._start(request, alone=not active)
             if not started:
@@ -76,7 +79,7 @@ class Admission:
         if not self._cache.make_room(*needed) and not alone:
             self._steps.release(found.sequence)
             return None
-        request.sequence = found.sequence
+        request.sequence, request.found = found.sequence, found.sequence.length
         if request.started is None:
             request.started, request.reused = time.perf_counter(), found.sequence.length
         if found.parted is not None and found.parted - found.sequence.length >= _WORTH:
@@ -87,7 +90,7 @@ class Admission:
 def _shares(request: Request, other: Request) -> bool:
     """Whether the prompt begins like one that is being computed: then it waits for that, and takes it over."""
     common = common_prefix(request.target, other.target)
-    if common - other.state.length < _WORTH:
+    if common - other.found < _WORTH or other.state.length >= common:
         return False
     if common < other.target_length:  # the end of the other prompt is a checkpoint anyway
         other.checkpoints.add(min(common, request.target_length - 1))

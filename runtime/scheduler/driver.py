@@ -39,16 +39,13 @@ class Driver:
     def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
         """See Runner."""
         while len(request.text) <= shown and not request.done and (deadline is None or time.monotonic() < deadline):
-            with self._changed:
-                if self._driven:
-                    self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                    continue
-                self._driven = True
-            self._round()
+            # Ctrl-C waits for the end of a round, whoever runs it: it must not come while locks change hands.
+            with deferred(signal.SIGINT):
+                self._advance(deadline)
 
     def work(self) -> None:
         """See Runner."""
-        with self._changed:
+        with deferred(signal.SIGINT), self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="trigraph-rounds", daemon=True)
                 self._thread.start()
@@ -67,13 +64,30 @@ class Driver:
 
     def leave(self, request: Request) -> None:
         """See Runner."""
-        with deferred(signal.SIGINT), self._lock:
-            self._scheduler.end(request)
+        with deferred(signal.SIGINT):
+            self._waiting.cancel(request, None)
+            while not request.done:
+                if self._lock.acquire(blocking=False):  # also when this thread has it, in the midst of a round
+                    try:
+                        self._scheduler.end(request)
+                    finally:
+                        self._lock.release()
+                else:  # who runs the rounds has it nearly always; the next one ends the request
+                    self._advance(None)
+
+    def _advance(self, deadline: float | None) -> None:
+        """Runs a round, or waits for the end of the one that another thread runs; or will, where a deadline counts."""
+        with self._changed:
+            if self._driven or (deadline is not None and self._thread is not None):
+                self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                return
+            self._driven = True
+        self._round()
 
     def _round(self) -> None:
-        """Runs a round, undisturbed by Ctrl-C, and hands on to the others; `_driven` was set by the caller."""
+        """Runs a round, and hands on to the others; `_driven` was set by the caller."""
         try:
-            with deferred(signal.SIGINT), self._lock:
+            with self._lock:
                 self._scheduler.round()
         finally:
             with self._changed:
@@ -88,6 +102,7 @@ class Driver:
                     continue
                 if self._stopped or not (self._scheduler.active or self._waiting):
                     self._thread = None
+                    self._changed.notify_all()
                     return
                 self._driven = True
             self._round()

@@ -9,6 +9,7 @@ from contextlib import suppress
 from operator import index
 from typing import Protocol, SupportsIndex
 
+from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.draft_length import Round
 from trigraph.runtime.decoding.logprobs import sampler_of
@@ -68,8 +69,12 @@ class Request:
             raise TrigraphError(
                 f"the prompt has {len(self.prompt)} tokens; it must have 1 to {model.context}, the loaded context"
             )
+        _check_vocabulary(self.prompt, model.steps.vocab)
         options.sampling.check_vocabulary(model.steps.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
+        check("priority", priority, int)
+        if timeout is not None:
+            check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
         self.options = options
         self.priority = priority
         self.deadline = None if timeout is None else time.monotonic() + timeout
@@ -87,7 +92,8 @@ class Request:
         """Whether it has ended, with or without success, and holds no state."""
         self.error: BaseException | None = None
         """Why it failed."""
-        self.reused = 0
+        self.reused = self.found = 0
+        """Tokens that the cache had when it was started first, and last."""
         self.preemptions = 0
         self.suspect_until = -1
         """The length up to which it decodes alone, as a step with it and others failed."""
@@ -166,9 +172,9 @@ class Request:
 
     def begin(self) -> None:
         """Queues the request, unless it was before."""
-        if not self._begun:
-            self._begun = True
+        if not self._begun and not self.done:
             self._runner.enter(self)
+            self._begun = True
 
     def result(self, timeout: float | None = None) -> str:
         """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
@@ -255,3 +261,8 @@ def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
     except TypeError:
         pass
     raise TrigraphError(f"the prompt is {quote(prompt)}; it must be a string or a list of token ids")
+
+
+def _check_vocabulary(prompt: list[int], vocab: int) -> None:
+    if min(prompt) < 0 or max(prompt) >= vocab:
+        raise TrigraphError(f"token ids must be from 0 to {vocab - 1}, found {min(prompt)} to {max(prompt)}")

@@ -7,7 +7,6 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.speculation import decode_round
 from trigraph.runtime.execution.steps import StepResult
@@ -47,8 +46,10 @@ class Scheduler:
         """Brings all requests on: drafts, one verify, and a piece of a prompt."""
         try:
             batch = self._schedule()
-            self._run(batch)
-            self._postprocess()
+            try:
+                self._run(batch)
+            finally:  # after Ctrl-C between two steps too
+                self._postprocess()
         except Exception as error:  # a defect of ours, or no memory: nobody must wait for what will never come
             for request in self.active or [self._waiting.first]:
                 if request is not None:
@@ -69,8 +70,9 @@ class Scheduler:
 
     def _schedule(self) -> Batch:
         """Chooses what the next round computes, and sees to it that there is room for that."""
-        for request, reason in self._waiting.ended():
-            request.transcript.cancel(reason)
+        for request, reason in self._waiting.ended(self._active):
+            if reason is not None:
+                request.transcript.cancel(reason)
             self.end(request)
         piece = self._admission.piece([request for request in self._active if request.decodes])
         if not self._suspects():
@@ -131,9 +133,8 @@ class Scheduler:
                 return batch
             victim = self._active[-1]
             if len(self._active) == 1:
-                self.end(victim, TrigraphError("there is no room for one request; load with more kv_memory"))
-            else:
-                self._preempt(victim)
+                self._steps.state.check_room(sequences, lengths)  # raises, with the numbers
+            self._preempt(victim)
             batch.decoding = [request for request in batch.decoding if request is not victim]
             batch.prompts = [(request, size) for request, size in batch.prompts if request is not victim]
 
@@ -181,7 +182,7 @@ class Scheduler:
                 self._cache.insert(sequence, None)
                 if request.finish is not None:
                     request.finish(request)
-        except TrigraphError as error:
+        except Exception as error:  # of its file, or of a step
             request.error = request.error or error
         finally:
             self._steps.release(sequence)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from bisect import insort
+from collections.abc import Iterable
 from itertools import count
 
 from trigraph.models.errors import TrigraphError
@@ -22,11 +22,10 @@ class Waiting:
     def __init__(self, limit: int) -> None:
         """`limit`: how many may wait."""
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end an iteration in the midst of these methods
         self._queue: list[Request] = []
         self._numbers = count()
-        self._cancelled: list[Request] = []
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._cancelled: list[tuple[Request, str | None]] = []
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -41,10 +40,7 @@ class Waiting:
         with self._lock:
             if len(self._queue) >= self._limit:
                 raise QueueFullError(f"{len(self._queue)} requests wait already; try again later, or raise max_waiting")
-            number = next(self._numbers)
-            request.rank = (-request.priority, number)
-            if request.deadline is not None:
-                heapq.heappush(self._deadlines, (request.deadline, number, request))
+            request.rank = (-request.priority, next(self._numbers))
             insort(self._queue, request, key=_rank)
 
     def add(self, request: Request) -> None:
@@ -58,18 +54,19 @@ class Waiting:
             if request in self._queue:
                 self._queue.remove(request)
 
-    def cancel(self, request: Request) -> None:
-        """Has the request ended before the next round."""
+    def cancel(self, request: Request, reason: str | None = "cancelled") -> None:
+        """Has the request ended before the next round; None: what is there is no completion."""
         with self._lock:
-            self._cancelled.append(request)
+            self._cancelled.append((request, reason))
 
-    def ended(self) -> list[tuple[Request, str]]:
-        """Requests, with state or without, that were cancelled or whose time is over, and which of the two."""
+    def ended(self, active: Iterable[Request]) -> list[tuple[Request, str | None]]:
+        """Requests that were cancelled, and those here or in `active` whose time is over; and which of the two."""
         with self._lock:
-            ended = [(request, "cancelled") for request in self._cancelled]
-            self._cancelled.clear()
-            while self._deadlines and (self._deadlines[0][0] <= time.monotonic() or self._deadlines[0][2].done):
-                ended.append((heapq.heappop(self._deadlines)[2], "timeout"))
+            now = time.monotonic()
+            ended, self._cancelled = self._cancelled, []
+            for request in (*self._queue, *active):
+                if request.deadline is not None and request.deadline <= now:
+                    ended.append((request, "timeout"))
             return ended
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from support.fake_model import FakeModel, History
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Sampling
+from trigraph.runtime.model import Scheduling
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -46,6 +47,9 @@ def engine_of(
     context: int = 64,
     sequences: int = 4,
     template: str | None = None,
+    slots: int = 0,
+    pages: int = 0,
+    max_waiting: int = 1024,
 ) -> tuple[Engine, FakeModel]:
     """An engine whose MTP head is always right."""
     model = FakeModel(
@@ -54,7 +58,8 @@ def engine_of(
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
     no_draft = None if draft else "off: the model has no MTP head"
-    return Engine(model.steps(context, sequences, chunk=16), tokenizer, chat, no_draft=no_draft), model
+    steps = model.steps(context, sequences, chunk=16, slots=slots, pages=pages)
+    return Engine(steps, tokenizer, chat, no_draft=no_draft, scheduling=Scheduling(max_waiting)), model
 
 
 def assert_settled(engine: Engine) -> None:

@@ -49,6 +49,8 @@ class FakeModel:
         self.guess = guess
         self.runs: list[tuple[str, list[int]]] = []  # graph, tokens of each sequence
         self.fail = False
+        self.watch: Callable[[str, list[list[int]]], object] = lambda graph, tokens: None
+        """Called before each run with the graph and the tokens of each sequence; what it raises fails the run."""
         self._histories: list[History] = [()]
         self._numbers: dict[History, int] = {(): 0}
 
@@ -127,6 +129,7 @@ class FakeGraph:
         self.model.runs.append((self.name, np.diff(bounds).tolist()))
         if self.model.fail:
             raise RuntimeError("a step failed")
+        self.model.watch(self.name, [ids.tolist() for ids in np.split(inputs["input_ids"], bounds[1:-1])])
         if self.name != "draft":
             self._check_slots(inputs["slots_in"].tolist(), inputs["slots_out"].tolist())
         committed = []

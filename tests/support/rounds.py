@@ -1,0 +1,81 @@
+"""Requests on the fake model, a round at a time, and their answers by definition."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from support.fake_engine import END, TEMPLATE, VOCAB, engine_of
+from support.fake_model import FakeModel, FakeStep, chaotic, mostly_right
+from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.scheduler.admission import Admission
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.scheduler import Scheduler
+
+LOGITS = lru_cache(maxsize=None)(chaotic(VOCAB))
+CONTEXT = 64
+
+
+def fresh(draft: bool = True, **sizes: int) -> tuple[Engine, FakeModel]:
+    """An engine whose head is often wrong; four sequences, 64 tokens of context, unless given."""
+    engine, model = engine_of(LOGITS, draft=draft, template=TEMPLATE, **sizes)
+    if draft:
+        model.guess = mostly_right(LOGITS)
+    return engine, model
+
+
+def options(seed: int = 0, max_tokens: int = 12, **others: object) -> Options:
+    sampling = Sampling(temperature=0.9, seed=seed)
+    return Options(sampling, max_tokens=max_tokens, ignore_eos=True, **others)  # type: ignore[arg-type]
+
+
+def tokens(length: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 256, length)]
+
+
+def alone(prompt: list[int], options: Options, context: int = CONTEXT) -> list[int]:
+    """The completion by definition: one token after the other, each of the logits of all that precedes it."""
+    history, sampler = [*prompt], Sampler(options.sampling, prompt)
+    room = context - len(prompt)
+    limit = room if options.max_tokens is None else min(options.max_tokens, room)
+    while len(history) < len(prompt) + limit:
+        row = LOGITS(tuple(history))
+        token = sampler.pick(FakeStep(np.array([row.argmax()]), row[None]), 0, len(history))
+        if token == END and not options.ignore_eos:
+            break
+        history.append(token)
+    return history[len(prompt) :]
+
+
+def scheduler(engine: Engine) -> Scheduler:
+    return engine._driver._scheduler
+
+
+def queued(engine: Engine, prompt: list[int], options: Options, **others: object) -> Request:
+    """A request that waits, while nobody runs rounds."""
+    request = Request(engine._driver, engine, prompt, options, **others)  # type: ignore[arg-type]
+    request.begin()
+    return request
+
+
+def run_round(engine: Engine) -> None:
+    with engine.steps.lock:
+        scheduler(engine).round()
+
+
+def finish(engine: Engine, requests: list[Request], limit: int = 1000) -> int:
+    """Runs rounds until the requests are done; how many that took."""
+    for number in range(limit):
+        if all(request.done for request in requests):
+            return number
+        run_round(engine)
+    raise AssertionError(f"not done after {limit} rounds: {[request.progress for request in requests]}")
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pieces of prompts that do not depend on the clock: eight tokens while others decode."""
+    monkeypatch.setattr(Admission, "piece", lambda self, decoding: 8 if decoding else 16)
+    yield
