@@ -19,6 +19,7 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.draft_length import OFF
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -102,7 +103,7 @@ def load(
         weights.read_ahead()
     tokenizer, template = texts.result()
     notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
-    identity, costs = ModelIdentity.of(manifest), Costs()
+    identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
     return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, costs, weights, identity, disk)
 
@@ -124,8 +125,14 @@ def _notices(device: Device) -> list[str]:
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     """Why there will be no draft graph; None when there will."""
     if "draft" not in manifest.graphs:
-        return "off: the model has no MTP head"
-    return None if speculation else "off as asked"
+        return "the model has no MTP head"
+    return None if speculation else OFF
+
+
+def _routed(manifest: Manifest) -> float:
+    """The share of the experts that a token is routed to; 0 without experts."""
+    config = manifest.config
+    return config.experts_used / config.experts if config.experts else 0.0
 
 
 @dataclass(frozen=True)

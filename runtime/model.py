@@ -12,10 +12,12 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
+from trigraph.runtime.decoding.acceptance import Acceptance
+from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
 from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
+from trigraph.runtime.decoding.draft_length import OFF, DraftLength, FixedLength
+from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter
 from trigraph.runtime.decoding.thought import Thought, ThoughtTokens
@@ -116,16 +118,25 @@ class Model:
     @cached_property
     def governor(self) -> Governor:
         """What decides how many tokens they draft."""
-        return Governor()
+        return Governor(self.costs)
+
+    @cached_property
+    def acceptance(self) -> Acceptance:
+        """How often drafts of this model were right."""
+        return Acceptance(self.steps.max_pending - 1)
 
     def draft_length(self, options: Options) -> DraftLength:
         """How many tokens a request drafts. Raises TrigraphError when it asks for more than a round holds."""
-        most = self.steps.max_pending - 1
-        reason = self.no_draft if options.speculate else "off as asked"
-        if reason is not None or options.draft_tokens == 0:
-            return FixedLength(0, reason or "off as asked")
-        if options.draft_tokens is None:
-            return AdaptiveLength(self.costs, most)
-        if options.draft_tokens > most:
-            raise TrigraphError(f"draft_tokens is {options.draft_tokens}; a round drafts at most {most}")
-        return FixedLength(options.draft_tokens, f"on, {options.draft_tokens} drafts a round as asked")
+        most, fixed = self.steps.max_pending - 1, options.draft_tokens
+        if self.no_draft == OFF or not options.speculate or fixed == 0:
+            return FixedLength(0, OFF)
+        if fixed is not None and fixed > most:
+            raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {most}")
+        head = self.no_draft is None and options.drafter != "ngram"
+        if not head and options.drafter == "mtp":
+            return FixedLength(0, self.no_draft or OFF)
+        if fixed is not None and head:
+            return FixedLength(fixed, f"on, {fixed} drafts a round as asked")
+        ngrams = options.drafter != "mtp"
+        note = f" ({self.no_draft}: n-grams alone)" if self.no_draft else ""
+        return AdaptiveLength(self.acceptance, most, head=head, ngrams=ngrams, fixed=fixed, note=note)

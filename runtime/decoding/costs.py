@@ -1,71 +1,178 @@
-"""What steps cost on this machine, as far as they were timed."""
+"""What runs of the graphs cost on this machine, as far as they were timed, and what others are likely to.
+
+A run's time depends on its rows (tokens, of all sequences together) and on its sequences. Where a shape was timed, its
+least recent time counts, for a busy machine only ever adds. Where it was not, a fit guesses:
+
+    seconds = a + b rows + c sequences + d (1 - (1 - r)^rows),  none of them negative,
+
+with r the share of the experts that each row is routed to: the last term is the share that any of the rows is routed
+to, and so must be read. The guess is corrected by how far the fit is off at the nearest timed numbers of rows.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from typing import NamedTuple
 
-from trigraph.runtime.decoding.draft_length import Round
+_RECENT = 8  # times of a shape that count
+_SHAPES = 256  # shapes that are kept; the oldest go first
+_NOTICED = 0.02  # relative change of a shape's time that is worth new guesses
+_STALE = 1024  # runs after which a time that looks too long is doubted
+_ROW_COST, _PRIOR_WEIGHT = 0.15, 0.02  # of a run of one row, for each row more, before anything else is known
+_DRAFT_SHARE = 0.1  # of a verify of one row, for a draft run that was never timed; hopeful, so that it is tried
+_SWEEPS = 24  # of the fit, each from where the last one ended
+_PIECE_MEMORY = 0.9  # how much a timed piece of a prompt counts one piece later
+_FIRST_PIECE = 32  # tokens of a piece before any was timed
 
-_RECENT = 8  # times of a step that count; the least of them, for a busy machine or a page fault only ever adds
-_ROW_COST = 0.15  # of a plain step, for one row more in a verify that was never timed; hopeful, so that it is tried
-_FIRST_PIECE = 32  # tokens of a prompt in one step, before any was timed
+
+class _Times:
+    """Recent seconds of one shape."""
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=_RECENT)
+        self.least = 0.0
+        self.noticed = 0.0  # `least` as the guesses know it
+        self.last = 0  # number of the run that was timed last
 
 
-class Shape(NamedTuple):
-    """What the time of a verify depends on."""
+class RunCost:
+    """Seconds of one graph's runs. `routed`: the share of the experts that a row is routed to, 0 without experts."""
 
-    rows: int
-    """Tokens of a sequence."""
-    sequences: int = 1
+    def __init__(self, routed: float = 0.0) -> None:
+        self._dense = 1.0 - routed
+        self._times: dict[tuple[int, int], _Times] = {}
+        self._runs = 0
+        self._coefficients = [0.0, 0.0, 0.0, 0.0]
+        self._fitted = False
+        self._guesses: dict[int, list[float]] = {}
+        self.most_rows = 0
+        """The most rows that were timed."""
+
+    def observe(self, rows: int, sequences: int, seconds: float) -> None:
+        """Takes in a run. The first of each shape does not count: it allocates."""
+        self._runs += 1
+        times = self._times.get((rows, sequences))
+        if times is None:
+            if len(self._times) == _SHAPES:
+                del self._times[next(iter(self._times))]
+            self._times[rows, sequences] = _Times()
+            return
+        times.recent.append(seconds)
+        times.least = min(times.recent)
+        times.last = self._runs
+        self.most_rows = max(self.most_rows, rows)
+        if abs(times.least - times.noticed) > _NOTICED * times.noticed:
+            times.noticed = times.least
+            self._fitted = False
+            self._guesses.clear()
+
+    def seconds(self, sequences: int, most: int) -> list[float]:
+        """Of runs of `sequences` sequences: item i is for i rows more than sequences, i up to `most` at least.
+
+        Empty when no run was ever timed.
+        """
+        known = self._guesses.get(sequences)
+        if known is None or len(known) <= most:
+            known = self._guesses[sequences] = self._guess(sequences, most)
+        return known
+
+    @property
+    def row(self) -> float:
+        """Seconds that a row more takes, by the fit."""
+        self._fit()
+        return self._coefficients[1]
+
+    def _guess(self, sequences: int, most: int) -> list[float]:
+        self._fit()
+        corrections = self._corrections(sequences)
+        if not corrections:
+            return []
+        timed, ratios = [rows for rows, _ in corrections], [ratio for _, ratio in corrections]
+        found = []
+        for rows in range(sequences, sequences + most + 1):
+            above = bisect_left(timed, rows)
+            ratio = ratios[min(above, len(ratios) - 1)]
+            if 0 < above < len(timed):
+                share = (rows - timed[above - 1]) / (timed[above] - timed[above - 1])
+                ratio = ratios[above - 1] + share * (ratio - ratios[above - 1])
+            found.append(ratio * self._fitted_seconds(rows, sequences))
+        for i in range(most - 1, -1, -1):  # fewer rows never take longer
+            found[i] = min(found[i], found[i + 1])
+        return found
+
+    def _corrections(self, sequences: int) -> list[tuple[int, float]]:
+        """Numbers of rows that were timed, in order, and timed by fitted seconds there; of as many sequences first."""
+        found: dict[int, tuple[int, float]] = {}
+        for (rows, others), times in self._times.items():
+            if times.recent:
+                ratio = times.least / self._fitted_seconds(rows, others)
+                if self._runs - times.last > _STALE:
+                    ratio = min(ratio, 1.0)
+                candidate = (abs(others - sequences), ratio)
+                found[rows] = min(found.get(rows, candidate), candidate)
+        return [(rows, found[rows][1]) for rows in sorted(found)]
+
+    def _fitted_seconds(self, rows: int, sequences: int) -> float:
+        a, b, c, d = self._coefficients
+        return a + b * rows + c * sequences + d * (1.0 - self._dense**rows)
+
+    def _fit(self) -> None:
+        """Non-negative least squares of relative errors, by coordinate descent from the last fit."""
+        if self._fitted:
+            return
+        self._fitted = True
+        shapes = [(rows, sequences, times.least) for (rows, sequences), times in self._times.items() if times.recent]
+        if not shapes:
+            return
+        rows, sequences, seconds = min(shapes)
+        plain = seconds / (1 + _ROW_COST * (rows - 1))
+        points = [(rows, sequences, seconds, 1.0) for rows, sequences, seconds in shapes]
+        points += [(n, 1, plain * (1 + _ROW_COST * (n - 1)), _PRIOR_WEIGHT) for n in (1, 8)]
+        products, target = [[0.0] * 4 for _ in range(4)], [0.0] * 4
+        for rows, sequences, seconds, weight in points:
+            terms = [term / seconds for term in (1.0, rows, sequences, 1.0 - self._dense**rows)]
+            for i in range(4):
+                target[i] += weight * terms[i]
+                for j in range(4):
+                    products[i][j] += weight * terms[i] * terms[j]
+        found = self._coefficients
+        for _ in range(_SWEEPS):
+            for i in range(4):
+                if products[i][i] > 0:
+                    rest = target[i] - sum(products[i][j] * found[j] for j in range(4))
+                    found[i] = max(0.0, found[i] + rest / products[i][i])
 
 
 class Costs:
-    """Measured seconds of steps. They belong to a model on a machine: requests share them."""
+    """Of verifies, draft runs and pieces of prompts. They belong to a model on a machine: requests share them."""
 
-    def __init__(self) -> None:
-        self._verifies: dict[Shape, deque[float]] = {}
-        self._drafts: deque[float] = deque(maxlen=_RECENT)
-        self._seen: set[Shape] = set()
-        self._token: deque[float] = deque(maxlen=_RECENT)
+    def __init__(self, routed: float = 0.0) -> None:
+        """`routed`: the share of the experts that a token is routed to, 0 without experts."""
+        self.verify = RunCost(routed)
+        self.draft = RunCost()
+        self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see _piece_line
 
-    def most_rows(self, sequences: int = 1) -> int:
-        """The most rows of a verify of so many sequences that was timed; 0 when none was."""
-        return max(self._timed(sequences), default=0)
-
-    def observe(self, finished: Round, draft_steps: int) -> None:
-        """Takes in a round with so many draft steps. The first of each shape does not count: it allocates."""
-        shape = Shape(finished.drafted + 1, finished.sequences)
-        if shape not in self._seen:
-            self._seen.add(shape)
-            return
-        seconds = finished.seconds - finished.draft_seconds
-        self._verifies.setdefault(shape, deque(maxlen=_RECENT)).append(seconds)
-        if draft_steps:
-            self._drafts.append(finished.draft_seconds / draft_steps)
-
-    @property
-    def draft(self) -> float | None:
-        """Seconds of a draft step; None before one was timed."""
-        return min(self._drafts, default=None)
-
-    def verify(self, rows: int, sequences: int = 1) -> float | None:
-        """Seconds of a verify, timed or guessed from the nearest one of as many sequences; None before one was."""
-        timed = self._timed(sequences)
-        if not timed:
-            return None
-        nearest = min(timed, key=lambda known: (abs(known - rows), known))
-        known = min(self._verifies[Shape(nearest, sequences)])
-        plain = known / (1 + _ROW_COST * (nearest - 1))
-        return known + _ROW_COST * plain * (rows - nearest)
-
-    def _timed(self, sequences: int) -> list[int]:
-        return [shape.rows for shape in self._verifies if shape.sequences == sequences]
+    def draft_seconds(self, sequences: int) -> list[float]:
+        """Of a draft run of 0, 1, .. `sequences` sequences, one row each."""
+        if not self.draft.most_rows:
+            plain = self.verify.seconds(1, 0)
+            return [0.0] + [_DRAFT_SHARE * plain[0] if plain else 0.0] * sequences
+        return [0.0] + [self.draft.seconds(n, 0)[0] for n in range(1, sequences + 1)]
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
-        """Takes in a prefill of `tokens` tokens."""
-        self._token.append(seconds / tokens)
+        """Takes in the run of a piece of a prompt."""
+        one, size = 1.0 / seconds, tokens / seconds
+        for i, term in enumerate((one * one, one * size, size * size, one, size)):
+            self._pieces[i] = _PIECE_MEMORY * self._pieces[i] + term
 
     def prefill_tokens(self, seconds: float) -> int:
-        """The most tokens whose prefill takes no longer than `seconds`; at least 1."""
-        return max(1, int(seconds / min(self._token))) if self._token else _FIRST_PIECE
+        """The most tokens of a prompt whose run takes no longer than `seconds`; at least 1."""
+        ones, mixed, sizes, one, size = self._pieces
+        if not sizes:
+            return _FIRST_PIECE
+        spread = ones * sizes - mixed * mixed
+        fixed = (one * sizes - size * mixed) / spread if spread > 1e-9 * ones * sizes else 0.0
+        token = (size * ones - one * mixed) / spread if fixed > 0 else 0.0
+        if fixed <= 0 or token <= 0:
+            fixed, token = 0.0, size / sizes  # a line through the origin
+        return max(1, int((seconds - fixed) / token))

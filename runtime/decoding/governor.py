@@ -1,128 +1,167 @@
-"""The draft length that pays: measures what plain and speculative rounds cost and bring, and takes the faster way.
+"""How many tokens each request of a batch drafts: as many as make the batch as a whole fastest.
 
-A round with n drafts brings 1 + a1 + a1 a2 + ... tokens, where ai is how often draft i is right when those before it
-were. It costs n draft steps and a verify of n + 1 tokens. Plain decoding is n = 0: when nothing is faster, speculation
-is parked, and tried again after ever longer pauses.
+A draft's row brings its request the chance that the draft is right, and those before it are: a number that falls from
+draft to draft. So the best choice of n rows are the n most likely drafts, and one look over all n finds the fastest,
+wherever the costs have their steps. A draft step is shared by all requests that draft so far; that is why each greatest
+depth is looked at apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.running import Running
+from trigraph.runtime.decoding.draft_length import Offer, Prices
 
-_MEMORY = 0.97  # how much an observed draft counts one observation later
-_PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 2.0  # of acceptance, before anything is known
-_MARGIN = 1.02  # how much faster speculation must look
-_PLAIN_EVERY = 128  # speculative rounds between two plain ones, which show whether the machine has changed
-_FIRST_PAUSE, _LAST_PAUSE, _LONGER = 16, 256, 4  # plain rounds before speculation is tried again
-_TRIES = 2  # rounds of one draft that such a try takes
+_MARGIN = 1.02  # how much faster drafting must look
+_PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
+_TRIAL_SHARE = 0.005  # of the tokens, that trials of drafts that do not seem to pay may cost
+_FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
 
 
-@dataclass
-class _Parked:
-    """Speculation rests for so many plain rounds and is tried again then, in a few rounds of one draft."""
+class _Item(NamedTuple):
+    """A draft that could be verified; sorted, the most likely ones come first, those of a request in order."""
 
-    pause: int
-    tries: int = _TRIES
-
-    def __post_init__(self) -> None:
-        self.rest = self.pause
-
-    def again(self) -> _Parked:
-        """The next and longer pause, after tries that did not pay either."""
-        return _Parked(min(_LONGER * self.pause, _LAST_PAUSE))
+    unlikely: float
+    number: int
+    request: int
+    head: bool
 
 
-class AdaptiveLength:
-    """The draft length that pays for one request; see DraftLength.
+class _Best(NamedTuple):
+    """The fastest choice that was found."""
 
-    It warms up until both ways of decoding have a time. From then on it speculates, with a plain round now and then, or
-    is parked.
-    """
-
-    def __init__(self, costs: Costs, longest: int) -> None:
-        """`longest` is the most drafts that a round may have."""
-        self._costs = costs
-        self._longest = longest
-        self._right = [0.0] * longest
-        self._tried = [0.0] * longest
-        self._chosen: list[int] = []
-        self._parked: _Parked | None = None
-        self._speculative = 0  # rounds in which drafting paid
-
-    def choose(self, room: int) -> int:
-        """See DraftLength."""
-        length = min(self._wanted(), room)
-        self._chosen.append(length)
-        return length
-
-    def observe(self, finished: Round) -> None:
-        """See DraftLength."""
-        # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
-        attempts = min(finished.drafted + 1, self._chosen[-1])
-        self._costs.observe(finished, attempts)
-        for i in range(min(attempts, finished.accepted + 1)):
-            self._right[i] = _MEMORY * self._right[i] + (i < finished.accepted)
-            self._tried[i] = _MEMORY * self._tried[i] + 1
-
-    def report(self) -> str:
-        """See DraftLength."""
-        speculative = [length for length in self._chosen if length]
-        if not speculative:
-            return "on, not tried yet"
-        mean = sum(speculative) / len(speculative)
-        plain = len(self._chosen) - len(speculative)
-        text = f"on, {mean:.1f} drafts a round"
-        if self._parked:
-            text = f"parked: drafting does not pay at {self._rate(0):.0%} accepted"
-        return text + (f", {plain} of {len(self._chosen)} rounds plain" if plain else "")
-
-    def _wanted(self) -> int:
-        """The draft length of the next round, if there is room for it."""
-        if self._costs.verify(1) is None or self._costs.draft is None:
-            # Two plain and two speculative rounds, of which the first ones warm up, give both ways a time.
-            return 0 if self._costs.verify(1) is None else 1
-        parked = self._parked
-        if parked is not None and parked.rest:
-            parked.rest -= 1
-            return 0
-        best = max(range(min(self._longest, self._costs.most_rows()) + 1), key=self._speed)
-        if best and self._speed(best) > _MARGIN * self._speed(0):
-            self._parked = None
-            self._speculative += 1
-            return best if self._speculative % _PLAIN_EVERY else 0
-        if parked is not None and parked.tries:
-            parked.tries -= 1
-            return 1
-        self._parked = _Parked(_FIRST_PAUSE) if parked is None else parked.again()
-        return 0
-
-    def _rate(self, draft: int) -> float:
-        """How often draft number `draft` is right when those before it were."""
-        # A draft never tried is like the one before it.
-        prior = _PRIOR_RATE if draft == 0 else self._rate(draft - 1)
-        return (self._right[draft] + prior * _PRIOR_WEIGHT) / (self._tried[draft] + _PRIOR_WEIGHT)
-
-    def _speed(self, length: int) -> float:
-        """Tokens a second with rounds of `length` drafts."""
-        tokens = chain = 1.0
-        for draft in range(length):
-            chain *= self._rate(draft)
-            tokens += chain
-        return tokens / ((self._costs.draft or 0.0) * length + (self._costs.verify(length + 1) or 1.0))
+    speed: float
+    depth: int
+    """The most drafts of the head for any request."""
+    items: int
+    """How many of the items up to that depth are taken."""
 
 
 class Governor:
-    """Chooses how many tokens each request of a batch drafts. One for a model: requests come and go."""
+    """One for a model: requests come and go, what is known of the machine stays."""
 
-    def choose(self, running: list[Running], rooms: list[int]) -> list[int]:
-        """The most drafts of each request in the next round; at most `rooms[i]`."""
-        return [request.draft_length.choose(room) for request, room in zip(running, rooms, strict=True)]
+    def __init__(self, costs: Costs | None = None) -> None:
+        """`costs`: what is known of the machine."""
+        self.costs = costs or Costs()
+        self.prices = Prices(0.0, 0.0)
+        """Of drafts, as of the last round."""
+        self._budget = _FIRST_BUDGET
+        self._speed = 0.0  # tokens a second without drafts, while a trial is made
+        self._speculative = 0  # rounds in which drafting paid
+        self._turn = 0  # trials so far
 
-    def observe(self, running: list[Running]) -> None:
-        """Learns from the last round of each request."""
-        for request in running:
-            request.draft_length.observe(request.rounds[-1])
+    def choose(self, offers: Sequence[Offer]) -> list[int]:
+        """The most drafts of each request in the next round."""
+        lengths = [offer.least for offer in offers]
+        self._speed = 0.0
+        spare = sum(len(offer.chances) for offer in offers) - sum(lengths)
+        if not spare:
+            return lengths
+        verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
+        if not verify:
+            return lengths
+        search = _Search(offers, verify, self.costs)
+        plain, best = search.plain, search.best(self.costs.verify.most_rows)
+        self._set_prices(offers, max(plain, best.speed))
+        if best.speed > _MARGIN * plain:
+            self._speculative += 1
+            return search.lengths(best) if self._speculative % _PLAIN_EVERY else lengths
+        return self._trial(offers, lengths, search)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Takes in that a round brought `tokens` tokens in `seconds`."""
+        earned = _TRIAL_SHARE * tokens
+        if self._speed:
+            earned += tokens - self._speed * seconds
+        self._budget = min(self._budget + earned, _MOST_BUDGET)
+
+    def _trial(self, offers: Sequence[Offer], lengths: list[int], search: _Search) -> list[int]:
+        """Drafts for one request in turn, as far as the budget allows it."""
+        waiting = [i for i, offer in enumerate(offers) if offer.tokens is None and len(offer.chances) > offer.least]
+        if not waiting:
+            return lengths
+        chosen = waiting[self._turn % len(waiting)]
+        if search.loss(chosen) <= self._budget:
+            self._turn += 1
+            self._speed = search.plain
+            lengths[chosen] += 1
+        return lengths
+
+    def _set_prices(self, offers: Sequence[Offer], speed: float) -> None:
+        heads = max(1, sum(offer.tokens is None for offer in offers))
+        draft = self.costs.draft_seconds(heads)[heads] / heads
+        self.prices = Prices(self.costs.verify.row * speed, draft * speed)
+
+
+class _Search:
+    """The speeds of all choices for one round."""
+
+    def __init__(self, offers: Sequence[Offer], verify: Sequence[float], costs: Costs) -> None:
+        """`verify`: seconds of a verify, by rows beyond one for each request."""
+        self._offers, self._verify = offers, verify
+        self._rows = sum(offer.least for offer in offers)
+        self._tokens = float(len(offers))
+        self._items: list[_Item] = []
+        depth = 0
+        for i, offer in enumerate(offers):
+            self._tokens += sum(offer.chances[: offer.least])
+            head = offer.tokens is None
+            for number in range(offer.least, len(offer.chances)):
+                self._items.append(_Item(-offer.chances[number], number, i, head))
+            if head:
+                depth = max(depth, len(offer.chances))
+        self._items.sort()
+        self._heads = [sum(offer.tokens is None and offer.least > n for offer in offers) for n in range(depth)]
+        self._draft = costs.draft_seconds(sum(offer.tokens is None for offer in offers))
+        self._catch_up = costs.draft.row
+        self._drafting = sum(self._draft[n] for n in self._heads)
+        self.plain = self._tokens / (self._drafting + verify[self._rows])
+        """Tokens a second without any draft that need not be."""
+
+    def best(self, timed_rows: int) -> _Best:
+        """The fastest choice among those with at most a draft each more than the rows that were timed."""
+        most = max(self._rows, timed_rows)  # beyond one for each request
+        found = _Best(self.plain, 0, 0)
+        alone = len(self._offers) == 1
+        for depth in range(len(self._heads) if alone else 0, len(self._heads) + 1):
+            found = max(found, self._walk(depth, most))
+            if depth >= found.depth + 3:
+                break
+        return found
+
+    def lengths(self, best: _Best) -> list[int]:
+        """The drafts of each request in that choice."""
+        lengths = [offer.least for offer in self._offers]
+        for item in self._upto(best.depth)[: best.items]:
+            lengths[item.request] += 1
+        return lengths
+
+    def loss(self, request: int) -> float:
+        """Tokens that are lost when this request drafts one token, if it is never right."""
+        offer = self._offers[request]
+        extra = self._verify[self._rows + 1] - self._verify[self._rows]
+        return self.plain * (self._draft[1] + extra + self._catch_up * offer.behind) - offer.chances[offer.least]
+
+    def _upto(self, depth: int) -> list[_Item]:
+        return [item for item in self._items if not item.head or item.number < depth]
+
+    def _walk(self, depth: int, most: int) -> _Best:
+        """The fastest choice where the head makes at most `depth` drafts for any request."""
+        verify, draft, catch_up, heads = self._verify, self._draft, self._catch_up, self._heads.copy()
+        rows, tokens, drafting = self._rows, self._tokens, self._drafting
+        best, taken = self.plain, 0
+        for i, (unlikely, number, _, head) in enumerate(self._upto(depth), 1):
+            rows += 1
+            if rows > most:
+                break
+            tokens -= unlikely
+            if head:
+                n = heads[number] = heads[number] + 1
+                # The head computes kept drafts again, from their true hidden states.
+                drafting += draft[n] - draft[n - 1] - catch_up * unlikely
+            speed = tokens / (drafting + verify[rows])
+            if speed > best:
+                best, taken = speed, i
+        return _Best(best, depth, taken)

@@ -9,6 +9,8 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint
 from trigraph.runtime.decoding.sampling import Sampling
 
+DRAFTERS = ("auto", "mtp", "ngram")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,6 +24,7 @@ class Options:
     reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
     speculate: bool = True
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
+    drafter: str = "auto"  # "mtp": the model's head; "ngram": repetitions of the text; "auto": what is likelier right
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
     logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
 
@@ -34,6 +37,8 @@ class Options:
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
+        if self.drafter not in DRAFTERS:
+            raise TrigraphError(f"drafter is {quote(self.drafter)}; it must be one of {', '.join(DRAFTERS)}")
         for name in ("max_tokens", "reasoning_budget", "draft_tokens", "logprobs"):
             if getattr(self, name) is not None:
                 check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.draft_length import Offer, Round
 from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.execution.steps import DraftResult, StepResult, Steps
+
+
+class DraftRun(NamedTuple):
+    """One run of a drafter's graph."""
+
+    rows: int
+    sequences: int
+    seconds: float
+
+
+class Proposal(NamedTuple):
+    """The drafts of each request, and what they took."""
+
+    drafts: list[list[int]]
+    runs: Sequence[DraftRun] = ()
 
 
 class Drafter(Protocol):
     """Guesses how sequences go on."""
 
-    def propose(self, running: list[Running], limits: list[int]) -> list[list[int]]:
+    def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """For each request at most `limits[i]` tokens to follow its next one."""
 
 
@@ -33,16 +48,18 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     """Drafts, one verify that all requests share, sampling: at least one token more for each, unless it fails.
 
     No token beyond the end of a completion is kept. The last token of a round is never in the state: the next round
-    verifies it. Tokens that a constraint forces take the place of drafts, and nothing is to be learnt from them. What
-    a request's own sampler, constraint or completion raises becomes its `error`, with the tokens before that kept. A
-    step that fails raises, for all of them.
+    verifies it. What a request's own sampler, constraint or completion raises becomes its `error`, with the tokens
+    before that kept. A step that fails raises, for all of them.
     """
     started = time.perf_counter()
-    rooms = [min(request.completion.left, steps.max_pending) - 1 for request in running]
-    forced = [_forced(request, room) for request, room in zip(running, rooms, strict=True)]
-    rooms = [0 if tokens else room for room, tokens in zip(rooms, forced, strict=True)]
-    proposed = drafter.propose(running, governor.choose(running, rooms))
-    drafts = [tokens or guess for tokens, guess in zip(forced, proposed, strict=True)]
+    offers = [_offer(request, steps.max_pending - 1, governor) for request in running]
+    asked = governor.choose(offers)
+    limits = [0 if offer.tokens is not None else limit for offer, limit in zip(offers, asked, strict=True)]
+    proposed = drafter.propose(running, limits) if any(limits) else Proposal([[]] * len(running))
+    drafts = [
+        guess if offer.tokens is None else offer.tokens[:limit]
+        for offer, limit, guess in zip(offers, asked, proposed.drafts, strict=True)
+    ]
     draft_seconds = time.perf_counter() - started
     verified = [[request.token, *draft] for request, draft in zip(running, drafts, strict=True)]
     result = steps.verify([request.sequence for request in running], verified)
@@ -52,12 +69,25 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
         steps.accept(request.sequence, len(kept[-1]))
         row += 1 + len(draft)
     ended = time.perf_counter()
-    for i, request in enumerate(running):
-        agreed = sum(a == b for a, b in zip(kept[i], proposed[i], strict=False))
-        request.rounds.append(
-            Round(kept[i], len(proposed[i]), agreed, draft_seconds, ended - started, len(running), ended)
-        )
-    governor.observe([request for request, tokens in zip(running, forced, strict=True) if not tokens])
+    for request, offer, limit, draft, tokens in zip(running, offers, asked, drafts, kept, strict=True):
+        guesses = [] if offer.forced else draft
+        agreed = sum(a == b for a, b in zip(tokens, guesses, strict=False))
+        request.rounds.append(Round(tokens, len(guesses), agreed, draft_seconds, ended - started, len(running), ended))
+        if not offer.forced:
+            request.draft_length.observe(offer, limit, request.rounds[-1])
+    for run in proposed.runs:
+        governor.costs.draft.observe(*run)
+    governor.costs.verify.observe(row, len(running), ended - started - draft_seconds)
+    governor.observe(sum(map(len, kept)), ended - started)
+
+
+def _offer(request: Running, longest: int, governor: Governor) -> Offer:
+    """What may be verified of a request: what its constraint forces takes the place of drafts."""
+    room = min(request.completion.left - 1, longest)
+    forced = _forced(request, room)
+    if forced:
+        return Offer(len(forced), [1.0] * len(forced), forced, forced=True)
+    return request.draft_length.offer(request.sequence.tokens, request.token, room, governor.prices)
 
 
 def _forced(request: Running, room: int) -> list[int]:
@@ -93,22 +123,30 @@ class MTPDrafter:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
-    def propose(self, running: list[Running], limits: list[int]) -> list[list[int]]:
+    def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """See Drafter."""
+        runs: list[DraftRun] = []
         drafts: list[list[int]] = [[] for _ in running]
         chained = [i for i, limit in enumerate(limits) if limit]
-        if not chained:
-            return drafts
-        guess = self._steps.draft([running[i].sequence for i in chained], [running[i].token for i in chained])
-        while True:
+        guess: DraftResult | None = None
+        while chained:
+            started = time.perf_counter()
+            sequences = [running[i].sequence for i in chained]
+            if guess is None:
+                behind = sum(sequence.length - sequence.mtp_len for sequence in sequences)
+                guess = self._steps.draft(sequences, [running[i].token for i in chained])
+            else:
+                behind = 0
+                guess = self._steps.draft_more(sequences, guess)
+            tokens, probabilities = guess.tokens.tolist(), guess.probability.tolist()
+            runs.append(DraftRun(len(chained) + behind, len(chained), time.perf_counter() - started))
             rows = []
             for row, i in enumerate(chained):
-                if guess.probability[row] >= running[i].draft_p_min:
-                    drafts[i].append(int(guess.tokens[row]))
+                if probabilities[row] >= running[i].draft_p_min:
+                    drafts[i].append(tokens[row])
                     if len(drafts[i]) < limits[i]:
                         rows.append(row)
-            if not rows:
-                return drafts
-            if len(rows) < len(chained):
-                guess, chained = guess.of(rows), [chained[row] for row in rows]
-            guess = self._steps.draft_more([running[i].sequence for i in chained], guess)
+            if rows and len(rows) < len(chained):
+                guess = guess.of(rows)
+            chained = [chained[row] for row in rows]
+        return Proposal(drafts, runs)

@@ -1,0 +1,101 @@
+"""How often drafts are right: of one request as far as it was seen, and of all requests of a model before that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # how much an observed draft counts one observation later
+_PRIOR_WEIGHT = 4.0  # drafts that what is known of all requests counts for
+_CHAIN_WEIGHT = 6.0  # drafts that what is known of the one before counts for
+_HEAD_PRIOR = 0.6  # of the MTP head's drafts
+_NGRAM_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85)  # of those of n-grams, by kind
+_KINDS = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 4)  # by length of the match; longer ones are of the last
+
+
+class Rates:
+    """Shares of drafts that were right, by kind of draft."""
+
+    def __init__(self, kinds: int, memory: float) -> None:
+        self._memory = memory
+        self._right = [0.0] * kinds
+        self._tried = [0.0] * kinds
+
+    def observe(self, kind: int, right: bool) -> None:
+        """Takes in a draft that was put to the test."""
+        self._right[kind] = self._memory * self._right[kind] + right
+        self._tried[kind] = self._memory * self._tried[kind] + 1
+
+    def known(self, prior: Sequence[float]) -> list[float]:
+        """The rates, where those of `prior` are what is known beforehand."""
+        return [
+            (right + _PRIOR_WEIGHT * rate) / (tried + _PRIOR_WEIGHT)
+            for right, tried, rate in zip(self._right, self._tried, prior, strict=True)
+        ]
+
+    def chained(self, prior: float) -> list[float]:
+        """The same, where that of the first kind is `prior` and each other kind is like the one before it."""
+        found = []
+        for right, tried in zip(self._right, self._tried, strict=True):
+            prior = (right + _CHAIN_WEIGHT * prior) / (tried + _CHAIN_WEIGHT)
+            found.append(prior)
+        return found
+
+
+class Acceptance:
+    """Rates of the MTP head's drafts by their number in the round, and of n-grams by the length of the match."""
+
+    def __init__(self, longest: int, common: Acceptance | None = None) -> None:
+        """`longest`: most drafts of a round. `common`: that of all requests; what it knows is where this one starts."""
+        memory = _COMMON_MEMORY if common is None else _OWN_MEMORY
+        self._head, self._ngram = Rates(longest, memory), Rates(len(_NGRAM_PRIORS), memory)
+        self._common = common
+        self.head: list[float]
+        """How often each draft of the head is right, if those before it are."""
+        self.ngram: list[float]
+        """How often a draft is right, by the kind of the match before it."""
+        self._update_head()
+        self._update_ngram()
+
+    def _update_head(self) -> None:
+        common = self._common
+        self.head = self._head.chained(_HEAD_PRIOR) if common is None else self._head.known(common.head)
+
+    def _update_ngram(self) -> None:
+        self.ngram = self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram)
+
+    def head_chances(self, most: int) -> list[float]:
+        """How likely each of `most` drafts of the head is right and all those before it are."""
+        return _chained(self.head[:most])
+
+    def ngram_chances(self, match: int, most: int) -> list[float]:
+        """The same of drafts after a match of `match` tokens, which each right one makes longer."""
+        known = self.ngram
+        return _chained([known[_kind(length)] for length in range(match, match + most)])
+
+    def observe_head(self, tested: int, right: int) -> None:
+        """Takes in a round of `tested` drafts of the head, of which the first `right` were right."""
+        if self._common is not None:
+            self._common.observe_head(tested, right)
+        for i in range(tested):
+            self._head.observe(i, i < right)
+        self._update_head()
+
+    def observe_ngram(self, match: int, tested: int, right: int) -> None:
+        """The same of drafts after a match of `match` tokens."""
+        if self._common is not None:
+            self._common.observe_ngram(match, tested, right)
+        for i in range(tested):
+            self._ngram.observe(_kind(match + i), i < right)
+        self._update_ngram()
+
+
+def _kind(match: int) -> int:
+    return _KINDS[min(match, len(_KINDS) - 1)]
+
+
+def _chained(rates: list[float]) -> list[float]:
+    chance, found = 1.0, []
+    for rate in rates:
+        chance *= rate
+        found.append(chance)
+    return found

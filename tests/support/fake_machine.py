@@ -1,0 +1,132 @@
+"""A machine with known costs, and requests whose drafts are right at known rates: what a policy of drafting is worth.
+
+Nothing runs: a round only adds what its steps would take, and asks a random number whether a draft is right.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trigraph.runtime.decoding.acceptance import Acceptance
+from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
+from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength, Round
+from trigraph.runtime.decoding.governor import Governor
+
+K = 8
+
+
+def interpolated(table: dict[int, float]) -> Callable[[float], float]:
+    """A function through these points, straight between and beyond them."""
+    x, y = np.array(list(table)), np.array(list(table.values()))
+
+    def value(rows: float) -> float:
+        if rows > x[-1]:
+            return float(y[-1] + (rows - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
+        return float(np.interp(rows, x, y))
+
+    return value
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Milliseconds of runs by rows and sequences, each up to `noise` (a share) longer at random."""
+
+    verify: Callable[[int, int], float]
+    draft: Callable[[int, int], float]
+    noise: float = 0.05
+
+
+# As measured, 4 layers: of a mixture of experts, whose rows cost nearly what the first one does, and of a dense model,
+# whose rows are nearly free as far as they are read beside the weights, up to 8.
+_EXPERTS = interpolated({1: 5.6, 2: 7.1, 4: 10.5, 8: 17.3, 12: 25.0, 16: 31.2, 24: 42.5, 32: 51.5})
+_DENSE = interpolated({1: 25.4, 4: 26.5, 5: 27.6, 6: 30.0, 8: 36.5, 9: 51.0, 12: 61.0, 16: 77.0, 24: 107.0, 32: 138.0})
+EXPERTS = Machine(lambda rows, n: _EXPERTS(rows) + 0.2 * (n - 1), lambda rows, n: 1.6 + 0.35 * rows + 0.2 * n)
+DENSE = Machine(lambda rows, n: _DENSE(rows) + 0.4 * (n - 1), lambda rows, n: 9.0 + 0.4 * rows + 0.1 * n)
+
+
+@dataclass
+class Client:
+    """A request that is `tokens` long and whose draft number i is right at rate `rates[i]` if those before it are."""
+
+    tokens: int
+    rates: list[float]
+    length: DraftLength | None = None
+    done: int = 0
+    behind: int = 0
+    rounds: list[Round] = field(default_factory=list)
+
+
+def crowd(count: int, tokens: int, accept: float) -> list[Client]:
+    """Clients that are all alike."""
+    return [Client(tokens, [accept] * (K - 1)) for _ in range(count)]
+
+
+@dataclass
+class Simulation:
+    """A governor on a machine, with what it has learnt; `fixed` drafts in each round instead of its choice."""
+
+    machine: Machine
+    fixed: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.governor = Governor(Costs())
+        self.common = Acceptance(K - 1)
+        self.random = np.random.default_rng(self.seed)
+        self.seconds = self.tokens = 0.0
+
+    def speed(self, clients: list[Client], concurrency: int) -> float:
+        """Tokens a millisecond of all clients, in order, at most so many at a time."""
+        waiting, running = list(clients), list[Client]()
+        before = self.seconds, self.tokens
+        while waiting or running:
+            while waiting and len(running) < concurrency:
+                running.append(self._start(waiting.pop(0)))
+            self._round(running)
+            running = [client for client in running if client.done < client.tokens]
+        return (self.tokens - before[1]) / (self.seconds - before[0])
+
+    def _start(self, client: Client) -> Client:
+        client.length = (
+            AdaptiveLength(self.common, K - 1) if self.fixed is None else FixedLength(self.fixed, "in a simulation")
+        )
+        return client
+
+    def _round(self, running: list[Client]) -> None:
+        offers = []
+        for client in running:
+            assert client.length is not None
+            room = min(client.tokens - client.done, K) - 1
+            offers.append(client.length.offer([], 0, room, self.governor.prices))
+        asked = self.governor.choose(offers)
+        drafting = 0.0
+        for depth in range(max(asked)):
+            members = [i for i, length in enumerate(asked) if length > depth]
+            behind = sum(running[i].behind for i in members) if depth == 0 else 0
+            run = self._noisy(self.machine.draft(len(members) + behind, len(members)))
+            self.governor.costs.draft.observe(len(members) + behind, len(members), run)
+            drafting += run
+        rows = len(running) + sum(asked)
+        verifying = self._noisy(self.machine.verify(rows, len(running)))
+        total = 0
+        for client, offer, drafted in zip(running, offers, asked, strict=True):
+            accepted = 0
+            while accepted < drafted and self.random.random() < client.rates[accepted]:
+                accepted += 1
+            client.behind = accepted if drafted else client.behind + 1
+            client.done += accepted + 1
+            total += accepted + 1
+            client.rounds.append(
+                Round([0] * (accepted + 1), drafted, accepted, drafting, drafting + verifying, len(running))
+            )
+            assert client.length is not None
+            client.length.observe(offer, drafted, client.rounds[-1])
+        self.governor.costs.verify.observe(rows, len(running), verifying)
+        self.governor.observe(total, drafting + verifying)
+        self.seconds += drafting + verifying
+        self.tokens += total
+
+    def _noisy(self, milliseconds: float) -> float:
+        return milliseconds * (1 + self.machine.noise * self.random.random())
