@@ -72,6 +72,13 @@ class Model:
         return self.device.kernels
 
     @property
+    def speculation(self) -> str:
+        """How drafts are made, in a few words."""
+        if self.no_draft is None or self.no_draft == OFF:
+            return self.no_draft or "on"
+        return f"by n-grams alone: {self.no_draft}"
+
+    @property
     def context(self) -> int:
         """Most tokens of a sequence."""
         return self.steps.state.limits.context
@@ -134,9 +141,9 @@ class Model:
             raise TrigraphError(f"draft_tokens is {fixed}; a round drafts at most {most}")
         head = self.no_draft is None and options.drafter != "ngram"
         if not head and options.drafter == "mtp":
-            return FixedLength(0, self.no_draft or OFF)
+            return FixedLength(0, f"off: {self.no_draft}")
         if fixed is not None and head:
             return FixedLength(fixed, f"on, {fixed} drafts a round as asked")
         ngrams = options.drafter != "mtp"
-        note = f" ({self.no_draft}: n-grams alone)" if self.no_draft else ""
+        note = f", n-grams alone: {self.no_draft}" if self.no_draft else ""
         return AdaptiveLength(self.acceptance, most, head=head, ngrams=ngrams, fixed=fixed, note=note)

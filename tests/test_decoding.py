@@ -7,9 +7,10 @@ from support.fake_model import FakeModel, chaotic, mostly_right
 from support.packages import Packages
 from support.prompts import PROMPTS
 from trigraph.runtime import Options, load
-from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.acceptance import Acceptance
+from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
 from trigraph.runtime.decoding.draft_length import FixedLength
-from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
+from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.decoding.speculation import MTPDrafter, decode, decode_round
@@ -52,7 +53,7 @@ def request(steps: Steps, number: int) -> tuple[Running, Limit]:
     sequence = steps.new_sequence()
     token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
     completion.push(token)
-    length = AdaptiveLength(Costs(), 7) if number == 4 else FixedLength(2 * number, "fixed")
+    length = AdaptiveLength(Acceptance(7), 7, ngrams=True) if number == 4 else FixedLength(2 * number, "fixed")
     return Running(sequence, token, sampler, completion, length, 0.5 if number == 3 else 0.0), completion
 
 

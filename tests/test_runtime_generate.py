@@ -1,6 +1,6 @@
 """Requests on a scripted model: nothing leaks past a stop, wherever in an accepted run it falls."""
 
-from collections.abc import Callable
+import re
 
 import numpy as np
 import pytest
@@ -9,9 +9,6 @@ from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, en
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
-from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.governor import AdaptiveLength
 
 
 def options(drafts: int, **others: object) -> Options:
@@ -128,13 +125,36 @@ def test_statistics() -> None:
 
 def test_why_there_is_no_speculation() -> None:
     engine, _ = engine_of(scripted(b"abc", 1), draft=False)
-    generation = engine.generate([1], Options(GREEDY, max_tokens=5))
-    generation.run()
-    assert "speculation off: the model has no MTP head" in generation.stats.line()
+    mtp = engine.generate([1], Options(GREEDY, max_tokens=5, drafter="mtp"))
+    mtp.run()
+    assert "speculation off: the model has no MTP head" in mtp.stats.line()
     engine, _ = engine_of(scripted(b"abc", 1))
     assert engine.generate([1], Options(GREEDY, speculate=False)).stats.speculation == "off as asked"
     with pytest.raises(TrigraphError, match="a round drafts at most 7"):
         engine.generate([1], options(8))
+    with pytest.raises(TrigraphError, match="drafter is 'eagle'; it must be one of auto, mtp, ngram"):
+        Options(drafter="eagle")
+
+
+@pytest.mark.parametrize("drafts", [None, 1, 3, 7])
+def test_a_model_without_a_head_drafts_by_n_grams(drafts: int | None) -> None:
+    engine, _ = engine_of(scripted(b"to be or not ", 1), draft=False, context=300)
+    generation = engine.generate([1], Options(GREEDY, max_tokens=200, draft_tokens=drafts))
+    assert generation.run() == (b"to be or not " * 20)[:200].decode()
+    stats = generation.stats
+    assert stats.accepted > 0.7 * stats.drafted > 0
+    assert stats.rounds < 150
+    assert re.search(r"on, \d.\d drafts a round, .*n-grams alone: the model has no MTP head$", stats.speculation)
+
+
+def test_who_drafts_can_be_chosen() -> None:
+    for drafter, heads in (("ngram", False), ("mtp", True)):
+        engine, model = engine_of(scripted(b"abcde", 1), context=300)
+        generation = engine.generate([1], Options(GREEDY, max_tokens=100, drafter=drafter, draft_tokens=2))
+        generation.run()
+        assert (sum(graph == "draft" for graph, _ in model.runs) > 20) == heads
+        assert ("by n-grams" in generation.stats.speculation) != heads
+        assert generation.stats.accepted > 50
 
 
 @pytest.mark.parametrize("prompt", [[], [1] * 65])
@@ -219,64 +239,6 @@ def test_a_chat_needs_a_template() -> None:
     engine, _ = engine_of(scripted(b"a", 1))
     with pytest.raises(TrigraphError, match="no chat template"):
         engine.chat()
-
-
-def simulate(
-    governor: AdaptiveLength, accepted: Callable[[int], int], rounds: int, row_cost: float
-) -> tuple[float, int]:
-    """Seconds and tokens of rounds in which a step costs 1 and each row `row_cost` more, a draft 0.1."""
-    seconds, tokens = 0.0, 0
-    for _ in range(rounds):
-        drafted = governor.choose(7)
-        kept = accepted(drafted)
-        cost = 1 + row_cost * drafted
-        governor.observe(Round([0] * (kept + 1), drafted, kept, 0.1 * drafted, cost + 0.1 * drafted))
-        seconds += cost + 0.1 * drafted
-        tokens += kept + 1
-    return seconds, tokens
-
-
-def test_costs_tell_shared_steps_apart() -> None:
-    costs = Costs()
-    for sequences, drafted, seconds in ((1, 0, 1.0), (1, 2, 1.5), (4, 7, 9.0)):
-        for _ in range(2):  # the first of a shape warms up
-            costs.observe(Round([0], drafted, 0, 0.0, seconds, sequences), 0)
-    assert (costs.verify(1), costs.verify(3), costs.verify(8, 4)) == (1.0, 1.5, 9.0)
-    assert (costs.most_rows(), costs.most_rows(4), costs.most_rows(2)) == (3, 8, 0)
-    assert costs.verify(1, 2) is None
-    assert costs.draft is None
-
-
-def test_the_governor_parks_what_does_not_pay() -> None:
-    governor = AdaptiveLength(Costs(), 7)
-    seconds, tokens = simulate(governor, lambda drafted: 0, 256, row_cost=0.4)
-    assert seconds / tokens < 1.03
-    assert governor.report().startswith("parked: ")
-
-
-def test_the_governor_parks_a_head_that_is_never_sure() -> None:
-    """Drafts that are never likely enough to be verified cost their steps all the same."""
-    governor = AdaptiveLength(Costs(), 7)
-    drafting = 0
-    for _ in range(256):
-        tried = governor.choose(7)
-        drafting += tried > 0
-        governor.observe(Round([0], 0, 0, 0.1 * min(tried, 1), 1 + 0.1 * min(tried, 1)))
-    assert drafting < 20
-
-
-def test_the_governor_deepens_what_pays() -> None:
-    governor = AdaptiveLength(Costs(), 7)
-    seconds, tokens = simulate(governor, lambda drafted: drafted, 100, row_cost=0.1)
-    assert tokens / seconds > 3
-    assert governor.report().startswith("on, ")
-
-
-def test_the_governor_finds_the_best_depth() -> None:
-    """Three drafts are always right and the fourth never: nothing deeper is worth its rows."""
-    governor = AdaptiveLength(Costs(), 7)
-    simulate(governor, lambda drafted: min(drafted, 3), 200, row_cost=0.3)
-    assert [governor.choose(7) for _ in range(5)].count(3) >= 4
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

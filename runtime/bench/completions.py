@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
-from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.acceptance import Acceptance
+from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
 from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import AdaptiveLength, Governor
+from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
 from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
@@ -27,10 +28,11 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
         plain.append(completion.sample)
         if not steps.can_draft:
             continue
+        longest = steps.max_pending - 1
         drafter: Drafter = MTPDrafter(steps)
         if options.accept is not None:
             drafter = ReplayDrafter(steps, [[*prompt, *completion.tokens]], options.accept)
-        length = AdaptiveLength(Costs(), steps.max_pending - 1)
+        length = AdaptiveLength(Acceptance(longest), longest)
         again = _Timed(engine, prompt, options.tokens, drafter, length)
         if again.tokens != completion.tokens:
             raise RuntimeError("speculation changed the completion: this is a defect, please report it")

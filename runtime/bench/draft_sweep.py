@@ -149,7 +149,7 @@ class _Batch:
     def decode(self, choice: str, drafter: Drafter) -> Decoded:
         """Decodes all of them together."""
         engine, steps = self._engine, self._engine.steps
-        asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice))
+        asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice), drafter="mtp")
         completions = [FixedLengthCompletion(self._tokens) for _ in self._prompts]
         running = []
         for sequence, prompt, token, completion in zip(

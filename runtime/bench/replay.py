@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.speculation import MTPDrafter
+from trigraph.runtime.decoding.speculation import MTPDrafter, Proposal
 from trigraph.runtime.execution.steps import Steps
 
 
@@ -27,10 +27,11 @@ class ReplayDrafter:
         self._random = np.random.default_rng(seed)
         self._text_of: WeakKeyDictionary[Running, SequenceOf[int]] = WeakKeyDictionary()
 
-    def propose(self, running: list[Running], limits: list[int]) -> list[list[int]]:
+    def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """See Drafter. Raises ValueError for a request that none of the texts begins like."""
         proposed = self._head.propose(running, limits)
-        return [self._replay(request, len(drafts)) for request, drafts in zip(running, proposed, strict=True)]
+        drafts = [self._replay(request, len(guess)) for request, guess in zip(running, proposed.drafts, strict=True)]
+        return Proposal(drafts, proposed.runs)
 
     def _replay(self, request: Running, count: int) -> list[int]:
         text, tokens = self._text_of.get(request), request.sequence.tokens

@@ -121,7 +121,7 @@ def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequ
 def _describe(engine: Engine, seconds: float) -> None:
     say(
         f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
-        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.no_draft or 'on'}"
+        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.speculation}"
     )
 
 

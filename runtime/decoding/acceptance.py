@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 _OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # how much an observed draft counts one observation later
 _PRIOR_WEIGHT = 4.0  # drafts that what is known of all requests counts for
+_FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
 _CHAIN_WEIGHT = 6.0  # drafts that what is known of the one before counts for
 _HEAD_PRIOR = 0.6  # of the MTP head's drafts
 _NGRAM_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85)  # of those of n-grams, by kind
@@ -34,9 +35,10 @@ class Rates:
 
     def chained(self, prior: float) -> list[float]:
         """The same, where that of the first kind is `prior` and each other kind is like the one before it."""
-        found = []
+        found, weight = [], _FIRST_WEIGHT
         for right, tried in zip(self._right, self._tried, strict=True):
-            prior = (right + _CHAIN_WEIGHT * prior) / (tried + _CHAIN_WEIGHT)
+            prior = (right + weight * prior) / (tried + weight)
+            weight = _CHAIN_WEIGHT
             found.append(prior)
         return found
 

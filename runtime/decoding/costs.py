@@ -14,13 +14,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 
+import numpy as np
+from numpy.typing import NDArray
+
 _RECENT = 8  # times of a shape that count
 _SHAPES = 256  # shapes that are kept; the oldest go first
-_NOTICED = 0.02  # relative change of a shape's time that is worth new guesses
+_NOTICED, _REFITTED = 0.02, 0.1  # relative changes of a shape's time that are worth new guesses, and a new fit
 _STALE = 1024  # runs after which a time that looks too long is doubted
-_ROW_COST, _PRIOR_WEIGHT = 0.15, 0.02  # of a run of one row, for each row more, before anything else is known
+_ROW_COST, _PRIOR_WEIGHT = 0.15, 0.05  # of a run of one row, for each row more, before anything else is known
 _DRAFT_SHARE = 0.1  # of a verify of one row, for a draft run that was never timed; hopeful, so that it is tried
-_SWEEPS = 24  # of the fit, each from where the last one ended
 _PIECE_MEMORY = 0.9  # how much a timed piece of a prompt counts one piece later
 _FIRST_PIECE = 32  # tokens of a piece before any was timed
 
@@ -31,7 +33,7 @@ class _Times:
     def __init__(self) -> None:
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.least = 0.0
-        self.noticed = 0.0  # `least` as the guesses know it
+        self.noticed = self.fitted = 0.0  # `least` as the guesses and the fit know it
         self.last = 0  # number of the run that was timed last
 
 
@@ -62,8 +64,10 @@ class RunCost:
         times.last = self._runs
         self.most_rows = max(self.most_rows, rows)
         if abs(times.least - times.noticed) > _NOTICED * times.noticed:
+            if abs(times.least - times.fitted) > _REFITTED * times.fitted:
+                times.fitted = times.least
+                self._fitted = False
             times.noticed = times.least
-            self._fitted = False
             self._guesses.clear()
 
     def seconds(self, sequences: int, most: int) -> list[float]:
@@ -117,30 +121,51 @@ class RunCost:
         return a + b * rows + c * sequences + d * (1.0 - self._dense**rows)
 
     def _fit(self) -> None:
-        """Non-negative least squares of relative errors, by coordinate descent from the last fit."""
+        """Least squares of relative errors."""
         if self._fitted:
             return
         self._fitted = True
         shapes = [(rows, sequences, times.least) for (rows, sequences), times in self._times.items() if times.recent]
         if not shapes:
             return
-        rows, sequences, seconds = min(shapes)
+        rows, _, seconds = min(shapes)
         plain = seconds / (1 + _ROW_COST * (rows - 1))
         points = [(rows, sequences, seconds, 1.0) for rows, sequences, seconds in shapes]
         points += [(n, 1, plain * (1 + _ROW_COST * (n - 1)), _PRIOR_WEIGHT) for n in (1, 8)]
-        products, target = [[0.0] * 4 for _ in range(4)], [0.0] * 4
-        for rows, sequences, seconds, weight in points:
-            terms = [term / seconds for term in (1.0, rows, sequences, 1.0 - self._dense**rows)]
-            for i in range(4):
-                target[i] += weight * terms[i]
-                for j in range(4):
-                    products[i][j] += weight * terms[i] * terms[j]
-        found = self._coefficients
-        for _ in range(_SWEEPS):
-            for i in range(4):
-                if products[i][i] > 0:
-                    rest = target[i] - sum(products[i][j] * found[j] for j in range(4))
-                    found[i] = max(0.0, found[i] + rest / products[i][i])
+        terms = [(1.0, rows, sequences, 1.0 - self._dense**rows) for rows, sequences, _, _ in points]
+        weights = np.array([weight / seconds for _, _, seconds, weight in points])
+        targets = np.array([weight for _, _, _, weight in points])
+        self._coefficients = non_negative(np.array(terms) * weights[:, None], targets)
+
+
+def non_negative(terms: NDArray[np.float64], targets: NDArray[np.float64]) -> list[float]:
+    """The non-negative least-squares solution of `terms` [points, n] x = `targets` [points].
+
+    The active-set algorithm of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
+    """
+    scale = np.maximum(np.sqrt((terms * terms).sum(0)), 1e-300)
+    terms = terms / scale
+    products, wanted = terms.T @ terms, terms.T @ targets
+    found = np.zeros(len(wanted))
+    free: list[int] = []
+    for _ in range(4 * len(wanted)):
+        slopes = wanted - products @ found
+        slopes[free] = 0
+        best = int(slopes.argmax())
+        if slopes[best] <= 1e-9 * np.abs(wanted).max():
+            break
+        free.append(best)
+        while free:
+            solved = np.linalg.lstsq(products[np.ix_(free, free)], wanted[free], rcond=None)[0]
+            if solved.min() > 0:
+                found[:] = 0
+                found[free] = solved
+                break
+            before = found[free]
+            steps = [b / (b - s) for b, s in zip(before.tolist(), solved.tolist(), strict=True) if s <= 0 and b > s]
+            found[free] = before + min(steps, default=0.0) * (solved - before)
+            free = [i for i in free if found[i] > 1e-12]
+    return (found / scale).tolist()
 
 
 class Costs:
@@ -158,6 +183,14 @@ class Costs:
             plain = self.verify.seconds(1, 0)
             return [0.0] + [_DRAFT_SHARE * plain[0] if plain else 0.0] * sequences
         return [0.0] + [self.draft.seconds(n, 0)[0] for n in range(1, sequences + 1)]
+
+    @property
+    def catch_up(self) -> float:
+        """Seconds that a draft run takes longer for each token that the head must be shown first."""
+        if self.draft.most_rows:
+            return self.draft.row
+        plain = self.verify.seconds(1, 0)
+        return _DRAFT_SHARE * plain[0] if plain else 0.0
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Takes in the run of a piece of a prompt."""

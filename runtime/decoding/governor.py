@@ -16,7 +16,8 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
-_TRIAL_SHARE = 0.005  # of the tokens, that trials of drafts that do not seem to pay may cost
+_TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
+_LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
 
 
@@ -48,14 +49,12 @@ class Governor:
         self.prices = Prices(0.0, 0.0)
         """Of drafts, as of the last round."""
         self._budget = _FIRST_BUDGET
-        self._speed = 0.0  # tokens a second without drafts, while a trial is made
         self._speculative = 0  # rounds in which drafting paid
         self._turn = 0  # trials so far
 
     def choose(self, offers: Sequence[Offer]) -> list[int]:
         """The most drafts of each request in the next round."""
         lengths = [offer.least for offer in offers]
-        self._speed = 0.0
         spare = sum(len(offer.chances) for offer in offers) - sum(lengths)
         if not spare:
             return lengths
@@ -63,30 +62,32 @@ class Governor:
         if not verify:
             return lengths
         search = _Search(offers, verify, self.costs)
-        plain, best = search.plain, search.best(self.costs.verify.most_rows)
-        self._set_prices(offers, max(plain, best.speed))
-        if best.speed > _MARGIN * plain:
-            self._speculative += 1
-            return search.lengths(best) if self._speculative % _PLAIN_EVERY else lengths
-        return self._trial(offers, lengths, search)
+        best = search.best(self.costs.verify.most_rows)
+        self._set_prices(offers, max(search.plain, best.speed))
+        pays = best.speed > _MARGIN * search.plain
+        if not pays:
+            return self._trial(lengths, search.lengths(best), search)
+        self._speculative += 1
+        return lengths if self._speculative % _PLAIN_EVERY == 0 else self._trial(search.lengths(best), None, search)
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Takes in that a round brought `tokens` tokens in `seconds`."""
-        earned = _TRIAL_SHARE * tokens
-        if self._speed:
-            earned += tokens - self._speed * seconds
-        self._budget = min(self._budget + earned, _MOST_BUDGET)
+    def observe(self, tokens: int) -> None:
+        """Takes in that a round brought `tokens` tokens."""
+        self._budget = min(self._budget + _TRIAL_SHARE * tokens, _MOST_BUDGET)
 
-    def _trial(self, offers: Sequence[Offer], lengths: list[int], search: _Search) -> list[int]:
-        """Drafts for one request in turn, as far as the budget allows it."""
-        waiting = [i for i, offer in enumerate(offers) if offer.tokens is None and len(offer.chances) > offer.least]
-        if not waiting:
-            return lengths
-        chosen = waiting[self._turn % len(waiting)]
-        if search.loss(chosen) <= self._budget:
-            self._turn += 1
-            self._speed = search.plain
-            lengths[chosen] += 1
+    def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
+        """A draft more for one request in turn, or `others` where a draft costs less so, as far as the budget goes."""
+        trials = [] if others is None or others == lengths else [others]
+        if longer := search.longer(lengths):
+            chosen = longer[self._turn % len(longer)]
+            trials.append([length + (i == chosen) for i, length in enumerate(lengths)])
+        if trials:
+            loss, trial = min((search.loss(lengths, trial) / (sum(trial) - sum(lengths)), trial) for trial in trials)
+            # At least a share of a round, for the guess may be too hopeful.
+            loss = max(loss * (sum(trial) - sum(lengths)), _LEAST_LOSS * len(lengths))
+            if loss <= self._budget:
+                self._turn += 1
+                self._budget -= loss
+                return trial
         return lengths
 
     def _set_prices(self, offers: Sequence[Offer], speed: float) -> None:
@@ -115,20 +116,22 @@ class _Search:
         self._items.sort()
         self._heads = [sum(offer.tokens is None and offer.least > n for offer in offers) for n in range(depth)]
         self._draft = costs.draft_seconds(sum(offer.tokens is None for offer in offers))
-        self._catch_up = costs.draft.row
+        self._catch_up = costs.catch_up
         self._drafting = sum(self._draft[n] for n in self._heads)
         self.plain = self._tokens / (self._drafting + verify[self._rows])
         """Tokens a second without any draft that need not be."""
+        self._best_speed = self.plain
 
     def best(self, timed_rows: int) -> _Best:
-        """The fastest choice among those with at most a draft each more than the rows that were timed."""
+        """The fastest choice of those with any drafts, and at most a draft each more than the rows that were timed."""
         most = max(self._rows, timed_rows)  # beyond one for each request
-        found = _Best(self.plain, 0, 0)
+        found = _Best(0.0, 0, 0)
         alone = len(self._offers) == 1
         for depth in range(len(self._heads) if alone else 0, len(self._heads) + 1):
             found = max(found, self._walk(depth, most))
             if depth >= found.depth + 3:
                 break
+        self._best_speed = max(self.plain, found.speed)
         return found
 
     def lengths(self, best: _Best) -> list[int]:
@@ -138,11 +141,21 @@ class _Search:
             lengths[item.request] += 1
         return lengths
 
-    def loss(self, request: int) -> float:
-        """Tokens that are lost when this request drafts one token, if it is never right."""
-        offer = self._offers[request]
-        extra = self._verify[self._rows + 1] - self._verify[self._rows]
-        return self.plain * (self._draft[1] + extra + self._catch_up * offer.behind) - offer.chances[offer.least]
+    def longer(self, lengths: Sequence[int]) -> list[int]:
+        """The requests for which the head could make a draft more than in that choice."""
+        offers = enumerate(self._offers)
+        return [i for i, offer in offers if offer.tokens is None and len(offer.chances) > lengths[i]]
+
+    def loss(self, lengths: Sequence[int], trial: Sequence[int]) -> float:
+        """Tokens that are likely to be lost with the second choice in place of the first."""
+        seconds = tokens = 0.0
+        for sign, choice in ((-1, lengths), (1, trial)):
+            heads = [length if o.tokens is None else 0 for o, length in zip(self._offers, choice, strict=True)]
+            runs = sum(self._draft[sum(length > n for length in heads)] for n in range(max(heads)))
+            behind = sum(o.behind for o, length in zip(self._offers, heads, strict=True) if length)
+            seconds += sign * (self._verify[sum(choice)] + runs + self._catch_up * behind)
+            tokens += sign * sum(sum(o.chances[:n]) for o, n in zip(self._offers, choice, strict=True))
+        return self._best_speed * seconds - tokens
 
     def _upto(self, depth: int) -> list[_Item]:
         return [item for item in self._items if not item.head or item.number < depth]
@@ -151,7 +164,7 @@ class _Search:
         """The fastest choice where the head makes at most `depth` drafts for any request."""
         verify, draft, catch_up, heads = self._verify, self._draft, self._catch_up, self._heads.copy()
         rows, tokens, drafting = self._rows, self._tokens, self._drafting
-        best, taken = self.plain, 0
+        best, taken = 0.0, 0
         for i, (unlikely, number, _, head) in enumerate(self._upto(depth), 1):
             rows += 1
             if rows > most:

@@ -57,7 +57,7 @@ def engine_of(
     )
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
-    no_draft = None if draft else "off: the model has no MTP head"
+    no_draft = None if draft else "the model has no MTP head"
     steps = model.steps(context, sequences, chunk=16, slots=slots, pages=pages)
     return Engine(steps, tokenizer, chat, no_draft=no_draft, scheduling=Scheduling(max_waiting)), model
 

@@ -1,0 +1,153 @@
+"""Draft lengths in a simulation: a machine with known costs, and drafts that are right at known rates."""
+
+from functools import cache
+
+import pytest
+
+from support.fake_machine import DENSE, EXPERTS, Client, K, Machine, Simulation, crowd
+from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.draft_length import FixedLength, Offer
+from trigraph.runtime.decoding.governor import Governor
+
+MACHINES = {"experts": EXPERTS, "dense": DENSE}
+TOKENS = 256
+
+
+@cache
+def sweep(machine: str, concurrency: int, accept: float) -> list[float]:
+    """The speed of each fixed draft length."""
+    return [
+        Simulation(MACHINES[machine], drafts, seed=5).speed(crowd(4 * concurrency, TOKENS, accept), concurrency)
+        for drafts in range(K)
+    ]
+
+
+def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]:
+    """Its speed in the first turn, in which it has everything to learn, and afterwards; means of some seeds."""
+    first, later, seeds = 0.0, 0.0, range(4)
+    for seed in seeds:
+        simulation = Simulation(MACHINES[machine], seed=seed)
+        first += simulation.speed(crowd(concurrency, TOKENS, accept), concurrency)
+        later += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency)
+    return first / len(seeds), later / len(seeds)
+
+
+@pytest.mark.parametrize("accept", [0.0, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
+    fixed = sweep(machine, concurrency, accept)
+    first, later = speeds(machine, concurrency, accept)
+    assert first > 0.9 * max(fixed), "too much was lost in learning"
+    assert later > 0.92 * max(fixed)
+    assert min(first, later) > 0.96 * fixed[0], "slower than without drafts"
+
+
+def test_two_requests_of_a_dense_model_gain() -> None:
+    _, later = speeds("dense", 2, 0.8)
+    assert later > 1.15 * sweep("dense", 2, 0.8)[0]
+
+
+def test_rows_go_where_they_bring_most() -> None:
+    """One of four is predictable: it drafts, the others do not."""
+    simulation = Simulation(Machine(DENSE.verify, lambda rows, n: 1.0 + 0.1 * rows), seed=3)
+    clients = [*crowd(3, 400, 0.05), *crowd(1, 1200, 0.97)]
+    simulation.speed(clients, 4)
+    drafted = [sum(done.drafted for done in client.rounds[20:]) / len(client.rounds[20:]) for client in clients]
+    assert max(drafted[:3]) < 0.4
+    assert drafted[3] > 0.9
+
+
+def test_a_predictable_stretch_is_found_after_a_bad_one() -> None:
+    """Parked drafts are tried again, and a head that has become right is used again."""
+    deep = Machine(lambda rows, n: 10 * DENSE.verify(rows, n), DENSE.draft)
+    simulation = Simulation(deep, seed=1)
+    client = Client(2500, [0.0] * (K - 1))
+    simulation._start(client)
+    while client.done < 300:
+        simulation._round([client])
+    bad = [done.drafted for done in client.rounds[-100:]]
+    client.rates = [0.95] * (K - 1)
+    while client.done < 2400:
+        simulation._round([client])
+    assert sum(length > 0 for length in bad) < 12
+    assert sum(done.drafted for done in client.rounds[-100:]) > 150
+
+
+def test_what_was_learnt_holds_for_other_batches() -> None:
+    """Requests that come and go: knowledge of one batch size serves the next."""
+    simulation = Simulation(DENSE, seed=2)
+    for concurrency in (1, 4, 2):
+        simulation.speed(crowd(concurrency, 200, 0.8), concurrency)
+    tokens = simulation.speed(crowd(6, 200, 0.8), 3)
+    assert tokens > 0.94 * max(sweep("dense", 3, 0.8))
+    newcomer = crowd(1, 60, 0.8)
+    simulation.speed(newcomer, 1)
+    assert newcomer[0].rounds[0].drafted > 0, "a new request does not start from what others showed"
+
+
+def test_a_busy_spell_does_not_decide() -> None:
+    """Every eighth run takes three times as long: the least times count."""
+    runs = iter(range(10**9))
+
+    def busy(milliseconds: float) -> float:
+        return milliseconds * (3 if next(runs) % 8 == 0 else 1)
+
+    machine = Machine(lambda rows, n: busy(DENSE.verify(rows, n)), lambda rows, n: busy(DENSE.draft(rows, n)))
+    simulation = Simulation(machine, seed=4)
+    simulation.speed(crowd(1, 400, 0.9), 1)
+    client = crowd(1, 300, 0.9)
+    simulation.speed(client, 1)
+    assert sum(done.drafted for done in client[0].rounds) / len(client[0].rounds) > 1.7
+
+
+def thrifty(costs: Costs) -> Governor:
+    governor = Governor(costs)
+    governor._budget = -1e9
+    return governor
+
+
+def known_governor() -> Governor:
+    """One without budget for trials; a row costs a tenth of a step, and a draft step nothing to speak of."""
+    costs = Costs()
+    for rows in range(1, 40):
+        for sequences in (1, 2, 4):
+            for _ in range(2):
+                costs.verify.observe(rows, sequences, 1 + 0.1 * rows)
+    for sequences in (1, 2, 3, 4):
+        for _ in range(2):
+            costs.draft.observe(sequences, sequences, 0.01)
+    return thrifty(costs)
+
+
+def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
+    governor = known_governor()
+    fixed, forced = Offer(3, [0.1, 0.01, 0.001]), Offer(2, [1.0, 1.0], [5, 6], forced=True)
+    good, bad = Offer(0, [0.9, 0.8, 0.7, 0.1]), Offer(0, [0.02] * 4)
+    assert governor.choose([fixed, forced, good, bad]) == [3, 2, 3, 0]
+
+
+def test_n_grams_need_no_draft_step() -> None:
+    governor = known_governor()
+    for _ in range(8):
+        governor.costs.draft.observe(1, 1, 5.0)
+    chances = [0.8, 0.6, 0.5]
+    assert governor.choose([Offer(0, chances, [1, 2, 3])]) == [3]
+    assert governor.choose([Offer(0, chances)]) == [0]
+
+
+def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
+    """Up to 4 rows more cost a lot, the next 4 nothing: the best is not at the first dip."""
+    governor = thrifty(costs := Costs())
+    for rows in range(1, 9):
+        for _ in range(2):
+            costs.verify.observe(rows, 1, 1.0 if rows == 1 else 1.9)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.01)
+    assert governor.choose([Offer(0, [0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5])]) == [7]
+
+
+def test_nothing_is_decided_for_those_who_have_decided() -> None:
+    fixed = FixedLength(3, "as asked")
+    offers = [fixed.offer([], 0, room, Governor().prices) for room in (0, 2, 7)]
+    assert Governor().choose(offers) == [0, 2, 3]
