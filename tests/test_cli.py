@@ -94,6 +94,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
         (["run", "{tiny}", "-p", "a", "-c", "99999"], "context is 99999"),
         (["run", "{tiny}", "-p", "a", "-n", "-5"], "max_tokens is -5"),
         (["run", "{tiny}", "-p", "a", "--draft-tokens", "9"], "a round drafts at most 7"),
+        (["run", "{tiny}", "-p", "a", "--drafter", "eagle"], "drafter is 'eagle'; it must be one of auto, mtp, ngram"),
         (["run", "{tiny}", "-p", "a", "--draft-p-min", "2"], "draft_p_min is 2.0"),
         (["run", "{tiny}", "-p", "a", "--stop", ""], "a stop string is empty"),
         (["run", "{tiny}", "-p", "a", "--logit-bias", "12=1"], "write ID+BIAS"),
@@ -231,7 +232,8 @@ def test_a_model_without_a_head_says_so(trigraph: Run, operator_library: Path, t
     write_random(head, "qwen35", preset="nano", mtp="only")
     options = ["-p", "hello", "-n", 8, "--seed", 1, "--ignore-eos"]
     alone = trigraph("run", trunk, *options)
-    assert "speculation off: the model has no MTP head" in alone.err
+    assert "n-grams alone: the model has no MTP head" in alone.err
+    assert "speculation off: the model has no MTP head" in trigraph("run", trunk, "--drafter", "mtp", *options).err
     both = trigraph("run", trunk, "--mtp", head, *options)
     assert "speculation on" in both.err or "speculation parked" in both.err
     assert both.out == alone.out

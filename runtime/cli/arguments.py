@@ -17,6 +17,7 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
+from trigraph.runtime.decoding.options import DRAFTERS
 from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 
@@ -226,6 +227,13 @@ class SpeculationArguments:
     draft_tokens: Annotated[
         int | None, typer.Option(help="Draft length: tokens to draft each round (default: chosen by measurement)")
     ] = None
+    drafter: Annotated[
+        str,
+        typer.Option(
+            help="Who drafts: mtp (the model's head), ngram (repetitions of the text) or auto: the likelier one.",
+            autocompletion=lambda: list(DRAFTERS),
+        ),
+    ] = "auto"
     draft_p_min: Annotated[
         float | None, typer.Option(help="Stop drafting at a token less likely than this (default: 0)")
     ] = None

@@ -53,6 +53,7 @@ def run(
         reasoning_budget=template.reasoning_budget,
         speculate=speculation.spec,
         draft_tokens=speculation.draft_tokens,
+        drafter=speculation.drafter,
         draft_p_min=speculation.draft_p_min,
     )
     text = prompt.text()

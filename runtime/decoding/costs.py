@@ -165,7 +165,7 @@ def non_negative(terms: NDArray[np.float64], targets: NDArray[np.float64]) -> li
             steps = [b / (b - s) for b, s in zip(before.tolist(), solved.tolist(), strict=True) if s <= 0 and b > s]
             found[free] = before + min(steps, default=0.0) * (solved - before)
             free = [i for i in free if found[i] > 1e-12]
-    return (found / scale).tolist()
+    return [float(x) for x in found / scale]
 
 
 class Costs:
