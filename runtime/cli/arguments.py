@@ -17,7 +17,6 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
-from trigraph.runtime.decoding.options import DRAFTERS
 from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 
@@ -228,11 +227,7 @@ class SpeculationArguments:
         int | None, typer.Option(help="Draft length: tokens to draft each round (default: chosen by measurement)")
     ] = None
     drafter: Annotated[
-        str,
-        typer.Option(
-            help="Who drafts: mtp (the model's head), ngram (repetitions of the text) or auto: the likelier one.",
-            autocompletion=lambda: list(DRAFTERS),
-        ),
+        str, typer.Option(help="Who drafts: mtp (the model's head), ngram (repetitions of the text) or auto.")
     ] = "auto"
     draft_p_min: Annotated[
         float | None, typer.Option(help="Stop drafting at a token less likely than this (default: 0)")
