@@ -41,4 +41,4 @@ def thinking_engine(*replies: str, context: int = 1000) -> Engine:
 
     model = FakeModel(VOCAB, next_logits)
     template = ChatTemplate(TEMPLATE, {"eos_token": "<|end|>"}, tokenizer.control_names)
-    return Engine(model.steps(context, 4, chunk=64), tokenizer, template, no_draft="off: the model has no MTP head")
+    return Engine(model.steps(context, 4, chunk=64), tokenizer, template, no_draft="the model has no MTP head")
