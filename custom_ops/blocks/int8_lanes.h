@@ -130,15 +130,17 @@ template <class F, int M>
 void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                 float* const* y) {
   using Group = LaneGroup<F, M>;
+  constexpr int64_t kDistance = 4096;  // bytes between the rows in use and those to ask memory for, or more
+  const int64_t ahead = ceil_div(kDistance, kRowLanes * row_bytes) * kRowLanes;
   if (M > 0)  // nothing has fetched the first rows
-    for (int64_t i = 0; i < (n < kRowLanes ? n : kRowLanes) * row_bytes; i += 64) prefetch(w + i);
+    for (int64_t i = 0; i < (n < ahead ? n : ahead) * row_bytes; i += 64) prefetch(w + i);
   for (int64_t j = 0; j < n; j += kRowLanes) {
     Group group(x, m);
     const int64_t count = n - j < kRowLanes ? n - j : kRowLanes;
     const int64_t total = supers(width);
     for (int64_t s = 0; s < total; ++s) {
       const uint8_t* p = w + j * row_bytes + s * super_bytes<F>;
-      const typename Group::Next next{w + (j + kRowLanes) * row_bytes + s * kRowLanes * super_bytes<F>,
+      const typename Group::Next next{w + (j + ahead) * row_bytes + s * kRowLanes * super_bytes<F>,
                                       kRowLanes * row_bytes > 24 << 10};
       const int64_t left = width / F::kBlock - s * kBlocks<F>;
       const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);

@@ -13,7 +13,8 @@ using Eight = __m256;
 TRIGRAPH_INLINE Eight load_eight(const float* p) { return _mm256_loadu_ps(p); }
 TRIGRAPH_INLINE Eight zero_eight() { return _mm256_setzero_ps(); }
 TRIGRAPH_INLINE Eight add(Eight a, Eight b) { return _mm256_add_ps(a, b); }
-TRIGRAPH_INLINE Eight neighbours(Eight a) { return _mm256_permute_ps(a, 0xb1); }  // lanes 1, 0, 3, 2 ..
+TRIGRAPH_INLINE Eight swapped_neighbours(Eight a) { return _mm256_permute_ps(a, 0xb1); }  // lanes 1, 0, 3, 2 ..
+TRIGRAPH_INLINE Eight swapped_pairs(Eight a) { return _mm256_permute_ps(a, 0x4e); }       // lanes 2, 3, 0, 1 ..
 TRIGRAPH_INLINE Eight fmadd(Eight a, Eight b, Eight c) { return _mm256_fmadd_ps(a, b, c); }
 TRIGRAPH_INLINE void store(float* p, Eight x) { _mm256_storeu_ps(p, x); }
 // The first n lanes, zeros behind them.

@@ -15,14 +15,15 @@ namespace {
 
 constexpr int64_t kTokensAtOnce = 1024;      // a longer step runs in parts, so that scratch memory stays bounded
 constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait for their sum
-constexpr int64_t kTileBytes = 160 << 10;    // of weights in a task: a fraction of the L2 cache
+constexpr int64_t kTileBytes = 320 << 10;    // of weights in a task: to memory's liking, and a fraction of the L2 cache
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
 constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
-constexpr int64_t kMaxTileRows = 256;
+constexpr int64_t kMaxTileRows = 512;
 constexpr int64_t kRowsAtOnce = 64;  // activation rows in one product
 
 struct GatePrepared;
 struct UpPrepared;
+struct UpTile;
 struct HiddenRows;
 struct HiddenPrepared;
 struct PartialRows;
@@ -146,8 +147,7 @@ struct Step {
     const int64_t bytes = down.kernel->prepared_bytes(ffn);
     float* hidden = take<HiddenRows, float>(pairs * ffn);
     char* prepared = take<HiddenPrepared, char>(pairs * bytes);
-    const int64_t tile =
-        std::min(tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.max_tokens_per_expert), kRowsAtOnce);
+    const int64_t tile = tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.max_tokens_per_expert);
     const int64_t tiles = ceil_div(ffn, tile);
     Countdown countdown(buckets.used, tiles);
     context.parallel_for(buckets.used * tiles, [&](int64_t task) {
@@ -155,7 +155,7 @@ struct Step {
       const int64_t row = task % tiles * tile, n = std::min(tile, ffn - row);
       for (int64_t i = expert.first; i < expert.first + expert.count; i += kRowsAtOnce) {
         const int64_t m = std::min(kRowsAtOnce, expert.first + expert.count - i);
-        float up_tile[kRowsAtOnce * kRowsAtOnce];
+        auto* up_tile = take<UpTile, float>(m * tile);
         float *g[kRowsAtOnce], *u[kRowsAtOnce];
         for (int64_t j = 0; j < m; ++j) {
           g[j] = hidden + (i + j) * ffn + row;
