@@ -164,7 +164,7 @@ def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: De
     free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
     if device.lazy_memory and not double_buffered:
         free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
-    sizes = budgets.sizes(manifest.state, limits, free)
+    sizes = budgets.sizes(manifest.state, limits, free, 1 + double_buffered)
     return State(manifest.state, limits, sizes, device, double_buffered=double_buffered)
 
 

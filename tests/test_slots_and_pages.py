@@ -133,6 +133,11 @@ def test_budgets(budgets: Budgets, free: int | None, sizes: tuple[int, int, int]
     assert budgets.sizes(TENSORS, LIMITS, free) == StateSizes(*sizes)
 
 
+def test_double_buffers_count_twice() -> None:
+    budgets = Budgets(kv_memory=100 * PAGE, checkpoint_memory=20 * SLOT)
+    assert budgets.sizes(TENSORS, LIMITS, None, 2) == StateSizes(2, 12, 50)
+
+
 def test_a_budget_that_holds_no_context_is_refused() -> None:
     tensor = StateTensor("kv.0.key", "float16", ("pages", 256, 4096), ("verify",))
     limits = StateLimits(32768, 256, 8, 16)

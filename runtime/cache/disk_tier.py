@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -34,6 +35,7 @@ from trigraph.runtime.state.sequence import Sequence
 _OPENING, _BYTES_A_SECOND = 0.005, 500e6
 # A checkpoint is written if it saves so many seconds, and so many times what reading it takes.
 _MIN_SECONDS, _MIN_READS = 1.0, 4
+_TICK = 50_000_000  # nanoseconds
 _MAX_WAITING = 2 << 30  # bytes of copies that wait to be written
 _BUDGET, _DISK_PART = 16 << 30, 0.5  # bytes by default, and at most so much of what the disk has left
 _NAME = re.compile(r"(\d{1,9})-([0-9a-f]{32})\.session")
@@ -173,11 +175,14 @@ class DiskTier:
             if changed == self._scanned:
                 return
             sizes = {}
-            for entry in os.scandir(self._folder):
-                if name := _NAME.fullmatch(entry.name):
-                    with suppress(OSError):
-                        sizes[int(name[1]), name[2]] = entry.stat().st_size
-            self._sizes, self._scanned = sizes, changed
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if name := _NAME.fullmatch(entry.name):
+                        with suppress(OSError):
+                            sizes[int(name[1]), name[2]] = entry.stat().st_size
+            # Clocks of file systems tick slowly: after a change just now, another one might look the same.
+            settled = time.time_ns() - changed > _TICK
+            self._sizes, self._scanned = sizes, changed if settled else -1
 
     def _path(self, key: Key) -> Path:
         return self._folder / f"{key[0]}-{key[1]}.session"

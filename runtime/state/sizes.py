@@ -33,8 +33,10 @@ class Budgets:
     kv_memory: int | None = None
     checkpoint_memory: int | None = None
 
-    def sizes(self, tensors: Iterable[StateTensor], limits: StateLimits, free: int | None) -> StateSizes:
-        """Numbers of sequences, slots and pages, where `free` bytes may be taken bit by bit.
+    def sizes(
+        self, tensors: Iterable[StateTensor], limits: StateLimits, free: int | None, buffers: int = 1
+    ) -> StateSizes:
+        """Numbers of sequences, slots and pages, each in so many buffers, where `free` bytes may be taken bit by bit.
 
         None: all memory is taken at once, and the least is chosen. Two slots for each sequence are the least: its own,
         and that of the checkpoint that it started from. Raises TrigraphError when a budget does not hold one context.
@@ -42,7 +44,7 @@ class Budgets:
         for name in ("sequences", "kv_memory", "checkpoint_memory"):
             if (value := getattr(self, name)) is not None:
                 check(name, value, int, lambda found: found >= 1, "1 or more")
-        slot_bytes, page_bytes = (_bytes(tensors, rows) for rows in ("slots", "pages"))
+        slot_bytes, page_bytes = (buffers * _bytes(tensors, rows) for rows in ("slots", "pages"))
         slots = 2 * _FEW_SEQUENCES
         if free is not None:
             slots = min(max(slots, int(free * _SLOTS_PART) // slot_bytes), _MOST_SLOTS)
