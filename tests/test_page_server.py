@@ -27,7 +27,7 @@ def window() -> Iterator[Browser]:
 def ask(window: Browser, text: str) -> None:
     window.click("#prompt")
     window.type(text + "{Enter}")
-    window.until("arguments[0] === document.querySelector('.user:nth-last-child(2) .text')?.innerText.trim()", text)
+    window.until("arguments[0] === document.querySelector('.user:nth-last-child(2) .text')?.textContent", text)
     window.until(READY)
 
 
@@ -68,3 +68,27 @@ def test_tiny_model(window: Browser, tiny_package: Path) -> None:
         assert "tokens/s" in figures and "free" in figures
         ask(window, "And then?")
         assert "reused" in window.text(f"{LAST} .figures")
+
+
+def test_plain_text(window: Browser, tiny_package: Path) -> None:
+    """The tiny model has no chat template: the page says so, and goes on from what is written when told to."""
+    engine = load(tiny_package, threads=1)
+    options = Options(Sampling(temperature=0), max_tokens=16)
+    with serving(engine, Settings(model="tiny", port=0, defaults=options)) as address:
+        window.open(address)
+        window.until("document.getElementById('model').innerText === 'tiny'")
+        ask(window, "In the beginning")
+        assert "no chat template" in window.text(f"{LAST} .notice")
+        window.click("#open-settings")
+        window.run(
+            "const field = document.querySelector('[name=mode]'); field.value = 'plain';"
+            "field.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
+        window.click("#settings .primary")
+        window.click("#new")
+        ask(window, "In the beginning")
+        first = engine.generate("In the beginning", options).run()
+        assert window.text(f"{LAST} .text").split() == first.split()
+        ask(window, " And")
+        second = engine.generate(f"In the beginning{first} And", options).run()
+        assert window.text(f"{LAST} .text").split() == second.split()

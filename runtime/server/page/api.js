@@ -71,9 +71,9 @@ export async function unready() {
   }
 }
 
-/** The chunks of a streamed chat completion. Throws where the stream ends before its end mark. */
+/** The chunks of a streamed completion, of a chat or of plain text. Throws where the stream ends before its mark. */
 export async function* complete(body, signal) {
-  const response = await request("v1/chat/completions", {
+  const response = await request(body.messages ? "v1/chat/completions" : "v1/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({

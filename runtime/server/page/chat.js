@@ -140,7 +140,9 @@ export class Chat {
   }
 
   send(text) {
-    const asked = add(this.conversation, this.conversation.leaf, { role: "user", content: text });
+    // A space before plain text may be what parts it from the words before.
+    const content = loadSettings().mode === "plain" ? text : text.trim();
+    const asked = add(this.conversation, this.conversation.leaf, { role: "user", content });
     this.answer(asked.id);
   }
 

@@ -44,8 +44,8 @@ export class Composer {
   }
 
   send() {
-    const text = this.field.value.trim();
-    if (!text || this.running) return;
+    const text = this.field.value;
+    if (!text.trim() || this.running) return;
     this.fill("");
     this.actions.send(text);
   }

@@ -39,9 +39,9 @@ export class Generation {
 
   take(chunk) {
     const { message } = this;
-    const { delta = {}, finish_reason: finish } = chunk.choices?.[0] ?? {};
+    const { delta = {}, text, finish_reason: finish } = chunk.choices?.[0] ?? {};
     const thought = delta.reasoning_content ?? "";
-    const content = delta.content ?? "";
+    const content = delta.content ?? text ?? "";
     message.reasoning += thought;
     message.content += content;
     for (const call of delta.tool_calls ?? []) this.takeCall(call);

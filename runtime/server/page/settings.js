@@ -2,7 +2,13 @@
 
 const KEY = "trigraph.settings";
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
-const DEFAULTS = { model: "", system: "", thinking: "", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
+const DEFAULTS = {
+  model: "",
+  system: "",
+  thinking: "",
+  mode: "",
+  ...Object.fromEntries(NUMBERS.map((name) => [name, ""])),
+};
 
 export function load() {
   try {
@@ -13,13 +19,18 @@ export function load() {
   }
 }
 
-/** The fields of a request that the settings tell; `messages` without the system message. */
+/**
+ * The fields of a request that the settings tell; `messages` without the system message. Plain text has a `prompt` in
+ * their place: all that was written so far, which the model goes on with.
+ */
 export function fields(settings, messages) {
   const system = settings.system.trim();
-  const body = { messages: [...(system ? [{ role: "system", content: system }] : []), ...messages] };
+  const all = [...(system ? [{ role: "system", content: system }] : []), ...messages];
+  const plain = settings.mode === "plain";
+  const body = plain ? { prompt: all.map(({ content }) => content).join("") } : { messages: all };
   if (settings.model) body.model = settings.model;
   for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
-  if (settings.thinking) body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
+  if (settings.thinking && !plain) body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
   return body;
 }
 
