@@ -18,6 +18,7 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
 from trigraph.models.progress import Progress, silent
+from trigraph.models.sampling import suggested_sampling
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
 
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
@@ -82,6 +83,7 @@ def export(
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
     metadata = model.file.metadata
     tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
+    sampling = suggested_sampling(metadata)
 
     with staged(out, replace=replace) as folder:
         placement = place(list(files), out, folder, options.weights)
@@ -112,6 +114,7 @@ def export(
             activations=options.activation_kind,
             portable=options.portable,
             notices=notices + weights.notices(),
+            sampling=sampling,
         )
         manifest.write(folder)
     return manifest

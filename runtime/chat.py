@@ -48,7 +48,7 @@ class Conversation:
 
         Raises TrigraphError when the template refuses the messages or the conversation outgrows the context.
         """
-        return self._turn([*self.messages, {"role": "user", "content": text}], options or Options())
+        return self._turn([*self.messages, {"role": "user", "content": text}], options or self._model.defaults)
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
@@ -64,13 +64,13 @@ class Conversation:
             {"role": "tool", "tool_call_id": call["id"], "content": text}
             for call, text in zip(calls, results, strict=True)
         ]
-        return self._turn([*self.messages, *told], options or Options())
+        return self._turn([*self.messages, *told], options or self._model.defaults)
 
     def regenerate(self, options: Options | None = None) -> Reply:
         """The last turn again, for another reply in place of the old one. Raises TrigraphError before any turn."""
         if not (questions := [i for i, message in enumerate(self.messages) if message["role"] == "user"]):
             raise TrigraphError("there is no question to answer again")
-        return self._turn(self.messages[: questions[-1] + 1], options or Options())
+        return self._turn(self.messages[: questions[-1] + 1], options or self._model.defaults)
 
     def reset(self) -> None:
         """Forgets everything but the system message."""

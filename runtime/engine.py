@@ -44,9 +44,11 @@ class Engine(Model):
         """
         ids = self._encode(prompt)
         if cache is None:
-            return Request(self._driver, self, ids, options or Options(), checkpoints=checkpoints)
+            return Request(self._driver, self, ids, options or self.defaults, checkpoints=checkpoints)
         file = PromptFile(Path(cache), self.identity, self.steps, self.cache)
-        return Request(self._driver, self, ids, options or Options(), finish=lambda request: file.save(request.target))
+        return Request(
+            self._driver, self, ids, options or self.defaults, finish=lambda request: file.save(request.target)
+        )
 
     def submit(
         self,
@@ -62,7 +64,7 @@ class Engine(Model):
         `generate` does, and QueueFullError when too many requests wait.
         """
         request = Request(
-            self._driver, self, self._encode(prompt), options or Options(), priority=priority, timeout=timeout
+            self._driver, self, self._encode(prompt), options or self.defaults, priority=priority, timeout=timeout
         )
         request.begin()
         self._driver.work()

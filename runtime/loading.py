@@ -20,6 +20,7 @@ from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import OFF
+from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -105,7 +106,15 @@ def load(
     notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
     identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
-    return Engine(steps, tokenizer, template, notices, no_draft, chosen, scheduling, costs, weights, identity, disk)
+    shared = (scheduling, costs, weights, identity, _sampling(manifest), disk)
+    return Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared)
+
+
+def _sampling(manifest: Manifest) -> Sampling:
+    try:
+        return Sampling(**manifest.sampling.given())
+    except TrigraphError as error:
+        raise TrigraphError(f"general.sampling of the model's file cannot be used: {error}") from error
 
 
 def _disk(

@@ -19,6 +19,7 @@ from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import OFF, DraftLength, FixedLength
 from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter
 from trigraph.runtime.decoding.thought import Thought, ThoughtTokens
 from trigraph.runtime.device.device import HOST, Device
@@ -63,6 +64,8 @@ class Model:
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
+    sampling: Sampling = field(default_factory=Sampling)
+    """What a request gets that does not say otherwise: the model's own suggestion."""
     disk: DiskTier | None = None
     """Where the prefix cache keeps checkpoints beyond the program."""
 
@@ -82,6 +85,11 @@ class Model:
     def context(self) -> int:
         """Most tokens of a sequence."""
         return self.steps.state.limits.context
+
+    @property
+    def defaults(self) -> Options:
+        """What a request without options asks for."""
+        return Options(self.sampling)
 
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""

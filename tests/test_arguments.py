@@ -3,7 +3,8 @@
 import pytest
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cli.arguments import parse_bytes, parse_logit_bias
+from trigraph.runtime.cli.arguments import parse_bytes
+from trigraph.runtime.cli.sampling_arguments import parse_logit_bias
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_st
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
+from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
 
 CONTRACT_VERSION = 2
@@ -78,6 +79,8 @@ class Manifest:
     state tensor that it swaps after each step: native operators may write an output before another reads the input."""
     notices: tuple[str, ...]
     """What the export changed, one sentence each."""
+    sampling: SuggestedSampling = dataclasses.field(default_factory=SuggestedSampling)
+    """How the file suggests to sample; packages of earlier versions do not say."""
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""

@@ -112,6 +112,8 @@ def _decode_fields(kind: Any, value: Mapping[str, Any], prefix: str, path: Path)
     fields = {}
     for field in dataclasses.fields(kind):
         if field.name not in value:
+            if field.default_factory is not dataclasses.MISSING:
+                continue
             raise TrigraphError(f"{path}: key '{prefix}{field.name}' is missing; {_REMEDY}")
         fields[field.name] = _decode(hints[field.name], value[field.name], prefix + field.name, path)
     return kind(**fields)

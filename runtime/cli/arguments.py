@@ -6,7 +6,6 @@ A dataclass is a panel of `--help`, and a parameter of a command that `grouped` 
 from __future__ import annotations
 
 import re
-import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
-from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 
 Model = Annotated[
@@ -123,65 +121,6 @@ class PromptArguments:
         return self.prompt
 
 
-_SAMPLING = Sampling()
-
-
-@dataclass(frozen=True)
-class SamplingArguments:
-    """How tokens are sampled."""
-
-    panel: ClassVar = "Sampling"
-
-    temperature: Annotated[
-        float,
-        typer.Option("--temp", "--temperature", help="Sampling temperature; 0 always takes the most likely token."),
-    ] = _SAMPLING.temperature
-    top_k: Annotated[int, typer.Option(help="Sample from the K most likely tokens; 0: off.")] = _SAMPLING.top_k
-    top_p: Annotated[
-        float,
-        typer.Option(
-            help="Nucleus sampling: sample from the most likely tokens up to this cumulative probability; 1: off."
-        ),
-    ] = _SAMPLING.top_p
-    min_p: Annotated[
-        float, typer.Option(help="Drop tokens less likely than this fraction of the most likely one; 0: off.")
-    ] = _SAMPLING.min_p
-    seed: Annotated[int, typer.Option("-s", "--seed", help="Random seed; -1: a new one for each run.")] = -1
-    repeat_penalty: Annotated[
-        float, typer.Option(help="Make repeated tokens less likely: divide their logits by this; 1: off.")
-    ] = _SAMPLING.repeat_penalty
-    presence_penalty: Annotated[
-        float, typer.Option(help="Make repeated tokens less likely: subtract this from their logits; 0: off.")
-    ] = _SAMPLING.presence_penalty
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Like the presence penalty, but subtracted for each occurrence; 0: off.")
-    ] = _SAMPLING.frequency_penalty
-    repeat_last_n: Annotated[
-        int, typer.Option(help="Number of recent tokens that the penalties consider; -1: all, 0: none.")
-    ] = _SAMPLING.penalty_window
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ID(+|-)BIAS", help="Add to the logit of a token: 15043+1.5; 15043-inf bans it. Repeatable."
-        ),
-    ] = None
-
-    def sampling(self) -> Sampling:
-        """What the sampler needs; raises TrigraphError for values out of range."""
-        return Sampling(
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.repeat_penalty,
-            self.presence_penalty,
-            self.frequency_penalty,
-            self.repeat_last_n,
-            seed=secrets.randbits(32) if self.seed == -1 else self.seed,
-            logit_bias=tuple(map(parse_logit_bias, self.logit_bias or ())),
-        )
-
-
 @dataclass(frozen=True)
 class ConstraintArguments:
     """The form that the completion must have."""
@@ -268,17 +207,6 @@ def parse_bytes(option: str, text: str | None) -> int | None:
     if match is None or not (size := int(float(match[1]) * (1 << 10 * " KMGT".index(match[2].upper() or " ")))):
         raise TrigraphError(f"{option} {quote(text)}: write a number of bytes, such as 800M or 4G")
     return size
-
-
-_BIAS = re.compile(r"(\d{1,18})([+-](?:inf|\d+\.?\d*|\.\d+))", re.ASCII)
-
-
-def parse_logit_bias(text: str) -> tuple[int, float]:
-    """`ID(+|-)BIAS`, as llama.cpp writes it, to a pair for `Sampling.logit_bias`."""
-    match = _BIAS.fullmatch(text)
-    if match is None:
-        raise TrigraphError(f"--logit-bias {quote(text)}: write ID+BIAS or ID-BIAS, such as 15043+1.5 or 15043-inf")
-    return int(match[1]), float(match[2])
 
 
 def read_text(file: Path | None) -> str:

@@ -17,13 +17,13 @@ from trigraph.runtime.cli.arguments import (
     ModelArguments,
     OutputArguments,
     PromptArguments,
-    SamplingArguments,
     SpeculationArguments,
     parse_bytes,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import events_of, progress_bars, say, stream
+from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import assistant_message
@@ -63,6 +63,7 @@ def run(
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
     tools, variables, hide = template.tools(), template.variables(), template.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
+    options = replace(options, sampling=sampling.sampling(engine.sampling))
     engine = replace(engine, template=None if prompt.raw else template.template_of(engine))
     if text is None:
         chat = engine.chat(prompt.system, tools=tools, variables=variables) if engine.template else None

@@ -13,13 +13,13 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options
 from trigraph.runtime.cli.arguments import (
     ModelArguments,
-    SamplingArguments,
     SpeculationArguments,
     read_text,
 )
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.run import open_engine
+from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
@@ -124,7 +124,8 @@ def serve(
     engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
-    settings = replace(settings, port=listener.getsockname()[1])
+    own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
+    settings = replace(settings, port=listener.getsockname()[1], defaults=own)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
     serve(engine, settings, listener)
