@@ -39,7 +39,7 @@ class Scheduling:
     max_waiting: int = 1024
     """How many may wait for others to end."""
     prefill_ms: float | None = None
-    """Milliseconds that a piece of a prompt may hold up the requests that decode; None: as long as their own round."""
+    """Milliseconds that a piece of a prompt may hold up the requests that decode; None: see Admission.piece."""
 
     def __post_init__(self) -> None:
         check("max_waiting", self.max_waiting, int, lambda value: value >= 1, "1 or more")

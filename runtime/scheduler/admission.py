@@ -12,6 +12,9 @@ from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 
 _WORTH = 16  # tokens that a checkpoint must save
+# A short piece costs far more for each token than a long one, above all with experts. While few requests decode for
+# each prompt, what a fuller batch brings is worth longer gaps between their tokens: at most this many seconds.
+_FEW, _FILLING = 4, 0.15
 
 
 class Admission:
@@ -44,8 +47,9 @@ class Admission:
             self._waiting.discard(request)
             yield request, started[0]
 
-    def piece(self, decoding: list[Request]) -> int:
+    def piece(self, active: list[Request]) -> int:
         """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
+        decoding = [request for request in active if request.decodes]
         if not decoding:
             return self._steps.chunk
         milliseconds = self._model.scheduling.prefill_ms
@@ -53,6 +57,10 @@ class Admission:
             seconds = milliseconds / 1000
         else:  # as long as the decoding itself takes
             seconds = max(request.rounds[-1].seconds if request.rounds else 0.0 for request in decoding)
+            room = self._steps.state.sequences - len(active)
+            prompts = len(active) - len(decoding) + min(len(self._waiting), room)
+            if _FEW * prompts >= len(decoding):
+                seconds = max(seconds, _FILLING)
         return min(max(1, self._model.costs.prefill_tokens(seconds)), self._steps.chunk)
 
     def cut(self, prompts: list[Request], piece: int) -> list[tuple[Request, int]]:

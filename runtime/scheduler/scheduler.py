@@ -74,7 +74,7 @@ class Scheduler:
             if reason is not None:
                 request.transcript.cancel(reason)
             self.end(request)
-        piece = self._admission.piece([request for request in self._active if request.decodes])
+        piece = self._admission.piece(self._active)
         if not self._suspects():
             for request, row in self._admission.admit(self._active, piece):
                 insort(self._active, request, key=lambda active: active.rank)
