@@ -75,7 +75,7 @@ def load(
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
     which takes it at once, enough for the sequences. `cache_dir`: a folder where checkpoints outlive the program, in
     files of `cache_size` bytes in all (16 GiB, or half of what is free). `chunk`: tokens of a prompt in one step.
-    `prefill_ms`: how long such a step may hold up requests that decode; unless given, a round of theirs; few wait longer.
+    `prefill_ms`: how long such a step may hold up requests that decode; unless given, a round of theirs (few: longer).
     `max_waiting`: requests that may wait for others. `speculation` False leaves the draft graph out.
     `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
     TrigraphError for what the user can put right.

@@ -1,4 +1,4 @@
-"""Loads of requests: their arithmetic by hand, turns of fake engines, our own engine, and llama.cpp's server."""
+"""Loads of requests: their arithmetic by hand, turns of fake engines, and our own engine."""
 
 import json
 import sys
@@ -18,10 +18,6 @@ from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench import BenchOptions, RequestOptions, RequestReport, bench, bench_requests
 from trigraph.runtime.bench.bandwidth import Bandwidth
-from trigraph.runtime.bench.draft_sweep import Decoded
-from trigraph.runtime.bench.draft_sweep import results as draft_results
-from trigraph.runtime.bench.llama_server import LlamaServer
-from trigraph.runtime.bench.llama_server_process import arrivals
 from trigraph.runtime.bench.load import Load, Served, Turn
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
@@ -72,19 +68,6 @@ def test_figures_of_a_load() -> None:
 def test_an_engine_that_does_not_tell_its_rounds_has_none() -> None:
     result = summary("llama.cpp", 1, [Turn([Served(0.0, [1.0, 2.0], 2)], None)])
     assert (result.rows_per_round, result.sequences_per_round, result.peak_memory) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("seen", "burst", "expected"),
-    [
-        ([(1.0, 1), (2.0, 2), (2.5, 3), (2.5, 3)], 0.0, [1.0, 2.0, 2.5]),
-        ([(1.0, 1), (4.0, 4)], 0.0, [1.0, 2.0, 3.0, 4.0]),  # two tokens were held back
-        ([(3.0, 2)], 0.0, [3.0, 3.0]),
-        ([(1.0, 1), (1.5, 2), (1.5005, 3), (1.502, 4)], 0.001, [1.0, 1.5, 1.502]),
-    ],
-)
-def test_when_tokens_of_a_server_came(seen: list[tuple[float, int]], burst: float, expected: list[float]) -> None:
-    assert arrivals(seen, burst) == pytest.approx(expected)
 
 
 class FakeServer:
@@ -258,41 +241,6 @@ def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> Non
     assert "in flight" in table.out
 
 
-def test_a_run_with_drafts_of_a_chosen_acceptance(trigraph: Run, packages: Packages, operator_library: Path) -> None:
-    folder = packages("tiny-moe", "F32")
-    command = ["bench", folder, "--requests", 4, "--concurrency", 2, "--accept", 1, "--draft-tokens", "3", "-p", 12]
-    result = trigraph(*command, "-n", 9, "-r", 1, "-t", 1, "--json")
-    assert result.status == 0, result
-    content = json.loads(result.out)
-    assert content["accept"] == 1
-    kinds = {r["drafts"]: r for r in content["results"]}
-    assert list(kinds) == ["governor", "0", "3"]
-    # Four completions of nine tokens, of which the prompt brings the first: two rounds of four each.
-    assert (kinds["3"]["drafted"], kinds["3"]["accepted"], kinds["3"]["rows_per_round"]) == (24, 24, 8.0)
-    assert (kinds["0"]["drafted"], kinds["0"]["rows_per_round"], kinds["0"]["beside_plain"]) == (0, 2.0, [1, 1, 1])
-    assert "by best" in trigraph(*command, "-n", 9, "-r", 1, "-t", 1).out
-
-
-def decoded(seconds: float) -> Decoded:
-    return Decoded(seconds, [], tokens=60, rows=80, rounds=20.0, drafted=20, accepted=10)
-
-
-def test_draft_lengths_are_held_against_none_and_the_best() -> None:
-    taken = {
-        "governor": [decoded(1.0), decoded(3.0), decoded(2.0)],
-        "0": [decoded(2.0), decoded(3.0), decoded(3.0)],
-        "2": [decoded(1.0), decoded(1.5), decoded(2.5)],
-    }
-    governor, plain, two = draft_results(4, taken)
-    assert (governor.drafts, governor.concurrency) == ("governor", 4)
-    assert (governor.tokens_per_s, governor.min_tokens_per_s, governor.max_tokens_per_s) == (30.0, 20.0, 60.0)
-    assert governor.rows_per_round == 4.0
-    assert governor.beside_plain == pytest.approx((1.5, 1.0, 2.0))
-    assert governor.beside_best == pytest.approx((0.75, 0.5, 1.25))  # two drafts, 40 tokens a second
-    assert plain.beside_plain == (1, 1, 1)
-    assert (two.drafted, two.accepted) == (60, 30)
-
-
 def test_the_floor_is_that_of_a_decode_of_as_many_sequences(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,29 +254,3 @@ def test_the_floor_is_that_of_a_decode_of_as_many_sequences(
     decode = steps.results[-1]
     assert result.floor_ms == pytest.approx(decode.floor_ms)
     assert result.floor_ms and result.roofline == pytest.approx(result.floor_ms / result.between_ms)
-
-
-@pytest.mark.parametrize("mtp", [False, True])
-def test_llama_cpp_serves_a_load(tiny_gguf: Path, mtp: bool) -> None:
-    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: nothing to compare with")
-    server = LlamaServer(tiny_gguf, threads=1, context=64, slots=2, mtp=mtp)
-    try:
-        turn = server.serve(Load.draw(RandomTokens(1000), requests=3, prompt=16, tokens=9, concurrency=2))
-        for served in turn.served:
-            assert served.tokens == 9
-            assert served.submitted < served.arrivals[0]
-            assert served.arrivals == sorted(served.arrivals)
-            assert mtp or (len(served.arrivals), served.drafted) == (9, 0)
-        assert mtp == (sum(served.drafted for served in turn.served) > 0)
-        assert turn.peak_memory is None or turn.peak_memory > 1_000_000
-        with pytest.raises(TrigraphError, match="exceeds the available context size"):
-            server.serve(Load([[5] * 600], 4, 1))
-    finally:
-        server.close()
-
-
-def test_a_file_that_llama_cpp_cannot_serve_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: nothing to compare with")
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    with pytest.raises(TrigraphError, match=r"broken\.gguf: llama.cpp cannot serve this file"):
-        LlamaServer(tmp_path / "broken.gguf", threads=1, context=64, slots=1)
