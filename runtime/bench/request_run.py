@@ -28,6 +28,7 @@ from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
+_PASSES = 3  # of reads before each load
 _WAKING_TOKENS = 2  # of a request before each load: the system may have dropped weights that were not read for a while
 
 
@@ -124,7 +125,7 @@ def take_turns(
         for server in (*servers[i % len(servers) :], *servers[: i % len(servers)]):
             time.sleep(_REST)
             server.serve(draw(1, _WAKING_TOKENS))
-            read = bandwidth.measure()
+            read = statistics.median(bandwidth.measure() for _ in range(_PASSES))
             turns[server.name].append(replace(server.serve(work), read_gb_s=read))
     return turns
 
