@@ -11,7 +11,7 @@ from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.model import Model
-from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.driver import Driver, Load
 from trigraph.runtime.scheduler.request import Request
 
 Prompt = str | Iterable[SupportsIndex]
@@ -69,6 +69,11 @@ class Engine(Model):
         request.begin()
         self._driver.work()
         return request
+
+    @property
+    def load(self) -> Load:
+        """How busy it is just now."""
+        return self._driver.load
 
     def chat(
         self,

@@ -124,6 +124,7 @@ def serve(
     engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
+    listener.listen()  # from now on clients wait, and are not refused
     own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
     settings = replace(settings, port=listener.getsockname()[1], defaults=own)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

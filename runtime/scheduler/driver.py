@@ -7,12 +7,22 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import dataclass
 
 from trigraph.models.signals import deferred
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
+
+
+@dataclass(frozen=True)
+class Load:
+    """How busy an engine is: requests that are computed, those that wait, and the part of the KV pages in use."""
+
+    running: int
+    waiting: int
+    kv_usage: float
 
 
 class Driver:
@@ -25,12 +35,21 @@ class Driver:
         self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
         self._lock = model.steps.lock
+        self._pages = model.steps.state.pages.size
         self._changed = threading.Condition()
         self._driven = False  # whether some thread runs a round
         self._thread: threading.Thread | None = None
         self._stopped = False
         # A thread that is in the midst of a step when Python ends would bring the process down.
         atexit.register(_stop, weakref.ref(self))
+
+    @property
+    def load(self) -> Load:
+        """How busy it is just now; what the prefix cache holds counts as free. Does not wait for a round to end."""
+        active = self._scheduler.active
+        sequences = [request.sequence for request in active]
+        held = sum(sequence.page_count for sequence in sequences if sequence is not None)
+        return Load(len(active), len(self._waiting), min(1.0, held / self._pages))
 
     def enter(self, request: Request) -> None:
         """See Runner."""

@@ -16,6 +16,7 @@ from trigraph.runtime.server.completions import Completion
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.exchange import Job, answer, look_up
 from trigraph.runtime.server.messages import Messages, count_tokens
+from trigraph.runtime.server.metrics import CONTENT_TYPE
 from trigraph.runtime.server.openapi import describe
 from trigraph.runtime.server.page import FOLDER, Page
 from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
@@ -56,6 +57,7 @@ def make_app(service: Service) -> FastAPI:
         app.add_api_route(path, _job(service, make), methods=["POST"])
     for path, (function, _) in _LOOK_UPS.items():
         app.add_api_route(path, _look_up(service, function), methods=["POST"])
+    app.add_api_route("/metrics", _metrics(service), methods=["GET"])
     app.add_api_route("/health", _health(service), methods=["GET"])
     app.add_api_route("/v1/models", _models(service), methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", _model(service), methods=["GET"])
@@ -90,6 +92,13 @@ def _health(service: Service) -> Callable[[], Awaitable[Response]]:
         return JSONResponse({"status": "ok"})
 
     return health
+
+
+def _metrics(service: Service) -> Callable[[], Awaitable[Response]]:
+    async def metrics() -> Response:
+        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+
+    return metrics
 
 
 def _models(service: Service) -> Callable[[], Awaitable[dict[str, Any]]]:

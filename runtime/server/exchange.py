@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from trigraph.runtime.server.errors import ApiError, explained
+from trigraph.runtime.scheduler.waiting import QueueFullError
+from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
 from trigraph.runtime.server.service import Service
 
@@ -41,19 +44,32 @@ class Job(ABC):
     def failed(self, error: ApiError) -> bytes:
         """The event that ends a stream which has failed."""
 
-    def begin(self) -> None:
+    async def begin(self, service: Service) -> None:
         """Queues all generations. Raises QueueFullError, and then none of them is queued."""
+        begun: list[Generation] = []
         try:
             for generation in self.generations:
+                generation.metrics = service.metrics
                 generation.request.begin()
-        except BaseException:
+                begun.append(generation)
+                if service.settings.log_prompts:
+                    log.info("%s", service.engine.tokenizer.spell(generation.request.prompt))
+        except QueueFullError:
             self.cancel()
+            for generation in begun:  # the next round takes them out, and somebody has to ask for one
+                async for _ in generation.run():
+                    pass
             raise
 
     def cancel(self) -> None:
         """Ends all generations before the next round."""
         for generation in self.generations:
             generation.cancel()
+
+    def log(self, path: str) -> None:
+        """Says in the log what it has cost."""
+        for generation in self.generations if log.isEnabledFor(logging.INFO) else ():
+            log.info("%s: %s", path, generation.request.stats.line())
 
 
 async def answer(service: Service, request: HttpRequest, make: Callable[[Service, bytes], Job]) -> Response:
@@ -64,11 +80,12 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
     service.running += 1
     try:
         job = await asyncio.to_thread(make, service, body)
-        job.begin()
+        await job.begin(service)
         if job.stream:
             service.running += 1
             return EventStream(service, job)
         result = await while_connected(request.receive, job.result())
+        job.log(request.url.path)
     except Exception as error:
         raise explained(error) from error
     finally:
@@ -103,6 +120,8 @@ async def read_body(request: HttpRequest, service: Service) -> bytes:
                     raise too_large
     except TimeoutError as error:
         raise ApiError("the body did not come in time; send it faster", 408, code="timeout") from error
+    except ClientDisconnect as error:
+        raise ApiError("the client has gone away", _CLIENT_GONE) from error
     return bytes(body)
 
 
@@ -145,6 +164,7 @@ class EventStream(Response):
             pass
         finally:
             self._job.cancel()
+            self._job.log(scope["path"])
             self._service.running -= 1
 
     async def _send(self, send: Send) -> None:

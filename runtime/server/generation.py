@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from trigraph.runtime.decoding.logprobs import RecordingSampler, TokenLogprob
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
@@ -25,14 +26,20 @@ class Generation:
     called: bool = False
     """Whether it has a complete tool call."""
     reasoning_tokens: int = 0
+    drafted: int = 0
+    """Tokens that were drafted so far."""
+    accepted: int = 0
+    """Those of them that were accepted."""
+    metrics: Metrics | None = None
+    """What is told how far it has come."""
+    _tokens: int = 0
     _rounds: int = 0
-    _drafted: int = 0
-    _accepted: int = 0
 
     async def run(self) -> AsyncIterator[list[Event]]:
         """Begins it, and yields its events as they come: those of a round together, in order."""
         try:
             async for piece in self.request:
+                self._count()
                 events: list[Event] = [Content(piece)] if self.parser is None else self.parser.push(piece)
                 if self._take(events):
                     yield events
@@ -42,6 +49,9 @@ class Generation:
                 yield events
         finally:
             self.cancel()
+            self._count()
+            if self.metrics is not None:
+                self.metrics.ended(self.request)
 
     def cancel(self) -> None:
         """Ends it before the next round."""
@@ -63,13 +73,15 @@ class Generation:
         sampler = self.request.sampler
         return sampler.logprobs[start : len(self.request.ids)] if isinstance(sampler, RecordingSampler) else []
 
-    def drafts(self) -> tuple[int, int]:
-        """Tokens that were drafted so far, and those of them that were accepted."""
-        for done in self.request.rounds[self._rounds :]:
-            self._rounds += 1
-            self._drafted += done.drafted
-            self._accepted += done.accepted
-        return self._drafted, self._accepted
+    def _count(self) -> None:
+        """Takes note of what the rounds since the last time have brought."""
+        tokens, rounds = self.request.transcript.sampled, self.request.rounds[self._rounds :]
+        if self.metrics is not None and tokens > self._tokens:
+            self.metrics.advanced(self.request, self._tokens, self._rounds)
+        self._tokens = tokens
+        self._rounds += len(rounds)
+        self.drafted += sum(done.drafted for done in rounds)
+        self.accepted += sum(done.accepted for done in rounds)
 
     def _take(self, events: list[Event]) -> bool:
         for i, event in enumerate(events):
@@ -99,14 +111,13 @@ class Usage:
     def of(cls, generations: Sequence[Generation], choices: int = 1) -> Usage:
         """So far, of generations for one prompt after the other, `choices` for each."""
         firsts = [generation.request for generation in generations[::choices]]
-        drafts = [generation.drafts() for generation in generations]
         return cls(
             prompt=sum(len(request.prompt) for request in firsts),
             cached=sum(request.reused for request in firsts),
             completion=sum(generation.request.transcript.sampled for generation in generations),
             reasoning=sum(generation.reasoning_tokens for generation in generations),
-            drafted=sum(drafted for drafted, _ in drafts),
-            accepted=sum(accepted for _, accepted in drafts),
+            drafted=sum(generation.drafted for generation in generations),
+            accepted=sum(generation.accepted for generation in generations),
         )
 
 

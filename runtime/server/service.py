@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.server.settings import Settings
 
 
@@ -16,11 +17,15 @@ class Service:
 
     engine: Engine
     settings: Settings
+    metrics: Metrics = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     """Whether the server is about to end, and takes no new requests."""
     running: int = 0
     """Requests of clients that have not been answered in full."""
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(self.engine, self.settings.model)
 
     @property
     def created_at(self) -> str:

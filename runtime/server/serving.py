@@ -28,7 +28,8 @@ _LAST_SECONDS = 2  # for connections, once no request is answered any more
 def bind(settings: Settings) -> socket.socket:
     """The socket to listen on. Raises TrigraphError when the address cannot be used."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named, for asyncio to send small packets at once.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if sys.platform != "win32":  # where it would let two servers share the port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

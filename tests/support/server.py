@@ -44,7 +44,7 @@ def replying(reply: str, *, template: str = TEMPLATE, context: int = 4096, seque
         begun = max(text.rfind(mark) + len(mark) for mark in (b"<|assistant|>", b"<|assistant|>\xff\n"))
         place = len(text) - begun
         row = np.zeros(VOCAB, np.float32)
-        row[said[place] if place < len(said) else END] = 1
+        row[said[place] if 0 <= place < len(said) else END] = 1
         return row
 
     return engine_of(logits, context=context, sequences=sequences, template=template)[0]
@@ -66,5 +66,5 @@ def serving(engine: Engine, settings: Settings | None = None) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the server does not end"

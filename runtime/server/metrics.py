@@ -1,0 +1,126 @@
+"""Counts and times of all requests for Prometheus, under vLLM's names, which dashboards and routers know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.scheduler.request import Request
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+_COUNTERS = {
+    "num_preemptions": "Times that a request gave its state back, and was computed again",
+    "prompt_tokens": "Tokens of prompts",
+    "generation_tokens": "Tokens generated",
+    "prefix_cache_queries": "Tokens of prompts that were looked up in the prefix cache",
+    "prefix_cache_hits": "Tokens of prompts that were found in the prefix cache",
+    "spec_decode_num_drafts": "Drafts verified: rounds that speculated, for each request",
+    "spec_decode_num_draft_tokens": "Tokens drafted",
+    "spec_decode_num_accepted_tokens": "Drafted tokens that were accepted",
+}
+_HISTOGRAMS = {
+    "time_to_first_token_seconds": ("From a request's arrival to its first token", _SECONDS),
+    "inter_token_latency_seconds": ("From one round of a request to the next", _GAPS),
+    "request_time_per_output_token_seconds": ("Mean time for a token after the first", _GAPS),
+    "e2e_request_latency_seconds": ("From a request's arrival to its end", _SECONDS),
+    "request_queue_time_seconds": ("From a request's arrival to the beginning of its prompt", _SECONDS),
+    "request_prefill_time_seconds": ("From the beginning of a prompt to the first token", _SECONDS),
+    "request_decode_time_seconds": ("From the first token to the last", _SECONDS),
+    "request_inference_time_seconds": ("From the beginning of a prompt to the last token", _SECONDS),
+    "request_prompt_tokens": ("Tokens of a request's prompt", _TOKENS),
+    "request_generation_tokens": ("Tokens generated for a request", _TOKENS),
+}
+_GAUGES = {
+    "num_requests_running": "Requests that are computed",
+    "num_requests_waiting": "Requests that wait for others to end",
+    "kv_cache_usage_perc": "Part of the KV pages that running requests hold; 1 is all",
+}
+_FINISHED = {"stop": "stop", "length": "length", "context": "length", "timeout": "length", "cancelled": "abort"}
+
+
+class Metrics:
+    """Counters that requests bring on, from the event loop alone."""
+
+    def __init__(self, engine: Engine, model: str) -> None:
+        self._engine = engine
+        self._registry = CollectorRegistry()
+        labels = {"model_name": model, "engine": "0"}
+        made: dict[str, Any] = {"registry": self._registry, "labelnames": [*labels]}
+        self._counters = {n: Counter(f"vllm:{n}", text, **made).labels(**labels) for n, text in _COUNTERS.items()}
+        self._gauges = {n: Gauge(f"vllm:{n}", text, **made).labels(**labels) for n, text in _GAUGES.items()}
+        self._histograms = {
+            name: Histogram(f"vllm:{name}", text, buckets=buckets, **made).labels(**labels)
+            for name, (text, buckets) in _HISTOGRAMS.items()
+        }
+        self._labels = labels
+        finished: dict[str, Any] = {"registry": self._registry, "labelnames": [*labels, "finished_reason"]}
+        self._finished = Counter("vllm:request_success", "Requests that have ended", **finished)
+        positions: dict[str, Any] = {"registry": self._registry, "labelnames": [*labels, "position"]}
+        self._positions = Counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Drafted tokens accepted, by their place", **positions
+        )
+        state = engine.steps.state
+        info = {"block_size": str(state.limits.page_size), "num_gpu_blocks": str(state.pages.size)}
+        Gauge("vllm:cache_config_info", "The KV cache", [*labels, *info], registry=self._registry).labels(
+            **labels, **info
+        ).set(1)
+
+    def render(self) -> bytes:
+        """Everything, in the text format of Prometheus."""
+        load = self._engine.load
+        self._gauges["num_requests_running"].set(load.running)
+        self._gauges["num_requests_waiting"].set(load.waiting)
+        self._gauges["kv_cache_usage_perc"].set(load.kv_usage)
+        return generate_latest(self._registry)
+
+    def advanced(self, request: Request, tokens: int, rounds: int) -> None:
+        """A request has more than the `tokens` and `rounds` that were counted before."""
+        if not tokens:
+            self._begun(request)
+        self._counters["generation_tokens"].inc(request.transcript.sampled - tokens)
+        before = request.rounds[rounds - 1].ended if rounds else None
+        for done in request.rounds[rounds:]:
+            if before is not None:
+                self._histograms["inter_token_latency_seconds"].observe(done.ended - before)
+            before = done.ended
+            if done.drafted:
+                self._counters["spec_decode_num_drafts"].inc()
+                self._counters["spec_decode_num_draft_tokens"].inc(done.drafted)
+                self._counters["spec_decode_num_accepted_tokens"].inc(done.accepted)
+                for position in range(done.accepted):
+                    self._positions.labels(**self._labels, position=str(position)).inc()
+
+    def ended(self, request: Request) -> None:
+        """A request has ended, with success or not."""
+        stats = request.stats
+        reason = "error" if request.error is not None else _FINISHED.get(stats.finish_reason, "abort")
+        self._finished.labels(**self._labels, finished_reason=reason).inc()
+        self._counters["num_preemptions"].inc(stats.preemptions)
+        if request.first_token is None:
+            return
+        inference = stats.prompt_seconds + stats.seconds
+        found = {
+            "e2e_request_latency_seconds": stats.waiting_seconds + inference,
+            "request_decode_time_seconds": stats.seconds,
+            "request_inference_time_seconds": inference,
+            "request_generation_tokens": stats.tokens,
+        }
+        if stats.tokens > 1:
+            found["request_time_per_output_token_seconds"] = stats.seconds / (stats.tokens - 1)
+        for name, value in found.items():
+            self._histograms[name].observe(value)
+
+    def _begun(self, request: Request) -> None:
+        stats, length = request.stats, len(request.prompt)
+        self._counters["prompt_tokens"].inc(length)
+        self._counters["prefix_cache_queries"].inc(length)
+        self._counters["prefix_cache_hits"].inc(request.reused)
+        self._histograms["request_prompt_tokens"].observe(length)
+        self._histograms["request_queue_time_seconds"].observe(stats.waiting_seconds)
+        self._histograms["request_prefill_time_seconds"].observe(stats.prompt_seconds)
+        self._histograms["time_to_first_token_seconds"].observe(stats.waiting_seconds + stats.prompt_seconds)
