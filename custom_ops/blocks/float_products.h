@@ -104,10 +104,28 @@ struct FloatProduct {
   }
 };
 
+// One activation row and a plain type: weight rows one after another, with the sum in registers.
+template <class F>
+void float_row(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* y) {
+  constexpr int64_t kAhead = 4096, kBytes = kSuper * F::kBytes;
+  for (int64_t j = 0; j < n; ++j, w += row_bytes) {
+    vf sum = zero();
+    for (int64_t s = 0; s < width / kSuper; ++s) {
+      const uint8_t* p = w + s * kBytes;
+      TRIGRAPH_LOOP
+      for (int64_t i = 0; i < kBytes; i += 64) prefetch(p + kAhead + i);
+      add_super<F, 1>(PlainBlock<F>{p}, x, s, &sum);
+    }
+    y[j] = reduce_add(sum);
+  }
+}
+
 template <class F>
 void float_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
   using Product = FloatProduct<F>;
+  if constexpr (Product::kPlain)
+    if (m == 1 && width % kSuper == 0) return float_row<F>(w, n, row_bytes, width, x, y[0]);
   const Product product{w, row_bytes, width};
   auto* tile = static_cast<typename Product::Tile*>(scratch<typename Product::Tile>(sizeof(typename Product::Tile)));
   for (int64_t i = 0; i < m; i += Product::kGroup) {

@@ -166,7 +166,8 @@ void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
                   float* const* y) {
 #if defined(TRIGRAPH_ISA_avx512)
   if constexpr (Rows<F>::kFast)
-    if (m == 1) return RowProduct<F>(row_bytes, width, static_cast<const Int8Part*>(x[0])).product(w, n, y[0]);
+    if (m == 1 && width % kSuper == 0)
+      return int8_rows<F>(w, n, row_bytes, width, static_cast<const Int8Part*>(x[0]), y[0]);
 #endif
   for (int64_t i = 0; i < m; i += kGroup) {
     const int64_t rows = m - i < kGroup ? m - i : kGroup;

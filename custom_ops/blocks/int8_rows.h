@@ -101,4 +101,27 @@ class RowProduct {
   Int8Part part_[kChains];   // which these meet
 };
 
+// The same for blocks of 32, of which a super-block holds one for each chain.
+template <class F>
+void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const Int8Part* x, float* y) {
+  for (int64_t j = 0; j < n; ++j, w += row_bytes) {
+    Eight sum = zero_eight();
+    for (int64_t s = 0; s < supers(width); ++s) {
+      const uint8_t* p = w + s * super_bytes<F>;
+      for (int i = 0; i < super_bytes<F>; i += 64) prefetch(p + kAhead + i);
+      sum = fmadd(splat_eight(x[s].scale), Rows<F>::values(p, x[s]), sum);
+    }
+    y[j] = sum_of(sum);
+  }
+}
+
+// One activation row x of whole super-blocks, for a type with Rows.
+template <class F>
+void int8_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const Int8Part* x, float* y) {
+  if constexpr (F::kBlock == kSuper)
+    RowProduct<F>(row_bytes, width, x).product(w, n, y);
+  else
+    block_rows<F>(w, n, row_bytes, width, x, y);
+}
+
 }  // namespace trigraph::TRIGRAPH_ISA
