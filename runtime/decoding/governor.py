@@ -8,6 +8,7 @@ depth is looked at apart.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
+_DECIDING_SHARE, _MOST_HELD = 0.02, 16  # of a round, that decisions may take; most rounds that one holds
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
 
@@ -51,9 +53,27 @@ class Governor:
         self._budget = _FIRST_BUDGET
         self._speculative = 0  # rounds in which drafting paid
         self._turn = 0  # trials so far
+        self._held: list[int] = []
+        self._rounds_held = 0
+        self._seconds = 0.0  # of the last round
 
     def choose(self, offers: Sequence[Offer]) -> list[int]:
-        """The most drafts of each request in the next round."""
+        """The most drafts of each request in the next round.
+
+        Where rounds are so short that deciding takes a good part of one, a decision holds for some rounds.
+        """
+        if self._rounds_held and len(offers) == len(self._held) and all(map(_by_head, offers)):
+            self._rounds_held -= 1
+            return [max(o.least, min(held, len(o.chances))) for o, held in zip(offers, self._held, strict=True)]
+        started = time.perf_counter()
+        self._held = []
+        lengths = self._choose(offers)
+        if self._held and self._seconds:
+            deciding = time.perf_counter() - started
+            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
+        return lengths
+
+    def _choose(self, offers: Sequence[Offer]) -> list[int]:
         lengths = [offer.least for offer in offers]
         spare = sum(len(offer.chances) for offer in offers) - sum(lengths)
         if not spare:
@@ -70,8 +90,9 @@ class Governor:
         self._speculative += 1
         return lengths if self._speculative % _PLAIN_EVERY == 0 else self._trial(search.lengths(best), None, search)
 
-    def observe(self, tokens: int) -> None:
-        """Takes in that a round brought `tokens` tokens."""
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Takes in that a round brought `tokens` tokens in `seconds`."""
+        self._seconds = seconds
         self._budget = min(self._budget + _TRIAL_SHARE * tokens, _MOST_BUDGET)
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
@@ -88,12 +109,17 @@ class Governor:
                 self._turn += 1
                 self._budget -= loss
                 return trial
+        self._held = lengths
         return lengths
 
     def _set_prices(self, offers: Sequence[Offer], speed: float) -> None:
         heads = max(1, sum(offer.tokens is None for offer in offers))
         draft = self.costs.draft_seconds(heads)[heads] / heads
         self.prices = Prices(self.costs.verify.row * speed, draft * speed)
+
+
+def _by_head(offer: Offer) -> bool:
+    return offer.tokens is None
 
 
 class _Search:

@@ -78,7 +78,7 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     for run in proposed.runs:
         governor.costs.draft.observe(*run)
     governor.costs.verify.observe(row, len(running), ended - started - draft_seconds)
-    governor.observe(sum(map(len, kept)))
+    governor.observe(sum(map(len, kept)), ended - started)
 
 
 def _offer(request: Running, longest: int, governor: Governor) -> Offer:
