@@ -77,8 +77,8 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in proposed.runs:
         governor.costs.draft.observe(*run)
-    governor.costs.verify.observe(row, len(running), ended - started - draft_seconds)
     governor.observe(sum(map(len, kept)), ended - started)
+    governor.costs.verify.observe(row, len(running), time.perf_counter() - started - draft_seconds)
 
 
 def _offer(request: Running, longest: int, governor: Governor) -> Offer:
