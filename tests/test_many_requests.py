@@ -11,6 +11,7 @@ import json
 import os
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -96,7 +97,7 @@ def expected(packages: Packages, model: tuple[str, ...]) -> tuple[list[Asked], l
     return asked, answers
 
 
-def folder(packages: Packages, model: tuple[str, ...]) -> os.PathLike[str]:
+def folder(packages: Packages, model: tuple[str, ...]) -> Path:
     geometry, quant, activations, kv_type = model
     return packages(geometry, quant, activations=activations, kv_type=kv_type)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from operator import attrgetter
 
 import pytest
 from hypothesis import settings
@@ -27,7 +28,8 @@ class Rounds(RuleBasedStateMachine):
     @initialize(sizes=SIZES, sequences=st.integers(1, 3), drafts=st.booleans(), piece=st.integers(1, 16))
     def start(self, sizes: dict[str, int], sequences: int, drafts: bool, piece: int) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(Admission, "piece", lambda self, decoding: piece if decoding else 16)
+        decodes = attrgetter("decodes")
+        self.patch.setattr(Admission, "piece", lambda self, active: piece if any(map(decodes, active)) else 16)
         self.engine, _ = fresh(drafts, sequences=sequences, **sizes)
         self.asked: list[tuple[Request, list[int], Options]] = []
 

@@ -77,5 +77,7 @@ def finish(engine: Engine, requests: list[Request], limit: int = 1000) -> int:
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pieces of prompts that do not depend on the clock: eight tokens while others decode."""
-    monkeypatch.setattr(Admission, "piece", lambda self, decoding: 8 if decoding else 16)
+    monkeypatch.setattr(
+        Admission, "piece", lambda self, active: 8 if any(request.decodes for request in active) else 16
+    )
     yield
