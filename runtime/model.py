@@ -94,7 +94,9 @@ class Model:
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""
         if self.template is None:
-            raise TrigraphError("the model has no chat template; complete plain text instead (run --raw, or /v1/completions of a server)")
+            raise TrigraphError(
+                "the model has no chat template; complete plain text instead (run --raw, /v1/completions of a server)"
+            )
         return self.template
 
     def guide(self, constraint: Constraint) -> Guide:
