@@ -203,6 +203,24 @@ def test_a_prompt_that_is_known_costs_no_step() -> None:
     assert (request.stats.prompt_tokens, request.stats.reused_tokens) == (0, 40)
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_one_token_after_a_prompt_that_is_known_costs_no_step(most: int) -> None:
+    """It is complete before the round decodes, and no companion of those that do."""
+    engine, model = fresh()
+    finish(engine, [queued(engine, tokens(40), options())])
+    other = queued(engine, tokens(9, 1), options(1))
+    run_round(engine)
+    model.runs.clear()
+    request = queued(engine, tokens(40), options(7, most, draft_tokens=3))
+    run_round(engine)
+    assert request.done
+    assert request.ids == alone(tokens(40), options(7, most))
+    assert {len(sizes) for _, sizes in model.runs} == {1}
+    finish(engine, [other])
+    assert other.ids == alone(tokens(9, 1), options(1))
+    assert_settled(engine)
+
+
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize(
     ("length", "most", "reason"), [(20, 0, "length"), (CONTEXT, None, "context"), (CONTEXT - 1, 9, "context")]

@@ -60,6 +60,7 @@ class Scheduler:
         if request in self._active:
             self._active.remove(request)
         self._waiting.discard(request)
+        self._admission.blocked = False
         if request.done:
             return
         request.error = error
@@ -81,7 +82,7 @@ class Scheduler:
                 if request.state.length == request.target_length:
                     self._arrived(request, row, 0)
         chosen = self._suspects() or self._active
-        decoding = [request for request in chosen if request.decodes]
+        decoding = [request for request in chosen if request.decodes and not request.transcript.finished]
         prompts = [request for request in chosen if not request.decodes]
         return self._fitting(Batch(decoding, self._admission.cut(prompts, piece)))
 
@@ -186,7 +187,6 @@ class Scheduler:
             request.error = request.error or error
         finally:
             self._steps.release(sequence)
-            self._admission.blocked = False
 
     def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], None]) -> None:
         """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""
