@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,13 +55,15 @@ def chat_prompt(
         text += (_THOUGHT_END if thinking else "") + begun
         thinking = False
     ids = engine.tokenizer.encode(text)
-    later = [*messages, _message("assistant"), _message("user")]
-    try:
-        common = common_prefix(text, template.render(later, tools=tools, variables=variables))
-    except TrigraphError:  # refused: say, it wants no two turns, and there will be none
-        common = len(text)
-    kept = len(ids) - _tokens_of_end(engine, ids, len(text[common:].encode()))
-    return ChatPrompt(ids, (kept,), thinking, template, tools)
+    later = [[*messages, _message("assistant"), _message("user")]]
+    if messages[0]["role"] == "system":  # which other conversations may begin with
+        later.append([messages[0], _message("user")])
+    checkpoints = []
+    for others in later:
+        with suppress(TrigraphError):  # refused: say, it wants no two turns, and there will be none
+            common = common_prefix(text, template.render(others, tools=tools, variables=variables))
+            checkpoints.append(len(ids) - _tokens_of_end(engine, ids, len(text[common:].encode())))
+    return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
 
 
 def _tokens_of_end(engine: Engine, ids: list[int], size: int) -> int:
