@@ -56,6 +56,7 @@ class Governor:
         self._held: list[int] = []
         self._rounds_held = 0
         self._seconds = 0.0  # of the last round
+        self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
 
     def choose(self, offers: Sequence[Offer]) -> list[int]:
         """The most drafts of each request in the next round.
@@ -93,6 +94,9 @@ class Governor:
     def observe(self, tokens: int, seconds: float) -> None:
         """Takes in that a round brought `tokens` tokens in `seconds`."""
         self._seconds = seconds
+        if self._trial_speed:  # it may have cost more than was guessed
+            self._budget -= max(0.0, self._trial_speed * seconds - self._trial_tokens)
+            self._trial_speed = 0.0
         self._budget = min(self._budget + _TRIAL_SHARE * tokens, _MOST_BUDGET)
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
@@ -108,6 +112,7 @@ class Governor:
             if loss <= self._budget:
                 self._turn += 1
                 self._budget -= loss
+                self._trial_speed, self._trial_tokens = search.speed, search.tokens(trial) + loss
                 return trial
         self._held = lengths
         return lengths
@@ -146,7 +151,8 @@ class _Search:
         self._drafting = sum(self._draft[n] for n in self._heads)
         self.plain = self._tokens / (self._drafting + verify[self._rows])
         """Tokens a second without any draft that need not be."""
-        self._best_speed = self.plain
+        self.speed = self.plain
+        """Tokens a second of the fastest choice that was found."""
 
     def best(self, timed_rows: int) -> _Best:
         """The fastest choice of those with any drafts, and at most a draft each more than the rows that were timed."""
@@ -157,7 +163,7 @@ class _Search:
             found = max(found, self._walk(depth, most))
             if depth >= found.depth + 3:
                 break
-        self._best_speed = max(self.plain, found.speed)
+        self.speed = max(self.plain, found.speed)
         return found
 
     def lengths(self, best: _Best) -> list[int]:
@@ -167,6 +173,10 @@ class _Search:
             lengths[item.request] += 1
         return lengths
 
+    def tokens(self, lengths: Sequence[int]) -> float:
+        """Tokens that this choice is likely to bring."""
+        return sum(1 + sum(o.chances[:length]) for o, length in zip(self._offers, lengths, strict=True))
+
     def longer(self, lengths: Sequence[int]) -> list[int]:
         """The requests for which the head could make a draft more than in that choice."""
         offers = enumerate(self._offers)
@@ -174,14 +184,13 @@ class _Search:
 
     def loss(self, lengths: Sequence[int], trial: Sequence[int]) -> float:
         """Tokens that are likely to be lost with the second choice in place of the first."""
-        seconds = tokens = 0.0
+        seconds = 0.0
         for sign, choice in ((-1, lengths), (1, trial)):
             heads = [length if o.tokens is None else 0 for o, length in zip(self._offers, choice, strict=True)]
             runs = sum(self._draft[sum(length > n for length in heads)] for n in range(max(heads)))
             behind = sum(o.behind for o, length in zip(self._offers, heads, strict=True) if length)
             seconds += sign * (self._verify[sum(choice)] + runs + self._catch_up * behind)
-            tokens += sign * sum(sum(o.chances[:n]) for o, n in zip(self._offers, choice, strict=True))
-        return self._best_speed * seconds - tokens
+        return self.speed * seconds - self.tokens(trial) + self.tokens(lengths)
 
     def _upto(self, depth: int) -> list[_Item]:
         return [item for item in self._items if not item.head or item.number < depth]

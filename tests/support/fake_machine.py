@@ -124,7 +124,7 @@ class Simulation:
             assert client.length is not None
             client.length.observe(offer, drafted, client.rounds[-1])
         self.governor.costs.verify.observe(rows, len(running), verifying)
-        self.governor.observe(total, (drafting + verifying) / 1000)
+        self.governor.observe(total, drafting + verifying)
         self.seconds += drafting + verifying
         self.tokens += total
 
