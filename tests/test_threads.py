@@ -92,3 +92,18 @@ def test_an_old_reply_does_not_take_a_conversation_back() -> None:
     messages = [*chat.messages]
     assert list(first) == []
     assert chat.messages == messages
+
+
+def test_steps_of_its_own_find_room_beside_cached_prefixes() -> None:
+    engine = fresh()
+    for n in range(40):
+        engine.generate([n, *range(90)], options(n)).run()
+    steps = engine.steps
+    assert not steps.state.slots.free
+    sequences = [steps.new_sequence() for _ in range(THREADS)]
+    steps.prefill(sequences, [[5] * 300] * THREADS)
+    children = [steps.fork(sequence) for sequence in sequences]
+    steps.verify(children, [[1]] * THREADS)
+    for sequence in (*sequences, *children):
+        steps.release(sequence)
+    assert_settled(engine)

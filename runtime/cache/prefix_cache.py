@@ -76,6 +76,9 @@ class PrefixCache:
         self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
+        # A host's own steps find room as requests do.
+        self._state.slots.reclaim = lambda count: self.make_room(count, 0)
+        self._state.pages.reclaim = lambda count: self.make_room(0, count)
 
     def __len__(self) -> int:
         """Checkpoints."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 from trigraph.models.errors import TrigraphError
 
@@ -14,6 +15,8 @@ class Pool:
         """`knob`: the argument of `load` that makes the pool larger."""
         self.size = size
         self._noun, self._knob = noun, knob
+        self.reclaim: Callable[[int], object] = lambda count: None
+        """Frees so many numbers where their holder can do without them."""
         self._references: dict[int, int] = {}
         self._unused = 0  # this number and those after it were never taken
         self._returned: list[int] = []  # a heap of the free ones before it
@@ -24,7 +27,9 @@ class Pool:
         return self.size - len(self._references)
 
     def require(self, count: int) -> None:
-        """Raises TrigraphError when fewer than `count` numbers are free."""
+        """Raises TrigraphError when fewer than `count` numbers are free, and `reclaim` does not change that."""
+        if count > self.free:
+            self.reclaim(count)
         if count > self.free:
             found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
             if not self.free:
