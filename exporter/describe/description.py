@@ -74,7 +74,7 @@ class Description:
         for row in (
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),
-            ("MTP head", "yes" if self.mtp else "no: runs without speculation"),
+            ("MTP head", "yes" if self.mtp else "no: drafts are n-grams alone"),
             ("hidden size, vocabulary", f"{config.hidden}, {config.vocab}{' (tied)' if config.tied else ''}"),
             ("state of a sequence", readable_size(self.state_bytes)),
             (f"KV of {self.context} positions ({self.kv_type})", readable_size(self.kv_bytes)),

@@ -71,7 +71,7 @@ def draw(model: Model, state: Iterable[StateTensor], context: int, draft_vocab: 
             canvas.both(column, states + BOX_HEIGHT, prefill)
     canvas.right(5, verify)
     if not config.mtp_layers:
-        canvas.text(MARGIN, pages, "No draft.onnx: the model has no MTP head, and runs without speculation.", "soft")
+        canvas.text(MARGIN, pages, "No draft.onnx: the model has no MTP head; its drafts are n-grams alone.", "soft")
         return canvas.svg(title)
     canvas.right(5, prefill)
     canvas.box(6, prefill, "mtp", ["MTP keys and values", "from each token and the", "hidden row before it"])

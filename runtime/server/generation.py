@@ -77,7 +77,9 @@ class Generation:
         """Takes note of what the rounds since the last time have brought."""
         tokens, rounds = self.request.transcript.sampled, self.request.rounds[self._rounds :]
         if self.metrics is not None and tokens > self._tokens:
-            self.metrics.advanced(self.request, self._tokens, self._rounds)
+            # Read once: rounds go on meanwhile.
+            new = range(self._rounds, self._rounds + len(rounds))
+            self.metrics.advanced(self.request, range(self._tokens, tokens), new)
         self._tokens = tokens
         self._rounds += len(rounds)
         self.drafted += sum(done.drafted for done in rounds)

@@ -78,13 +78,13 @@ class Metrics:
         self._gauges["kv_cache_usage_perc"].set(load.kv_usage)
         return generate_latest(self._registry)
 
-    def advanced(self, request: Request, tokens: int, rounds: int) -> None:
-        """A request has more than the `tokens` and `rounds` that were counted before."""
-        if not tokens:
+    def advanced(self, request: Request, tokens: range, rounds: range) -> None:
+        """A request has these tokens and rounds more than before, by their numbers."""
+        if not tokens.start:
             self._begun(request)
-        self._counters["generation_tokens"].inc(request.transcript.sampled - tokens)
-        before = request.rounds[rounds - 1].ended if rounds else None
-        for done in request.rounds[rounds:]:
+        self._counters["generation_tokens"].inc(len(tokens))
+        before = request.rounds[rounds.start - 1].ended if rounds.start else None
+        for done in request.rounds[rounds.start : rounds.stop]:
             if before is not None:
                 self._histograms["inter_token_latency_seconds"].observe(done.ended - before)
             before = done.ended
