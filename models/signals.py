@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
-
-T = TypeVar("T")
+from typing import Any, NoReturn
 
 
 class _Waiting:
@@ -76,18 +74,3 @@ def poll_signals() -> None:
             handler: Callable[[int, FrameType | None], Any] | int = _waiting.handlers[number]
             if callable(handler):
                 handler(number, None)
-
-
-def undisturbed(items: Generator[T, None, None]) -> Generator[T, None, None]:
-    """The same items; Ctrl-C waits while one is made. Closing it closes `items`."""
-    try:
-        while True:
-            with deferred(signal.SIGINT):
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield item
-    finally:
-        with deferred(signal.SIGINT):
-            items.close()

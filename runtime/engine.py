@@ -42,13 +42,11 @@ class Engine(Model):
         completion in. `checkpoints`: lengths of the prompt that later prompts will begin with. Raises TrigraphError
         when the prompt is empty or longer than the context, or the file is no session file of this model.
         """
-        ids = self._encode(prompt)
-        if cache is None:
-            return Request(self._driver, self, ids, options or self.defaults, checkpoints=checkpoints)
-        file = PromptFile(Path(cache), self.identity, self.steps, self.cache)
-        return Request(
-            self._driver, self, ids, options or self.defaults, finish=lambda request: file.save(request.target)
-        )
+        finish = None
+        if cache is not None:
+            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache).save
+        ids, options = self._encode(prompt), options or self.defaults
+        return Request(self._driver, self, ids, options, checkpoints=checkpoints, finish=finish)
 
     def submit(
         self,

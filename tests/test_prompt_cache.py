@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.fake_engine import END, METADATA, assert_settled
+from support.fake_engine import END, METADATA, assert_settled, engine_of, scripted
 from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
@@ -93,3 +93,25 @@ def test_an_answer_that_was_cut_off(run: Runs) -> None:
     for tokens in (1, 2, 5):
         ids, _ = run(text(20, 1), Options(Sampling(temperature=0), max_tokens=tokens, draft_tokens=7, ignore_eos=True))
         assert run([*text(20, 1), *ids, 7])[1] == 2
+
+
+def test_a_completion_that_a_stop_token_ended(tmp_path: Path) -> None:
+    """All of it is in the file: what follows it is all that a follow-up computes."""
+    prompt, reply = text(20, 1), [*b"abcdef", END]
+    engine, _ = engine_of(scripted(reply, len(prompt)), context=100, sequences=8)
+    options = Options(Sampling(temperature=0), draft_tokens=3)
+    assert engine.generate(prompt, options, tmp_path / "cache").run() == "abcdef"
+    engine.cache.clear()
+    again = engine.generate([*prompt, *reply, 7], options, tmp_path / "cache", checkpoints=[10])
+    again.run()
+    assert again.stats.prompt_tokens == 2
+
+
+def test_checkpoints_that_are_asked_for_are_in_the_file(tmp_path: Path) -> None:
+    engine, _ = engine_of(scripted(b"abc", 40), context=100, sequences=8)
+    options = Options(Sampling(temperature=0), max_tokens=3)
+    engine.generate(text(40, 1), options, tmp_path / "cache", checkpoints=[25]).run()
+    engine.cache.clear()
+    other = engine.generate([*text(40, 1)[:25], 7, 8, 9], options, tmp_path / "cache")
+    other.run()
+    assert other.stats.reused_tokens == 25

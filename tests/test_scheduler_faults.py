@@ -134,7 +134,7 @@ def test_what_is_done_at_the_end_fails(tmp_path: Path) -> None:
     """A file that cannot be written fails its request, whose text is there."""
     engine, _ = fresh()
 
-    def failing(request: Request) -> None:
+    def failing(tokens: list[int]) -> None:
         raise OSError("disk full")
 
     requests = crowd(engine)

@@ -20,7 +20,7 @@ from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.text.template import Message
 
 # Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
-_MIN_GAIN = 16
+MIN_GAIN = 16
 _MAX_SAVED = 4  # checkpoints in a session file
 
 
@@ -109,7 +109,7 @@ class PrefixCache:
             sequence = self._steps.new_sequence()
         self.stats.tokens_found += sequence.length
         self.stats.tokens_missed += len(prompt) - sequence.length
-        worth = sequence.length + _MIN_GAIN <= known < len(prompt)
+        worth = sequence.length + MIN_GAIN <= known < len(prompt)
         return Found(sequence, row, known if worth else None)
 
     def _match(self, prompt: list[int]) -> Match[_Checkpoint]:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found
 from trigraph.runtime.execution.steps import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 
-_WORTH = 16  # tokens that a checkpoint must save
 # A short piece costs far more for each token than a long one, above all with experts. While few requests decode for
 # each prompt, what a fuller batch brings is worth longer gaps between their tokens: at most this many seconds.
 _FEW, _FILLING = 4, 0.15
@@ -40,12 +40,12 @@ class Admission:
                 return
             if sum(other.target_length - other.state.length for other in prompts) >= piece:
                 return
-            started = self._start(request, alone=not active)
-            if not started:
+            found = self._start(request, alone=not active)
+            if found is None:
                 self.blocked = True
                 return
             self._waiting.discard(request)
-            yield request, started[0]
+            yield request, found.row
 
     def piece(self, active: list[Request]) -> int:
         """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
@@ -74,7 +74,7 @@ class Admission:
                 piece -= size
         return pieces
 
-    def _start(self, request: Request, *, alone: bool) -> tuple[StepResult | None] | None:
+    def _start(self, request: Request, *, alone: bool) -> Found | None:
         """Gives the request a sequence with what the cache has of its tokens; None when there is no room.
 
         One that is alone begins anyway: it may end before it needs all of its room.
@@ -90,15 +90,15 @@ class Admission:
         request.sequence, request.found = found.sequence, found.sequence.length
         if request.started is None:
             request.started, request.reused = time.perf_counter(), found.sequence.length
-        if found.parted is not None and found.parted - found.sequence.length >= _WORTH:
+        if found.parted is not None:
             request.checkpoints.add(found.parted)
-        return (found.row,)
+        return found
 
 
 def _shares(request: Request, other: Request) -> bool:
     """Whether the prompt begins like one that is being computed: then it waits for that, and takes it over."""
     common = common_prefix(request.target, other.target)
-    if common - other.found < _WORTH or other.state.length >= common:
+    if common - other.found < MIN_GAIN or other.state.length >= common:
         return False
     if common < other.target_length:  # the end of the other prompt is a checkpoint anyway
         other.checkpoints.add(min(common, request.target_length - 1))

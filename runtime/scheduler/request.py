@@ -56,10 +56,11 @@ class Request:
         checkpoints: Collection[int] = (),
         priority: int = 0,
         timeout: float | None = None,
-        finish: Callable[[Request], None] | None = None,
+        finish: Callable[[list[int]], None] | None = None,
     ) -> None:
         """`checkpoints`: lengths of the prompt that later prompts will begin with. `timeout`: seconds from now on until
-        it ends as it is. `finish` is called with the request, in the thread of a round, before its state is given back.
+        it ends as it is. `finish` is called with the tokens of prompt and completion, in the thread of a round, before
+        the state is given back.
         """
         if not isinstance(options, Options):
             raise TrigraphError(f"options is {quote(options)}; it must be an Options")
@@ -232,7 +233,8 @@ class Request:
                     yield piece
                     shown += len(piece)
         finally:
-            self.cancel()
+            if not self.done:
+                self.cancel()
 
     def _since(self, shown: int) -> str | None:
         """The text behind the first `shown` characters; empty at the end, None where it is still to come."""

@@ -121,7 +121,8 @@ class Scheduler:
             failed = None if request.running is None else request.running.error
             if failed is not None or (request.transcript.finished and request.state.length >= request.target_length):
                 self.end(request, failed)
-            request.notify()
+            else:
+                request.notify()
 
     def _fitting(self, batch: Batch) -> Batch:
         """The batch without those who had to give their state back, so that there is room for the others."""
@@ -182,7 +183,7 @@ class Scheduler:
             if not sequence.damaged and sequence.length:
                 self._cache.insert(sequence, None)
                 if request.finish is not None:
-                    request.finish(request)
+                    request.finish([*request.prompt, *request.ids])
         except Exception as error:  # of its file, or of a step
             request.error = request.error or error
         finally:
