@@ -27,7 +27,7 @@ def test_a_run_with_drafts_of_a_chosen_acceptance(trigraph: Run, packages: Packa
 
 
 def decoded(seconds: float) -> Decoded:
-    return Decoded(seconds, [], tokens=60, rows=80, rounds=20.0, drafted=20, accepted=10)
+    return Decoded(seconds, tokens=60, rows=80, rounds=20, drafted=20, accepted=10)
 
 
 def test_draft_lengths_are_held_against_none_and_the_best() -> None:

@@ -1,8 +1,9 @@
-"""Batches decoded with drafts of a chosen acceptance: the governor's draft lengths against fixed ones, in turns."""
+"""Batches decoded with drafts of a chosen acceptance: the governor's draft lengths beside fixed ones, in turns."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -16,16 +17,18 @@ from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.bench.request_result import Ratio, ratio
-from trigraph.runtime.bench.sample import seconds
+from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
+from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode, decode_round
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 GOVERNOR = "governor"
 _PLAIN = "0"
+_ROUNDS = 8  # of each choice in turn: a machine's speed changes within seconds
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,13 @@ class DraftResult:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Batches of one repetition."""
+    """A batch, as far as all its requests were decoding."""
 
     seconds: float
-    texts: list[list[int]]
-    """Prompt and completion of each request."""
     tokens: int
     """Decoded, all together."""
     rows: int
-    rounds: float
+    rounds: int
     drafted: int
     accepted: int
 
@@ -95,25 +96,42 @@ class DraftReport(Run):
 
 
 def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: RandomTokens) -> list[DraftResult]:
-    """Each choice of draft lengths on the same batches, in rotating order. The first repetition does not count.
+    """Each choice of draft lengths on the same batches, some rounds of each in turn. The first batches do not count.
 
     Raises RuntimeError when drafts change a completion.
     """
     choices = [GOVERNOR, *(str(drafts) for drafts in sorted({0, *options.draft_tokens}))]
     taken: dict[str, list[Decoded]] = {choice: [] for choice in choices}
+    fixed = Governor()  # learns nothing for the engine's own, whose choices are judged
     for i in range(options.repetitions + 1):
         for _ in range(ceil(options.requests / concurrency)):
             prompts = [random.draw(options.prompt) for _ in range(concurrency)]
             batch = _Batch(engine, prompts, options.tokens)
-            plain = batch.decode(_PLAIN, MTPDrafter(engine.steps))
-            for choice in choices[i % len(choices) :] + choices[: i % len(choices)]:
-                done = batch.decode(choice, ReplayDrafter(engine.steps, plain.texts, options.accept or 0.0))
-                if done.texts != plain.texts:
+            plain = batch.lane(_PLAIN, MTPDrafter(engine.steps), fixed)
+            plain.finish()
+            lanes = {}
+            for choice in choices:
+                drafter = ReplayDrafter(engine.steps, plain.texts(), options.accept or 0.0)
+                lanes[choice] = batch.lane(choice, drafter, engine.governor if choice == GOVERNOR else fixed)
+            _take_turns(list(lanes.values()))
+            for choice, lane in lanes.items():
+                if lane.texts() != plain.texts():
                     raise RuntimeError("speculation changed a completion: this is a defect, please report it")
                 if i:
-                    taken[choice].append(done)
+                    taken[choice].append(lane.decoded())
+            for lane in (plain, *lanes.values()):
+                lane.close()
             batch.close()
     return results(concurrency, taken)
+
+
+def _take_turns(lanes: list[_Lane]) -> None:
+    """Some rounds of each, another one first each time, for as long as all their requests decode; then the rest."""
+    turn = 0
+    while any([lane.advance(_ROUNDS) for lane in lanes[turn:] + lanes[:turn]]):
+        turn = (turn + 1) % len(lanes)
+    for lane in lanes:
+        lane.finish()
 
 
 def results(concurrency: int, taken: dict[str, list[Decoded]]) -> list[DraftResult]:
@@ -138,7 +156,7 @@ def results(concurrency: int, taken: dict[str, list[Decoded]]) -> list[DraftResu
 
 
 class _Batch:
-    """Requests whose prompts are computed once, and decoded any number of times."""
+    """Prompts that are computed once, and decoded any number of times."""
 
     def __init__(self, engine: Engine, prompts: list[list[int]], tokens: int) -> None:
         self._engine, self._prompts, self._tokens = engine, prompts, tokens
@@ -146,33 +164,65 @@ class _Batch:
         rows = engine.steps.prefill(self._sequences, prompts)
         self._first = [int(token) for token in rows.tokens]
 
-    def decode(self, choice: str, drafter: Drafter) -> Decoded:
-        """Decodes all of them together."""
-        engine, steps = self._engine, self._engine.steps
+    def lane(self, choice: str, drafter: Drafter, governor: Governor) -> _Lane:
+        """All of them, to be decoded with one choice of draft lengths."""
         asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice), drafter="mtp")
-        completions = [FixedLengthCompletion(self._tokens) for _ in self._prompts]
         running = []
-        for sequence, prompt, token, completion in zip(
-            self._sequences, self._prompts, self._first, completions, strict=True
-        ):
+        for sequence, prompt, token in zip(self._sequences, self._prompts, self._first, strict=True):
+            completion = FixedLengthCompletion(self._tokens)
             completion.push(token)
             sampler = Sampler(Sampling(temperature=0), prompt)
-            running.append(Running(steps.fork(sequence), token, sampler, completion, engine.draft_length(asked)))
-        taken = seconds(lambda: list(decode(steps, running, drafter, engine.governor)))
-        for request in running:
-            steps.release(request.sequence)
-        rounds = [done for request in running for done in request.rounds]
-        return Decoded(
-            seconds=taken,
-            texts=[[*p, *completion.tokens] for p, completion in zip(self._prompts, completions, strict=True)],
-            tokens=sum(len(done.tokens) for done in rounds),
-            rows=sum(1 + done.drafted for done in rounds),
-            rounds=sum(1 / done.sequences for done in rounds),
-            drafted=sum(done.drafted for done in rounds),
-            accepted=sum(done.accepted for done in rounds),
-        )
+            length = self._engine.draft_length(asked)
+            running.append(Running(self._engine.steps.fork(sequence), token, sampler, completion, length))
+        return _Lane(self._engine.steps, running, drafter, governor)
 
     def close(self) -> None:
         """Gives the prompts' state back."""
         for sequence in self._sequences:
             self._engine.steps.release(sequence)
+
+
+class _Lane:
+    """A batch on its way with one choice of draft lengths; its rounds count while all requests decode."""
+
+    def __init__(self, steps: Steps, running: list[Running], drafter: Drafter, governor: Governor) -> None:
+        self._steps, self._running, self._drafter, self._governor = steps, running, drafter, governor
+        self._seconds = 0.0
+        self._counted = 0
+
+    def advance(self, rounds: int) -> bool:
+        """Decodes so many rounds, while none of the requests is finished; false once one is."""
+        started = time.perf_counter()
+        for _ in range(rounds):
+            if any(request.finished for request in self._running):
+                break
+            decode_round(self._steps, self._running, self._drafter, self._governor)
+            self._counted += 1
+        self._seconds += time.perf_counter() - started
+        return not any(request.finished for request in self._running)
+
+    def finish(self) -> None:
+        """Decodes what is left."""
+        for _ in decode(self._steps, self._running, self._drafter, self._governor):
+            pass
+
+    def texts(self) -> list[list[int]]:
+        """The tokens of each sequence, and the last one, which its state does not hold."""
+        return [[*request.sequence.tokens, request.token] for request in self._running]
+
+    def decoded(self) -> Decoded:
+        """What the rounds that count have brought."""
+        rounds = [done for request in self._running for done in request.rounds[: self._counted]]
+        return Decoded(
+            seconds=self._seconds,
+            tokens=sum(len(done.tokens) for done in rounds),
+            rows=sum(1 + done.drafted for done in rounds),
+            rounds=self._counted,
+            drafted=sum(done.drafted for done in rounds),
+            accepted=sum(done.accepted for done in rounds),
+        )
+
+    def close(self) -> None:
+        """Gives the requests' state back."""
+        for request in self._running:
+            self._steps.release(request.sequence)
