@@ -11,7 +11,7 @@ from trigraph.models.errors import TrigraphError
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a synthetic file needs to know of a model. `layers` counts the trunk; every model has one MTP block."""
+    """What a synthetic file needs to know of a model. `layers` counts the trunk; `mtp_layers` is 0 or 1."""
 
     architecture: str
     layers: int
@@ -37,6 +37,7 @@ class Geometry:
     rms_eps: float = 1e-6
     context_length: int = 262144
     vocab: int = 248320
+    mtp_layers: int = 1
 
     @property
     def value_dim(self) -> int:
@@ -97,8 +98,15 @@ GEOMETRIES = {
 }  # fmt: skip
 
 
-def geometry(name: str, *, layers: int | None = None, vocab: int | None = None, experts: int | None = None) -> Geometry:
-    """A geometry by name, with fewer trunk layers, tokens or experts where asked."""
+def geometry(
+    name: str,
+    *,
+    layers: int | None = None,
+    vocab: int | None = None,
+    experts: int | None = None,
+    mtp: bool = True,
+) -> Geometry:
+    """A geometry by name, with fewer trunk layers, tokens or experts, or without the MTP head, where asked."""
     if name not in GEOMETRIES:
         raise TrigraphError(f"unknown geometry {name!r}; the known ones are {', '.join(GEOMETRIES)}")
     found = GEOMETRIES[name]
@@ -114,4 +122,5 @@ def geometry(name: str, *, layers: int | None = None, vocab: int | None = None, 
         vocab=found.vocab if vocab is None else vocab,
         experts=experts,
         experts_used=min(found.experts_used, experts),
+        mtp_layers=found.mtp_layers if mtp else 0,
     )

@@ -112,7 +112,8 @@ def test_a_machine_tells_how_far_its_bandwidth_moved() -> None:
         (["--plot", "{tmp}/folder.svg"], None, "cannot be written"),
         (["--plot", "{tmp}/plot.png", "--json"], "matplotlib", "pip install 'trigraph[plot]'"),
         (["--versus", "llama.cpp"], "llama_cpp", "pip install 'trigraph[llama]'"),
-        (["--versus", "vllm"], None, "only llama.cpp"),
+        (["--versus", "ik_llama-rtr"], "ik_llama_cpp", "pip install 'trigraph[ik-llama]'"),
+        (["--versus", "vllm"], None, "it is one of llama.cpp, ik_llama, ik_llama-rtr"),
         (["-k", "1,x"], None, "give comma-separated numbers"),
         (["-t", "0"], None, "threads is 0"),
     ],
@@ -212,7 +213,7 @@ def test_steps_are_divided_by_the_floor_of_their_own_turn(
 def test_against_llama_cpp(tiny_gguf: Path, packages: Packages, operator_library: Path) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nothing to compare with")
     folder = packages("trained", "Q8_0")
-    options = BenchOptions(prompt=8, tokens=0, verify_tokens=(1, 2), repetitions=1, versus_llama_cpp=True)
+    options = BenchOptions(prompt=8, tokens=0, verify_tokens=(1, 2), repetitions=1, versus=("llama.cpp",))
     results = bench(folder, options).results
     kinds = {(r.engine, r.name) for r in results}
     assert kinds == {(e, n) for e in ("trigraph", "llama.cpp") for n in ("prefill", "decode", "verify", "draft")}

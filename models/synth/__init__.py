@@ -30,13 +30,15 @@ def write_synthetic(
     layers: int | None = None,
     vocab: int | None = None,
     experts: int | None = None,
+    mtp: bool = True,
     quant: str = "Q4_K_M",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> None:
     """Write a random model with the named geometry, deterministic by `seed`.
 
-    `layers`, `vocab` and `experts` cut the trunk's layers, the vocabulary and the experts down; the MTP block stays.
+    `layers`, `vocab` and `experts` cut the trunk's layers, the vocabulary and the experts down; `mtp` False leaves
+    the MTP head out.
     Dequantised matrices have mean zero and a root mean square of 1/sqrt(inputs), so activations keep a sane size.
     `progress` receives (tensor name, bytes written, bytes in all). The file appears when it is complete: a failure or
     an interruption leaves nothing behind. Raises TrigraphError for bad arguments and a path that cannot be written.
@@ -44,7 +46,7 @@ def write_synthetic(
     check_quant(quant)
     if seed < 0:
         raise TrigraphError(f"--seed is {seed}; it must not be negative")
-    shape = find_geometry(geometry, layers=layers, vocab=vocab, experts=experts)
+    shape = find_geometry(geometry, layers=layers, vocab=vocab, experts=experts, mtp=mtp)
     wanted = tensors(shape, quant)
     try:
         with staged_file(path) as stage, closing(gguf.GGUFWriter(stage, shape.architecture)) as writer:

@@ -61,10 +61,10 @@ _FLOAT_MATRICES = (names.SSM_CONV1D, names.FFN_GATE_INP, names.FFN_GATE_INP_SHEX
 
 def tensors(geometry: Geometry, quant: str) -> list[SynthTensor]:
     """Every tensor of the file, in file order."""
-    present = [names.in_block(geometry.layers, names.NEXTN_SHARED_HEAD_NORM)]
+    head = mtp_shapes(geometry, [names.in_block(geometry.layers, names.NEXTN_SHARED_HEAD_NORM)])
     wanted: list[SynthTensor] = []
     matrices = 0
-    for name, shape in (trunk_shapes(geometry) | mtp_shapes(geometry, present)).items():
+    for name, shape in (trunk_shapes(geometry) | (head if geometry.mtp_layers else {})).items():
         role = names.role(name)
         if role.endswith("norm.weight"):
             wanted.append(SynthTensor(name, shape, "F32", "norm"))
@@ -97,8 +97,9 @@ def add_metadata(writer: gguf.GGUFWriter, geometry: Geometry, name: str, quant: 
     writer.add_name(name)
     writer.add_file_type(_FILE_TYPES[quant])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_block_count(g.layers + 1)
-    writer.add_nextn_predict_layers(1)
+    writer.add_block_count(g.layers + g.mtp_layers)
+    if g.mtp_layers:
+        writer.add_nextn_predict_layers(g.mtp_layers)
     writer.add_context_length(g.context_length)
     writer.add_embedding_length(g.hidden)
     if g.ffn:

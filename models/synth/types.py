@@ -63,7 +63,7 @@ def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
     layer, role = int(name.split(".")[1]), names.role(name)
     if role in _ALWAYS_Q8_0:
         return "Q8_0"
-    blocks = geometry.layers + 1
+    blocks = geometry.layers + geometry.mtp_layers
     if role in (names.ATTN_V, names.ATTN_QKV):
         if quant == "IQ4_XS" and geometry.heads >= 4 * geometry.kv_heads:
             return "Q5_K"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.steps import DraftResult
 
 
 class Contender(Protocol):
-    """An engine with one sequence. Each call returns when its results are there."""
+    """An engine with one sequence. A step returns the seconds until its results are there, in the engine's process."""
 
     name: str
 
@@ -21,14 +22,17 @@ class Contender(Protocol):
     def reset(self) -> None:
         """Empties the sequence."""
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int]) -> float:
         """Appends tokens; the logits of the last one are computed."""
 
-    def verify(self, tokens: Sequence[int]) -> None:
+    def verify(self, tokens: Sequence[int]) -> float:
         """Appends 1 to 8 tokens; the logits of each one are computed."""
 
-    def draft(self, token: int) -> None:
+    def draft(self, token: int) -> float:
         """One step of the MTP head, which continues from its last one."""
+
+    def close(self) -> None:
+        """Ends a process of its own."""
 
 
 class Trigraph:
@@ -52,18 +56,27 @@ class Trigraph:
         self._sequence = self._steps.new_sequence()
         self._chain = None
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int]) -> float:
         """See Contender."""
-        self._steps.prefill([self._sequence], [tokens])
+        return seconds(lambda: self._steps.prefill([self._sequence], [tokens]))
 
-    def verify(self, tokens: Sequence[int]) -> None:
+    def verify(self, tokens: Sequence[int]) -> float:
         """See Contender. All tokens are kept, so that the next step commits them."""
+        return seconds(lambda: self._verify(tokens))
+
+    def draft(self, token: int) -> float:
+        """See Contender. The first one of a chain also fills the head's KV cache."""
+        return seconds(lambda: self._draft(token))
+
+    def close(self) -> None:
+        """See Contender: the engine is its owner's."""
+
+    def _verify(self, tokens: Sequence[int]) -> None:
         self._chain = None
         self._steps.verify([self._sequence], [tokens])
         self._steps.accept(self._sequence, len(tokens))
 
-    def draft(self, token: int) -> None:
-        """See Contender. The first one of a chain also fills the head's KV cache."""
+    def _draft(self, token: int) -> None:
         if self._chain is None:
             self._chain = self._steps.draft([self._sequence], [token])
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench.sample import seconds
 
 # The callback that silences the library, which may call it long after the model that set it is gone.
 _kept: list[Any] = []
@@ -62,16 +63,29 @@ class LlamaCpp:
         self._api.llama_memory_clear(self._api.llama_get_memory(self._trunk), True)
         self._position = 0
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int]) -> float:
         """See Contender."""
+        return seconds(lambda: self._prefill(tokens))
+
+    def verify(self, tokens: Sequence[int]) -> float:
+        """See Contender."""
+        return seconds(lambda: self._verify(tokens))
+
+    def draft(self, token: int) -> float:
+        """See Contender."""
+        return seconds(lambda: self._draft(token))
+
+    def close(self) -> None:
+        """See Contender: its memory is the process's."""
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
         for start in range(0, len(tokens), self._chunk):
             part = tokens[start : start + self._chunk]
             last = start + len(part) == len(tokens)
             self._decode(part, [last and i == len(part) - 1 for i in range(len(part))])
         self._api.llama_synchronize(self._trunk)
 
-    def verify(self, tokens: Sequence[int]) -> None:
-        """See Contender."""
+    def _verify(self, tokens: Sequence[int]) -> None:
         self._decode(tokens, [True] * len(tokens))
         self._api.llama_synchronize(self._trunk)
 
@@ -90,8 +104,8 @@ class LlamaCpp:
             raise TrigraphError(f"llama_decode failed with status {status}")
         self._position += len(tokens)
 
-    def draft(self, token: int) -> None:
-        """See Contender. The hidden state is arbitrary: the cost does not depend on its values."""
+    def _draft(self, token: int) -> None:
+        """The hidden state is arbitrary: the cost does not depend on its values."""
         state = np.full(self._hidden, 0.5, np.float32)
         row = self._api.llama_embd(state.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, self._hidden)
         position = self._api.llama_pos(self._head_position)

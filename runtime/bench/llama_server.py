@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench import llama_server_process
 from trigraph.runtime.bench.load import Load, Served, Turn
+from trigraph.runtime.bench.peer_process import PeerProcess
 
 PEERS = ("llama.cpp", "llama.cpp-mtp")
 
@@ -38,49 +34,17 @@ class LlamaServer:
             f"2048 and 512 tokens, prompt cache {'on' if cache else 'off'}, "
             f"drafts {'of the MTP head' if mtp else 'off'}"
         )
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (close ends it)
-        self._process = subprocess.Popen(
-            [sys.executable, str(llama_server_process.__file__)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
         settings = dict(path=str(path), threads=threads, context=context, slots=slots, cache=cache, mtp=mtp)
         try:
-            self._ask(settings)
+            self._process = PeerProcess("llama.cpp", Path(llama_server_process.__file__), settings)
         except TrigraphError as error:
             raise TrigraphError(f"{path}: llama.cpp cannot serve this file: {error}") from error
 
     def serve(self, load: Load) -> Turn:
         """See Server."""
-        answer = self._ask(asdict(load))
+        answer = self._process.ask(asdict(load))
         return Turn([Served(**served) for served in answer["served"]], answer["peak_memory"])
 
     def close(self) -> None:
         """See Server."""
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise TrigraphError(self._last_words())
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise TrigraphError(f"llama.cpp: {answer['error']}")
-        return answer
-
-    def _last_words(self) -> str:
-        """Why the process ended; it is gone afterwards."""
-        status = self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        self.close()
-        return lines[-1] if lines else f"its process ended with status {status}"
+        self._process.close()

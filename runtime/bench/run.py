@@ -1,4 +1,4 @@
-"""One run of the benchmark: times a package and, if asked for, llama.cpp on the same file."""
+"""One run of the benchmark: times a package and, if asked for, other engines on the same file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trigraph.exporter.package.reader import read_manifest
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.completions import time_completions
 from trigraph.runtime.bench.contender import Contender, Trigraph
-from trigraph.runtime.bench.llama_cpp import LlamaCpp, check_llama_cpp
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.report import Report
 from trigraph.runtime.bench.roofline import Roofline
+from trigraph.runtime.bench.step_peers import check_peers, open_peer
 from trigraph.runtime.bench.timer import Timer
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
@@ -26,10 +26,9 @@ from trigraph.runtime.loading import load
 def bench(folder: Path, options: BenchOptions) -> Report:
     """Times the package in `folder`.
 
-    Raises TrigraphError when the package cannot do the run, or llama.cpp is wanted and not installed.
+    Raises TrigraphError when the package cannot do the run, or another engine is unknown or not installed.
     """
-    if options.versus_llama_cpp:
-        check_llama_cpp()
+    check_peers(options.versus)
     manifest = read_manifest(folder)
     context = options.context(manifest)
     device = open_device(options.device)
@@ -38,10 +37,15 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     roofline = Roofline(folder, manifest, machine)
     engine = _load(folder, options, context, device)
     contenders: list[Contender] = [Trigraph(engine)]
-    if options.versus_llama_cpp:
-        contenders.append(LlamaCpp(weights(folder, manifest), options.threads, context, options.prompt))
     timer = Timer(options, bandwidth, RandomTokens(manifest.config.vocab))
-    timings = [*timer.prefills(contenders), *timer.steps(contenders), *timer.sweeps(engine)]
+    try:
+        for peer in options.versus:
+            contenders.append(open_peer(peer, weights(folder, manifest), options.threads, context, options.prompt))
+        timings = [*timer.prefills(contenders), *timer.steps(contenders)]
+    finally:
+        for contender in contenders:
+            contender.close()
+    timings += timer.sweeps(engine)
     if options.tokens:
         timings += time_completions(engine, timer.prompt, options)
     return Report(

@@ -16,9 +16,9 @@ from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
-_REST = 0.02  # seconds before a timed step of engines in turns: OpenMP's threads spin for some ms after one
+_REST = 0.05  # seconds before a timed step of engines in turns: a peer's threads spin for some ms after one
 
-_Call = Callable[[Contender], object]
+_Call = Callable[[Contender], float]
 
 
 class Timer:
@@ -31,18 +31,17 @@ class Timer:
     def prefills(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
         """The prompt, at the start of a sequence."""
         samples: dict[str, list[Sample]] = defaultdict(list)
-        for _ in range(1 + max(2, self._options.repetitions // 4)):
-            for contender in contenders:
+        for turn in range(1 + max(2, self._options.repetitions // 4)):
+            for contender in _rotated(contenders, turn):
                 contender.reset()
                 time.sleep(_REST)
-                samples[contender.name].append(Sample(seconds(partial(contender.prefill, self.prompt))))
+                samples[contender.name].append(Sample(contender.prefill(self.prompt)))
         for engine, taken in samples.items():
             yield Timing(Case(engine, "prefill", len(self.prompt), 0), taken[1:])
 
     def steps(self, contenders: Sequence[Contender]) -> Iterator[Timing]:
         """Verifies of each number of tokens, and draft steps, after the prompt."""
         samples: dict[Case, list[Sample]] = defaultdict(list)
-        drafting = [contender for contender in contenders if contender.has_mtp]
         rest = _REST if len(contenders) > 1 else 0
 
         def take_turns(name: str, k: int, engines: Sequence[Contender], wake: _Call, call: _Call) -> None:
@@ -51,16 +50,16 @@ class Timer:
             for engine in engines:
                 time.sleep(rest)
                 wake(engine)  # its threads
-                sample = Sample(seconds(partial(call, engine)), read)
-                samples[Case(engine.name, name, k, len(self.prompt))].append(sample)
+                samples[Case(engine.name, name, k, len(self.prompt))].append(Sample(call(engine), read))
 
-        for _ in range(self._options.repetitions + 1):
+        for turn in range(self._options.repetitions + 1):
+            engines = _rotated(contenders, turn)
             for k in self._options.verify_tokens:
                 tokens = self._tokens.draw(k)
                 one, all_ = methodcaller("verify", tokens[:1]), methodcaller("verify", tokens)
-                take_turns("decode" if k == 1 else "verify", k, contenders, one, all_)
+                take_turns("decode" if k == 1 else "verify", k, engines, one, all_)
             draft = methodcaller("draft", 1)  # the first one also fills the head's KV cache after the verifies
-            take_turns("draft", 1, drafting, draft, draft)
+            take_turns("draft", 1, [engine for engine in engines if engine.has_mtp], draft, draft)
         for case, taken in samples.items():
             yield Timing(case, taken[1:])
 
@@ -95,3 +94,9 @@ class Timer:
         for sequence in batch:
             engine.steps.accept(sequence, 1)
         return taken
+
+
+def _rotated(contenders: Sequence[Contender], turn: int) -> Sequence[Contender]:
+    """Each engine comes first in its turn."""
+    first = turn % max(1, len(contenders))
+    return [*contenders[first:], *contenders[:first]]

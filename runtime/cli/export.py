@@ -97,6 +97,7 @@ def synth(
     layers: Annotated[int | None, typer.Option(help="Number of trunk layers (default: the model's)")] = None,
     vocab: Annotated[int | None, typer.Option(help="Vocabulary size (default: the model's)")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts in each layer (default: the model's)")] = None,
+    mtp: Annotated[bool, typer.Option("--mtp/--no-mtp", help="Whether the file holds an MTP head.")] = True,
     quant: Annotated[
         str, typer.Option(help=f"One of {', '.join(QUANTS)}.", autocompletion=lambda: list(QUANTS))
     ] = "Q4_K_M",
@@ -111,6 +112,6 @@ def synth(
             progress("write", done, size)
 
         write_synthetic(
-            geometry, out, layers=layers, vocab=vocab, experts=experts, quant=quant, seed=seed, progress=show
+            geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant, seed=seed, progress=show
         )
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")

@@ -22,10 +22,10 @@ from trigraph.runtime.bench import (
     bench_requests,
 )
 from trigraph.runtime.bench import bench as run_bench
-from trigraph.runtime.bench.llama_cpp import check_llama_cpp
 from trigraph.runtime.bench.llama_server import PEERS, check_llama_server
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
+from trigraph.runtime.bench.step_peers import STEP_PEERS, check_peers
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.command import grouped
@@ -81,16 +81,15 @@ class BenchWorkArguments:
     versus: Annotated[
         str | None,
         typer.Option(
-            help="llama.cpp: time it as well, on the same file, interleaved; with --requests its server, or "
-            "llama.cpp-mtp: its server with drafts of the MTP head, or both, comma-separated.",
-            autocompletion=lambda: list(PEERS),
+            help="Other engines to time as well, on the same file, interleaved, comma-separated: llama.cpp, ik_llama, "
+            "ik_llama-rtr (weights repacked when loaded); with --requests llama.cpp (its server) and llama.cpp-mtp "
+            "(with drafts of the MTP head).",
+            autocompletion=lambda: sorted({*STEP_PEERS, *PEERS}),
         ),
     ] = None
 
     def options(self, threads: int, device: str) -> BenchOptions:
         """What the benchmark of steps needs; raises TrigraphError for values out of range."""
-        if self.versus not in (None, "llama.cpp"):
-            raise TrigraphError(f"--versus {self.versus}: only llama.cpp can be compared with")
         return BenchOptions(
             BenchOptions.prompt if self.prompt is None else self.prompt,
             BenchOptions.tokens if self.tokens is None else self.tokens,
@@ -98,11 +97,15 @@ class BenchWorkArguments:
             threads,
             BenchOptions.repetitions if self.repetitions is None else self.repetitions,
             self.accept,
-            versus_llama_cpp=self.versus is not None,
+            versus=self.peers(),
             contexts=_numbers("--contexts", self.contexts),
             sequences=_numbers("--sequences", self.sequences),
             device=device,
         )
+
+    def peers(self) -> tuple[str, ...]:
+        """The other engines."""
+        return () if self.versus is None else tuple(self.versus.split(","))
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class BenchRequestArguments:
             self.shared_prefix,
             threads,
             RequestOptions.repetitions if work.repetitions is None else work.repetitions,
-            () if work.versus is None else tuple(work.versus.split(",")),
+            work.peers(),
             work.accept,
             _numbers("--draft-tokens", self.draft_tokens),
             device,
@@ -183,8 +186,7 @@ def bench(
         _show(serve(folder, requests), as_json=output.as_json)
         return
     options = work.options(threads, measured.device)
-    if options.versus_llama_cpp:
-        check_llama_cpp()
+    check_peers(options.versus)
     report = run_bench(_package(measured, capped), options)
     _show(report, as_json=output.as_json)
     if output.plot is not None:
