@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -62,7 +62,7 @@ def make_app(service: Service) -> FastAPI:
     app.add_api_route("/v1/models", _models(service), methods=["GET"])
     app.add_api_route("/v1/models/{model:path}", _model(service), methods=["GET"])
     if FOLDER.is_dir():
-        app.mount("/", Page())
+        app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
     describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})
     return app
 
@@ -141,7 +141,9 @@ def _description(service: Service) -> dict[str, Any]:
 
 
 async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:
+    headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
+        headers = error.headers or {}
         error = ApiError(f"{request.method} {request.url.path}: {error.detail.lower()}", error.status_code)
     told = explained(error)
-    return JSONResponse(told.body(request.url.path), told.status, headers=told.headers)
+    return JSONResponse(told.body(request.url.path), told.status, headers={**told.headers, **headers})

@@ -191,7 +191,8 @@ def _tool_choice(fields: ChatRequest) -> ToolChoice:
 
 def _said(generation: Generation) -> Message:
     message = assistant_message(generation.events)
-    return {**message, "refusal": None, "content": message["content"] or (None if message.get("tool_calls") else "")}
+    content = message["content"] or (None if message.get("tool_calls") else "")
+    return {**message, "content": content, "refusal": None, "annotations": []}
 
 
 def _delta(event: Event) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Messages(Job):
             "type": "message",
             "role": "assistant",
             "model": service.settings.model,
+            "container": None,
         }
 
     async def result(self) -> dict[str, Any]:
@@ -75,6 +76,7 @@ class Messages(Job):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
             "usage": self._usage(),
         }
         yield _event({"type": "message_start", "message": start})
@@ -98,15 +100,21 @@ class Messages(Job):
         stop = self._generation.request.transcript.stop_string
         if reason == "end_turn" and stop is not None:
             reason = "stop_sequence"
-        return {"stop_reason": reason, "stop_sequence": stop if reason == "stop_sequence" else None}
+        stop = stop if reason == "stop_sequence" else None
+        return {"stop_reason": reason, "stop_sequence": stop, "stop_details": None}
 
     def _usage(self) -> dict[str, Any]:
         usage = Usage.of(self.generations)
         return {
             "input_tokens": usage.prompt - usage.cached,
+            "cache_creation": None,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": usage.cached,
             "output_tokens": usage.completion,
+            "output_tokens_details": {"thinking_tokens": usage.reasoning},
+            "server_tool_use": None,
+            "service_tier": "standard",
+            "inference_geo": None,
         }
 
 
@@ -158,9 +166,9 @@ def _begun(event: Event) -> dict[str, Any]:
         case Reasoning():
             return {"type": "thinking", "thinking": "", "signature": ""}
         case CallBegun():
-            return {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+            return {"type": "tool_use", "id": event.id, "name": event.name, "input": {}, "caller": {"type": "direct"}}
         case _:
-            return {"type": "text", "text": ""}
+            return {"type": "text", "text": "", "citations": None}
 
 
 def _content(events: list[Event]) -> list[dict[str, Any]]:

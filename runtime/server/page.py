@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -26,7 +27,9 @@ class Page(StaticFiles):
         super().__init__(directory=FOLDER, html=True, check_dir=False)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """See StaticFiles."""
+        """See StaticFiles. Paths that are not the page's come here, too, with any method."""
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(404)
         response = await super().get_response(os.path.normpath(path), scope)
         response.headers.update(_HEADERS)
         return response

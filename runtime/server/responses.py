@@ -17,7 +17,7 @@ from trigraph.runtime.server.reply_form import reply_form
 from trigraph.runtime.server.response_items import ResponseItems
 from trigraph.runtime.server.responses_history import input_messages, tool_choice
 from trigraph.runtime.server.schema import ResponseFormat, parse
-from trigraph.runtime.server.schema_responses import ResponsesRequest
+from trigraph.runtime.server.schema_responses import Reasoning, ResponsesRequest
 from trigraph.runtime.server.service import Service
 
 _LIMITS = ("length", "context", "timeout")
@@ -54,8 +54,8 @@ class Responses(Job):
         self._items = ResponseItems()
         self._number = 0
         self._head = _head(fields, service) | {
-            "temperature": options.sampling.temperature,
-            "top_p": options.sampling.top_p,
+            name: getattr(options.sampling, name)
+            for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         }
 
     async def result(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Responses(Job):
         return {
             **self._head,
             "status": status,
-            "completed_at": time.time() if done else None,
+            "completed_at": int(time.time()) if done else None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "output": self._items.output if done else [],
             "usage": self._usage() if done else None,
@@ -139,8 +139,8 @@ def _format(fields: ResponsesRequest) -> ResponseFormat | None:
 
 
 def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
-    """What all states of the response have."""
-    effort = None if fields.reasoning is None else fields.reasoning.effort
+    """What all states of the response have: every field that the API requires."""
+    reasoning = Reasoning() if fields.reasoning is None else fields.reasoning
     format = {"type": "text"}
     if fields.text is not None and fields.text.format is not None:
         format = {"name": "output", **fields.text.format.model_dump(by_alias=True, exclude_none=True)}
@@ -155,10 +155,22 @@ def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
         "metadata": fields.metadata or {},
         "parallel_tool_calls": fields.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": effort, "summary": None},
+        "reasoning": reasoning.model_dump(),
         "store": False,
+        "background": False,
+        "service_tier": "default",
+        "safety_identifier": fields.safety_identifier,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "max_tool_calls": None,
+        "top_logprobs": 0,
         "text": {"format": format},
         "tool_choice": fields.tool_choice or "auto",
-        "tools": fields.tools or [],
+        "tools": [_tool(tool) for tool in fields.tools or ()],
         "truncation": "disabled",
     }
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool as it was given; a function with every field that the API requires."""
+    defaults = {"description": None, "parameters": None, "strict": None}
+    return {**defaults, **tool} if tool.get("type") == "function" else tool

@@ -44,9 +44,10 @@ class TextConfig(Schema):
 
 
 class Reasoning(Schema):
-    """How much to reason."""
+    """How much to reason. A summary is not made: reasoning comes in full."""
 
     effort: str | None = None
+    summary: str | None = None
 
 
 class ResponsesRequest(Sampling):
@@ -68,3 +69,5 @@ class ResponsesRequest(Sampling):
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     background: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
