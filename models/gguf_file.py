@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, quants
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import Header, Tensor, read_header
@@ -68,6 +67,8 @@ class GGUFFile:
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised by `gguf.quants`. An F32 tensor is a read-only view of the file."""
+        from gguf import GGMLQuantizationType, quants
+
         tensor = self.tensors[name]
         rows = self.raw(name).reshape(*tensor.shape[:-1], tensor.row_bytes)
         try:

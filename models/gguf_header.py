@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.wrong_path import wrong_path
@@ -210,6 +209,8 @@ def _parse(cursor: _Cursor) -> Header:
 
 def _describe_tensor(cursor: _Cursor) -> Tensor:
     """A tensor with its offset still relative to the data."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package needs none of it
+
     name = cursor.name("the name of a tensor")
     what = f"tensor {quote(name)}"
     rank = cursor.scalar("<I", what)

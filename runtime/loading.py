@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -36,6 +37,7 @@ from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.template_renderer import Renderer
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
@@ -187,12 +189,17 @@ def _limits(manifest: Manifest, context: int | None) -> StateLimits:
 
 def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:
     special = manifest.special_tokens
+    source = renderer = None
+    if os.path.lexists(folder / "chat_template.jinja"):
+        source = _read(folder, "chat_template.jinja")
+        with suppress(TrigraphError):  # which is said when something is rendered
+            renderer = Renderer()  # starts while the vocabulary is read
     tokenizer = Tokenizer(_read(folder, "tokenizer.json"), special.stop, special.bos if special.add_bos else None)
-    if not os.path.lexists(folder / "chat_template.jinja"):
+    if source is None:
         return tokenizer, None
     ids = {"bos_token": special.bos, "eos_token": special.eos, "pad_token": special.pad}
     names = {name: tokenizer.text_of(token) for name, token in ids.items() if token is not None}
-    return tokenizer, ChatTemplate(_read(folder, "chat_template.jinja"), names, tokenizer.control_names)
+    return tokenizer, ChatTemplate(source, names, tokenizer.control_names, renderer)
 
 
 def _in_background(function: Callable[[], _T]) -> Future[_T]:

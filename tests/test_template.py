@@ -62,8 +62,8 @@ def test_helpers_of_templates() -> None:
     ],
 )
 def test_a_template_cannot_break_out_or_run_away(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.text.template._MAX_SECONDS", 0.5)
-    monkeypatch.setattr("trigraph.runtime.text.template._MAX_MEMORY", 64 << 20)
+    monkeypatch.setattr("trigraph.runtime.text.template_renderer._MAX_SECONDS", 0.5)
+    monkeypatch.setattr("trigraph.runtime.text.template_renderer._MAX_MEMORY", 64 << 20)
     with pytest.raises(TrigraphError, match=message):
         ChatTemplate(source, {}).render(MESSAGES)
 
@@ -85,13 +85,13 @@ def test_a_template_goes_on_after_a_failure() -> None:
     )
     assert template.render(MESSAGES[:1]) == "1"
     with (
-        patch("trigraph.runtime.text.template._MAX_SECONDS", 0.2),
+        patch("trigraph.runtime.text.template_renderer._MAX_SECONDS", 0.2),
         pytest.raises(TrigraphError, match="ran for more than"),
     ):
         template.render(MESSAGES)
     assert template.render(MESSAGES[:1]) == "1"
-    process = template._process
-    assert process is not None
+    assert template._renderer is not None
+    process = template._renderer.process
     process.kill()
     process.wait()
     with pytest.raises(TrigraphError, match="crashed"):

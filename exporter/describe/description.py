@@ -7,11 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.package.external import load_graph
@@ -22,6 +18,11 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import Model, open_model
+
+# What imports rich waits for a description to be shown: a run shows none.
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,17 @@ class Description:
         return dataclasses.asdict(self)
 
     def __rich__(self) -> RenderableType:
+        from rich.console import Group
+
         tables = [self._summary(), self._weights()]
         if self.operators:
             tables.append(self._operators())
         return Group(*tables, *self.notices)
 
     def _summary(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
         config = self.config
         # The name may be anything: show no markup, and nothing that a terminal would obey.
         name = "".join(character for character in config.name[:200] if character.isprintable())
@@ -83,6 +89,8 @@ class Description:
         return table
 
     def _weights(self) -> Table:
+        from rich.table import Table
+
         table = Table("type", "tensors", "bytes", "share", title="Weights")
         total = sum(share.bytes for share in self.types.values())
         for name, share in self.types.items():
@@ -91,6 +99,8 @@ class Description:
         return table
 
     def _operators(self) -> Table:
+        from rich.table import Table
+
         table = Table("operator", *self.operators, title="Nodes of the graphs")
         counts = Counter[str]()
         for nodes in self.operators.values():

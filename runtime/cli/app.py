@@ -4,35 +4,68 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.command import Command
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.cli.doctor import doctor
-from trigraph.runtime.cli.export import export, inspect, synth
-from trigraph.runtime.cli.measure import bench, perplexity
-from trigraph.runtime.cli.run import run
-from trigraph.runtime.cli.serve import serve
 
 _USER_ERROR, _INTERRUPTED = 2, 130
+# Of each command, the module that has it.
+_MODULES = {
+    "run": "run",
+    "serve": "serve",
+    "export": "export",
+    "inspect": "export",
+    "synth": "export",
+    "bench": "measure",
+    "perplexity": "measure",
+    "doctor": "doctor",
+}
+
+
+class _Commands(Mapping[str, TyperCommand]):
+    """The commands by name. Each is imported when it is asked for: one does not wait for what the others import."""
+
+    def __getitem__(self, name: str) -> TyperCommand:
+        found = import_module(f"trigraph.runtime.cli.{_MODULES[name]}")
+        one = typer.Typer(add_completion=False)
+        one.command(cls=Command)(getattr(found, name))
+        made: TyperCommand = typer.main.get_command(one)  # type: ignore[assignment]
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()  # type: ignore[assignment]
+
 
 app = typer.Typer(
+    cls=_Group,
     help="Speculative decoding of hybrid Gated-DeltaNet models from GGUF files on ONNX Runtime.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, serve, export, inspect, synth, bench, perplexity, doctor):
-    app.command(cls=Command)(command)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             print(f"trigraph {version('trigraph')}")
         except PackageNotFoundError:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from trigraph.models.progress import Progress as Callback
+from trigraph.models.progress import silent
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import CallBegun, CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _CLEAR_LINE = "\x1b[K"
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -22,17 +24,27 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 @contextmanager
 def progress_bars() -> Iterator[Callback]:
     """Progress bars on stderr while the block runs, one for each stage; none if stderr is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    console = Console(stderr=True)
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    bars: Progress | None = None
 
-        def show(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done)
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal bars
+        if bars is None:
+            bars = opened.enter_context(_bars())
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=total)
+        bars.update(tasks[stage], completed=done)
 
-        yield show
+    with ExitStack() as opened:
+        yield show if sys.stderr.isatty() else silent
+
+
+def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def stream(pieces: Iterable[str | Event], request: Request, *, hide_reasoning: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -216,6 +215,8 @@ class Request:
                 self._runner.leave(self)
 
     async def __aiter__(self) -> AsyncIterator[str]:
+        import asyncio  # which most programs do without
+
         if self._iterated:
             raise TrigraphError("this completion has been begun; call generate for another one")
         self._iterated = True

@@ -7,15 +7,9 @@ runs in its own process, with limits on memory and time.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
-import time
-import weakref
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from trigraph.models.errors import TrigraphError
@@ -23,14 +17,9 @@ from trigraph.runtime.text.control_names import ControlNames
 from trigraph.runtime.text.history import Message as Message
 from trigraph.runtime.text.history import as_template_reads
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
+from trigraph.runtime.text.template_renderer import REMEDY, Renderer
 
-_PROGRAM = Path(__file__).with_name("template_process.py")
-_MAX_SECONDS = 5.0
-_MAX_MEMORY = 512 << 20  # bytes of the process
-_MAX_RESPONSE = 64 << 20  # bytes
-_MAX_STARTING_SECONDS = 60.0
 _VARIABLES = {"messages", "tools", "documents", "add_generation_prompt"}
-_REMEDY = "use --raw to complete plain text"
 
 
 class ChatTemplate:
@@ -40,17 +29,22 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], control_names: ControlNames | None = None
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        control_names: ControlNames | None = None,
+        renderer: Renderer | None = None,
     ) -> None:
         """`special_tokens`: texts of tokens by template variable (`eos_token`).
 
-        `control_names` are marked as text in messages and tools: control tokens are the template's alone.
+        `control_names` are marked as text in messages and tools: control tokens are the template's alone. `renderer`:
+        one that nothing else uses, if it has been started already.
         """
         self.reply_format = ReplyFormat.of_template(source)
         self._source = source
         self._control_names = control_names or ControlNames(())
         self._special_tokens = dict(special_tokens)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._renderer = renderer
         self._lock = threading.Lock()  # one request at a time, from whatever thread
 
     def render(
@@ -81,11 +75,12 @@ class ChatTemplate:
         except (TypeError, ValueError, RecursionError) as error:
             raise TrigraphError(f"what the chat template is to render cannot be written as JSON ({error})") from error
         with self._lock:
-            if self._process is None:
-                self._process = self._start()
-            response = self._ask(self._process, line, _MAX_SECONDS)
+            if self._renderer is None or self._renderer.ended:
+                self._renderer = Renderer()
+            template = {"source": self._source, "special_tokens": self._special_tokens}
+            response = self._renderer.render(template, line)
         if "text" not in response:
-            raise TrigraphError(f"the chat template failed ({response.get('error')}); {_REMEDY}")
+            raise TrigraphError(f"the chat template failed ({response.get('error')}); {REMEDY}")
         return str(response["text"])
 
     def with_source(self, source: str) -> ChatTemplate:
@@ -95,58 +90,3 @@ class ChatTemplate:
     def parser(self, prompt: str, tools: Iterable[Mapping[str, Any]] = ()) -> ReplyParser:
         """Takes the reply to a rendered prompt apart."""
         return ReplyParser(self.reply_format, tools, thinking=self.reply_format.thinks(prompt))
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        try:
-            process = subprocess.Popen(
-                # -P: the folder of the program holds modules that it must not import.
-                [sys.executable, "-P", str(_PROGRAM), str(_MAX_MEMORY)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the parent
-            )
-        except OSError as error:
-            raise TrigraphError(
-                f"the chat template cannot be rendered: {sys.executable} does not start ({error.strerror}); {_REMEDY}"
-            ) from error
-        weakref.finalize(self, _end, process)
-        template = {"source": self._source, "special_tokens": self._special_tokens}
-        if "ready" not in self._ask(process, json.dumps(template).encode() + b"\n", _MAX_STARTING_SECONDS):
-            raise TrigraphError(f"the chat template cannot be rendered: {sys.executable} lacks jinja2; {_REMEDY}")
-        return process
-
-    def _ask(self, process: subprocess.Popen[bytes], request: bytes, seconds: float) -> dict[str, Any]:
-        """The response to a request. Kills a process that is late, or whose request is interrupted."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        started = time.monotonic()
-        late = threading.Timer(seconds, process.kill)
-        late.start()
-        try:
-            process.stdin.write(request)
-            process.stdin.flush()
-            line = process.stdout.readline(_MAX_RESPONSE)
-            response: dict[str, Any] = json.loads(line)
-        except (OSError, ValueError):
-            self._process = None
-            overdue = time.monotonic() - started >= seconds
-            _end(process)
-            reason = f"it ran for more than {seconds:g} s" if overdue else "its process crashed"
-            return {"error": reason}
-        except BaseException:
-            self._process = None
-            _end(process)
-            raise
-        finally:
-            late.cancel()
-        return response
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # a request that nobody read
-            if pipe is not None:
-                pipe.close()
-    process.wait()
