@@ -126,10 +126,11 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
 
 
 def _take_turns(lanes: list[_Lane]) -> None:
-    """Some rounds of each, another one first each time, for as long as all their requests decode; then the rest."""
-    turn = 0
-    while any([lane.advance(_ROUNDS) for lane in lanes[turn:] + lanes[:turn]]):
-        turn = (turn + 1) % len(lanes)
+    """Some rounds of each, another one first each time, while all their requests decode; then the rest."""
+    turn, decoding = 0, True
+    while decoding:
+        going = [lane.advance(_ROUNDS) for lane in lanes[turn:] + lanes[:turn]]
+        turn, decoding = (turn + 1) % len(lanes), all(going)
     for lane in lanes:
         lane.finish()
 

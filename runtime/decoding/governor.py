@@ -18,7 +18,7 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.02, 16  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.005, 16  # of a round, that decisions may take; most rounds that one holds
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
 
