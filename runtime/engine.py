@@ -35,18 +35,20 @@ class Engine(Model):
         options: Options | None = None,
         cache: str | Path | None = None,
         checkpoints: Collection[int] = (),
+        completed: Iterable[SupportsIndex] = (),
     ) -> Request:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`. It begins then.
 
         `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
-        completion in. `checkpoints`: lengths of the prompt that later prompts will begin with. Raises TrigraphError
-        when the prompt is empty or longer than the context, or the file is no session file of this model.
+        completion in. `checkpoints`: lengths of the prompt that later prompts will begin with. `completed`: the first
+        tokens of a completion that was begun elsewhere with the same options; it goes on with the same bits. Raises
+        TrigraphError when the prompt is empty or longer than the context, or the file is no session file of this model.
         """
         finish = None
         if cache is not None:
             finish = PromptFile(Path(cache), self.identity, self.steps, self.cache).save
         ids, options = self._encode(prompt), options or self.defaults
-        return Request(self._driver, self, ids, options, checkpoints=checkpoints, finish=finish)
+        return Request(self._driver, self, ids, options, completed=completed, checkpoints=checkpoints, finish=finish)
 
     def submit(
         self,

@@ -58,6 +58,7 @@ def load(
     sequences: int | None = None,
     kv_memory: int | None = None,
     checkpoint_memory: int | None = None,
+    memory_share: float = 1.0,
     cache_dir: str | Path | None = None,
     cache_size: int | None = None,
     chunk: int = DEFAULT_CHUNK,
@@ -75,19 +76,18 @@ def load(
     sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
     to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
-    which takes it at once, enough for the sequences. `cache_dir`: a folder where checkpoints outlive the program, in
-    files of `cache_size` bytes in all (16 GiB, or half of what is free). `chunk`: tokens of a prompt in one step.
-    `prefill_ms`: how long such a step may hold up requests that decode; unless given, a round of theirs (few: longer).
-    `max_waiting`: requests that may wait for others. `speculation` False leaves the draft graph out.
-    `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to the CPU when the device is a GPU. Raises
-    TrigraphError for what the user can put right.
+    which takes it at once, enough for the sequences. `memory_share`: of free memory, where several engines share it.
+    `cache_dir`: a folder where checkpoints outlive the program, in files of `cache_size` bytes in all (16 GiB, or half
+    of what is free). `chunk`: tokens of a prompt in one step. `prefill_ms`: how long such a step may hold up requests
+    that decode; unless given, a round of theirs (few: longer). `max_waiting`: requests that may wait for others.
+    `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to
+    the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
     """
     threads, capped = choose_threads(threads)
     scheduling = Scheduling(max_waiting, prefill_ms)
     path = Path(path)
     package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
-    folder = package.folder
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     limits = _limits(manifest, context)
     chosen = open_device(device, manifest.portable, experts)
@@ -95,7 +95,7 @@ def load(
         manifest.check_library(library_version(chosen.name))
     no_draft = _no_draft(manifest, speculation)
     needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
-    budgets = Budgets(sequences, kv_memory, checkpoint_memory)
+    budgets = Budgets(sequences, kv_memory, checkpoint_memory, memory_share)
     state = _state(manifest, limits, budgets, chosen, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))

@@ -25,7 +25,7 @@ from trigraph.runtime.decoding.thought import Thought, ThoughtTokens
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.template import ChatTemplate, the_template
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -87,17 +87,18 @@ class Model:
         return self.steps.state.limits.context
 
     @property
+    def vocab(self) -> int:
+        """Tokens that logits are of."""
+        return self.steps.vocab
+
+    @property
     def defaults(self) -> Options:
         """What a request without options asks for."""
         return Options(self.sampling)
 
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""
-        if self.template is None:
-            raise TrigraphError(
-                "the model has no chat template; complete plain text instead (run --raw, /v1/completions of a server)"
-            )
-        return self.template
+        return the_template(self.template)
 
     def guide(self, constraint: Constraint) -> Guide:
         """What the tokens of a new completion under `constraint` may be."""

@@ -60,7 +60,7 @@ def test_a_constraint_begins_after_the_thought() -> None:
 
 def test_a_reply_under_a_constraint_does_not_end_within_the_thought() -> None:
     engine = engine_of(scripted(*b"hm", END))
-    assert complete(engine, constraint=Regex("yes|no")) == "hm\n</think>\n\nno"
+    assert complete(engine, constraint=Regex("yes|no")) == "hm</think>\n\nno"
     assert complete(engine, reasoning_budget=9) == "hm", "without a constraint it may"
 
 

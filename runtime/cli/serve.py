@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -18,8 +18,11 @@ from trigraph.runtime.cli.arguments import (
 )
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.cli.run import open_engine
+from trigraph.runtime.cli.run import load_arguments, open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
+
+if TYPE_CHECKING:
+    from trigraph.runtime.server.backend import Backend
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
@@ -72,6 +75,45 @@ class DefaultArguments:
 
 
 @dataclass(frozen=True)
+class ReplicaArguments:
+    """Engines of a Ray cluster, in place of one in this process."""
+
+    panel: ClassVar = "Replicas"
+
+    replicas: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Engines to deploy on a Ray cluster (default: one, in this process)"),
+    ] = None
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Deploy more while requests wait, up to so many.")
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The cluster, such as auto; its engines are used as they are unless --replicas is given (default: a "
+            "cluster on this machine that ends with the server)",
+        ),
+    ] = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the engines are elsewhere."""
+        return self.replicas is not None or self.ray_address is not None
+
+    def engines(self, model: Path, arguments: dict[str, Any]) -> Backend:
+        """The engines, once they are there."""
+        try:
+            from trigraph.runtime.server.ray import Deployed, engines_on
+        except ImportError as error:
+            raise TrigraphError(f"replicas need {error.name}: pip install 'trigraph[ray]'") from error
+        deployed = None
+        if self.replicas is not None:
+            deployed = Deployed(str(model.resolve()), self.replicas, self.max_replicas, arguments)
+        return engines_on(self.ray_address, deployed)
+
+
+@dataclass(frozen=True)
 class LogArguments:
     """What stderr is told."""
 
@@ -90,6 +132,7 @@ def serve(
     defaults: DefaultArguments,
     sampling: SamplingArguments,
     speculation: SpeculationArguments,
+    replicas: ReplicaArguments,
     log: LogArguments,
 ) -> None:
     """Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a chat in the browser.
@@ -121,7 +164,12 @@ def serve(
         verbose=log.verbose or log.log_prompts,
     )
     listener = bind(settings)
-    engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
+    engine: Backend
+    if replicas.wanted:
+        arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
+        engine = replicas.engines(model.model, arguments)
+    else:
+        engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()  # from now on clients wait, and are not refused

@@ -94,10 +94,7 @@ class Rows(Protocol):
 
 
 class Sampler:
-    """Chooses the tokens of one request, in order. `history` is the prompt; `guide` has the last word.
-
-    With a `thought`, the guide begins after that.
-    """
+    """Chooses the tokens of a request in order. `history`: the prompt; `guide` has the last word, after a `thought`."""
 
     def __init__(
         self,
@@ -111,16 +108,21 @@ class Sampler:
         self._thought = thought
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
+        self._banned = {token for token, bias in options.logit_bias if bias == -math.inf}
         self._penalties = Penalties(options, history) if options.penalizes else None
 
     def pick(self, step: Rows, row: int, position: int) -> int:
         """The token at `position` of the sequence, chosen from row `row` of `step`."""
         token = self._choose(step, row, position)
+        self.take(token)
+        return token
+
+    def take(self, token: int) -> None:
+        """Takes note of the next token; that is all that the choice of later ones depends on."""
         if self._penalties is not None:
             self._penalties.add(token)
         if (follower := self._follower) is not None:
             follower.advance(token)
-        return token
 
     @property
     def _follower(self) -> Guide | Thought | None:
@@ -132,7 +134,7 @@ class Sampler:
         if (follower := self._follower) is None:
             return []
         tokens = follower.forced[:limit]
-        return tokens if follower is self._thought else list(takewhile(lambda token: not self._bans(token), tokens))
+        return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
         if forced := self.forced(1):
@@ -162,9 +164,6 @@ class Sampler:
             if len(allowed) >= wanted:
                 return np.sort(allowed[:wanted])
         return guide.allowed()
-
-    def _bans(self, token: int) -> bool:
-        return bool((self._biases[self._biased == token] == -np.inf).any())
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits with biases and penalties; a copy, unless there are none."""

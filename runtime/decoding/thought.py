@@ -63,10 +63,7 @@ class Thought:
 
     def instead_of(self, token: int) -> int:
         """The token to take where `token` was chosen."""
-        if self._open and token in self._stop_ids:
-            self._close()
-            return self._forced[0]
-        return token
+        return self._tokens.end if self._open and token in self._stop_ids else token
 
     def advance(self, token: int) -> None:
         """Takes the token that was chosen."""

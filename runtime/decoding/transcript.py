@@ -69,6 +69,11 @@ class Transcript:
         if not self.finished:
             self._finish(reason)
 
+    def end(self, reason: str, sampled: int) -> None:
+        """Ends the completion where that of another transcript ended, with `sampled` tokens."""
+        self.sampled = sampled
+        self.cancel(reason)
+
     def _finish(self, reason: str) -> None:
         self.finish_reason = reason
         self.text += self._stops.push(self._detokenizer.flush())

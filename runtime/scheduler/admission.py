@@ -89,7 +89,8 @@ class Admission:
             return None
         request.sequence, request.found = found.sequence, found.sequence.length
         if request.started is None:
-            request.started, request.reused = time.perf_counter(), found.sequence.length
+            request.started = time.perf_counter()
+            request.reused = min(found.sequence.length, len(request.prompt))
         if found.parted is not None:
             request.checkpoints.add(found.parted)
         return found

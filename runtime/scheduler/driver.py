@@ -18,11 +18,14 @@ from trigraph.runtime.scheduler.waiting import Waiting
 
 @dataclass(frozen=True)
 class Load:
-    """How busy an engine is: requests that are computed, those that wait, and the part of the KV pages in use."""
+    """How busy an engine is: requests that are computed, those that wait, and the part of its KV pages in use."""
 
     running: int
     waiting: int
     kv_usage: float
+    pages: int
+    page_size: int
+    """Tokens of a page."""
 
 
 class Driver:
@@ -36,6 +39,7 @@ class Driver:
         self._scheduler = Scheduler(model, self._waiting)
         self._lock = model.steps.lock
         self._pages = model.steps.state.pages.size
+        self._page_size = model.steps.state.limits.page_size
         self._changed = threading.Condition()
         self._driven = False  # whether some thread runs a round
         self._thread: threading.Thread | None = None
@@ -49,7 +53,7 @@ class Driver:
         active = self._scheduler.active
         sequences = [request.sequence for request in active]
         held = sum(sequence.page_count for sequence in sequences if sequence is not None)
-        return Load(len(active), len(self._waiting), min(1.0, held / self._pages))
+        return Load(len(active), len(self._waiting), min(1.0, held / self._pages), self._pages, self._page_size)
 
     def enter(self, request: Request) -> None:
         """See Runner."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import index
 from typing import Protocol, SupportsIndex
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.logprobs import sampler_of
+from trigraph.runtime.decoding.logprobs import RecordingSampler, TokenLogprob, sampler_of
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.stats import Stats, peak_memory
+from trigraph.runtime.decoding.text_stream import TextStream
 from trigraph.runtime.decoding.transcript import Transcript
 from trigraph.runtime.model import Model
 from trigraph.runtime.state.sequence import Sequence
@@ -39,7 +37,7 @@ class Runner(Protocol):
         """Ends the request, whose state is free when this returns."""
 
 
-class Request:
+class Request(TextStream):
     """A completion in the making: iterate, also with `async for`, to get its text in pieces; or take its `result`.
 
     It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
@@ -52,79 +50,52 @@ class Request:
         prompt: Iterable[SupportsIndex],
         options: Options,
         *,
+        completed: Iterable[SupportsIndex] = (),
         checkpoints: Collection[int] = (),
         priority: int = 0,
         timeout: float | None = None,
         finish: Callable[[list[int]], None] | None = None,
     ) -> None:
-        """`checkpoints`: lengths of the prompt that later prompts will begin with. `timeout`: seconds from now on until
-        it ends as it is. `finish` is called with the tokens of prompt and completion, in the thread of a round, before
-        the state is given back.
+        """`completed`: the completion's first tokens, which are known. `checkpoints`: lengths of the prompt that later
+        prompts will begin with. `timeout`: seconds from now on until it ends as it is. `finish` is called with the
+        tokens of prompt and completion, in the thread of a round, before the state is given back.
         """
-        if not isinstance(options, Options):
-            raise TrigraphError(f"options is {quote(options)}; it must be an Options")
         model.weights.check()
-        self.prompt = _token_ids(prompt)
-        if not 1 <= len(self.prompt) <= model.context:
-            raise TrigraphError(
-                f"the prompt has {len(self.prompt)} tokens; it must have 1 to {model.context}, the loaded context"
-            )
-        _check_vocabulary(self.prompt, model.steps.vocab)
-        options.sampling.check_vocabulary(model.steps.vocab)
+        ids = checked_prompt(prompt, options, model.context, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
         check("priority", priority, int)
         if timeout is not None:
             check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
-        self.options = options
+        super().__init__(ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide))
         self.priority = priority
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
         self.finish = finish
-        self.transcript = Transcript(model.tokenizer, options, len(self.prompt), model.context, guide)
         self.sampler = sampler_of(options, self.prompt, guide, model.thought(options, self.prompt))
         self.draft_length = model.draft_length(options)
-        self.rounds: list[Round] = []
         self.sequence: Sequence | None = None
         """What holds its state; None while it waits."""
         self.running: Running | None = None
         """Its part in the decoding loop, from the first token on."""
-        self.done = False
-        """Whether it has ended, with or without success, and holds no state."""
-        self.error: BaseException | None = None
-        """Why it failed."""
-        self.reused = self.found = 0
-        """Tokens that the cache had when it was started first, and last."""
-        self.preemptions = 0
+        self.found = 0
+        """Tokens that the cache had when it was started last."""
         self.suspect_until = -1
         """The length up to which it decodes alone, as a step with it and others failed."""
-        self.created = time.perf_counter()
-        self.started: float | None = None
-        self.first_token: float | None = None
         self._runner = runner
-        self._begun = self._iterated = False
+        self._begun = False
         self.rank = (0, 0)
         """Orders requests; the queue sets it."""
-        self._listeners: list[Callable[[], object]] = []
-
-    @property
-    def text(self) -> str:
-        """What was generated so far."""
-        return self.transcript.text
-
-    @property
-    def ids(self) -> list[int]:
-        """The token ids so far, without a final stop token."""
-        return self.transcript.ids
+        self._repeat(_token_ids("completed", completed), model.vocab)
 
     @property
     def target(self) -> list[int]:
         """The tokens that its state must hold before the next one can be sampled or verified."""
-        return [*self.prompt, *self.ids[:-1]] if self.running is not None else self.prompt
+        return [*self.prompt, *self.ids[:-1]] if self.ids else self.prompt
 
     @property
     def target_length(self) -> int:
         """Length of `target`."""
-        return len(self.prompt) + (max(0, len(self.ids) - 1) if self.running is not None else 0)
+        return len(self.prompt) + max(0, len(self.ids) - 1)
 
     @property
     def state(self) -> Sequence:
@@ -145,26 +116,14 @@ class Request:
         return min(0 if self.sequence is None else self.sequence.length, length), length
 
     @property
-    def stats(self) -> Stats:
-        """Counts and times so far; complete when the request is done."""
-        now = time.perf_counter()
-        started = now if self.started is None else self.started
-        return Stats(
-            prompt_tokens=len(self.prompt) - self.reused,
-            reused_tokens=self.reused,
-            waiting_seconds=started - self.created,
-            prompt_seconds=(now if self.first_token is None else self.first_token) - started,
-            tokens=self.transcript.sampled,
-            seconds=sum(r.seconds for r in self.rounds),
-            rounds=len(self.rounds),
-            drafted=sum(r.drafted for r in self.rounds),
-            accepted=sum(r.accepted for r in self.rounds),
-            preemptions=self.preemptions,
-            speculation=self.draft_length.report(),
-            finish_reason=self.transcript.finish_reason or "unfinished",
-            seed=self.options.sampling.seed,
-            peak_memory=peak_memory(),
-        )
+    def speculation(self) -> str:
+        """See Stats."""
+        return self.draft_length.report()
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """See TextStream; none of the tokens that were known."""
+        return self.sampler.logprobs if isinstance(self.sampler, RecordingSampler) else []
 
     def cancel(self) -> None:
         """Ends the completion after the round in progress."""
@@ -175,6 +134,10 @@ class Request:
         if not self._begun and not self.done:
             self._runner.enter(self)
             self._begun = True
+
+    def work(self) -> None:
+        """See TextStream."""
+        self._runner.work()
 
     def result(self, timeout: float | None = None) -> str:
         """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
@@ -214,29 +177,6 @@ class Request:
             if not self.done:
                 self._runner.leave(self)
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        import asyncio  # which most programs do without
-
-        if self._iterated:
-            raise TrigraphError("this completion has been begun; call generate for another one")
-        self._iterated = True
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
-        self.listen(lambda: loop.call_soon_threadsafe(news.set))
-        shown = 0
-        try:
-            self.begin()
-            self._runner.work()
-            while (piece := self._since(shown)) != "":
-                if piece is None:
-                    await news.wait()
-                    news.clear()
-                else:
-                    yield piece
-                    shown += len(piece)
-        finally:
-            if not self.done:
-                self.cancel()
-
     def _since(self, shown: int) -> str | None:
         """The text behind the first `shown` characters; empty at the end, None where it is still to come."""
         done = self.done  # looked at first: what comes with the end is shown
@@ -246,24 +186,38 @@ class Request:
             raise self.error
         return "" if done else None
 
-    def listen(self, listener: Callable[[], object]) -> None:
-        """Has `listener` called after each round that the request was part of, in the thread of that round."""
-        self._listeners.append(listener)
+    def _repeat(self, completed: list[int], vocab: int) -> None:
+        """Takes the known tokens, which leaves sampler and transcript as they were when the last one was chosen."""
+        if completed:
+            _check_vocabulary(completed, vocab)
+        for token in completed:
+            self.sampler.take(token)
+            self.transcript.push(token)
+        if self.ids != completed:
+            raise TrigraphError(
+                f"completed has {len(completed)} tokens, and the completion ends before them; give what it had so far"
+            )
 
-    def notify(self) -> None:
-        """Calls the listeners."""
-        for listener in self._listeners:
-            with suppress(RuntimeError):  # an event loop that was closed
-                listener()
+
+def checked_prompt(prompt: Iterable[SupportsIndex], options: Options, context: int, vocab: int) -> list[int]:
+    """The token ids of a prompt. Raises TrigraphError when a model of this size cannot continue it as `options` say."""
+    if not isinstance(options, Options):
+        raise TrigraphError(f"options is {quote(options)}; it must be an Options")
+    ids = _token_ids("the prompt", prompt)
+    if not 1 <= len(ids) <= context:
+        raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
+    _check_vocabulary(ids, vocab)
+    options.sampling.check_vocabulary(vocab)
+    return ids
 
 
-def _token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+def _token_ids(name: str, prompt: Iterable[SupportsIndex]) -> list[int]:
     try:
         if not isinstance(prompt, bytes):
             return [index(token) for token in prompt]
     except TypeError:
         pass
-    raise TrigraphError(f"the prompt is {quote(prompt)}; it must be a string or a list of token ids")
+    raise TrigraphError(f"{name} is {quote(prompt)}; it must be a string or a list of token ids")
 
 
 def _check_vocabulary(prompt: list[int], vocab: int) -> None:

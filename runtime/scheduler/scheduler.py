@@ -163,11 +163,14 @@ class Scheduler:
             self._begin(request, rows)
 
     def _begin(self, request: Request, rows: StepResult) -> None:
-        """Samples the first token."""
+        """Samples the first token, unless it is known."""
         sequence = request.state
         try:
-            token = request.sampler.pick(rows, 0, sequence.length)
-            request.transcript.push(token)
+            if request.ids:
+                token = request.ids[-1]
+            else:
+                token = request.sampler.pick(rows, 0, sequence.length)
+                request.transcript.push(token)
         except Exception as error:  # a request that fails, fails alone
             self.end(request, error)
             return

@@ -126,7 +126,7 @@ def _model(service: Service) -> Callable[[str], Awaitable[dict[str, Any]]]:
 
 def _description(service: Service) -> dict[str, Any]:
     engine, name = service.engine, service.settings.model
-    meta = {"n_ctx": engine.context, "n_vocab": engine.steps.vocab}
+    meta = {"n_ctx": engine.context, "n_vocab": engine.vocab}
     return {
         "id": name,
         "object": "model",

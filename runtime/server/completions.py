@@ -106,7 +106,7 @@ class Completion(Job):
                 prompts = [[token for token in prompt if isinstance(token, int)]]
                 break
             prompts.append(self._engine.tokenizer.encode(part) if isinstance(part, str) else part)
-        vocab = self._engine.steps.vocab
+        vocab = self._engine.vocab
         for ids in prompts:
             if (largest := max(ids, default=0)) >= vocab:
                 raise ApiError(

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from trigraph.runtime.decoding.logprobs import RecordingSampler, TokenLogprob
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.decoding.logprobs import TokenLogprob
+from trigraph.runtime.decoding.text_stream import TextStream
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -17,7 +17,7 @@ from trigraph.runtime.text.reply_parser import ReplyParser
 class Generation:
     """A request to the engine, whose text a parser takes apart; without one, all of it is content."""
 
-    request: Request
+    request: TextStream
     parser: ReplyParser | None = None
     parallel_calls: bool = True
     """Whether a reply may have more than one tool call; else it ends with the first."""
@@ -70,8 +70,7 @@ class Generation:
 
     def logprobs(self, start: int = 0) -> list[TokenLogprob]:
         """Those of the tokens from number `start` on, a final stop token left out."""
-        sampler = self.request.sampler
-        return sampler.logprobs[start : len(self.request.ids)] if isinstance(sampler, RecordingSampler) else []
+        return self.request.logprobs[start : len(self.request.ids)]
 
     def _count(self) -> None:
         """Takes note of what the rounds since the last time have brought."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.samples import Sample
 
-from trigraph.runtime.engine import Engine
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.server.backend import Backend
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
@@ -46,7 +47,7 @@ _FINISHED = {"stop": "stop", "length": "length", "context": "length", "timeout":
 class Metrics:
     """Counters that requests bring on, from the event loop alone."""
 
-    def __init__(self, engine: Engine, model: str) -> None:
+    def __init__(self, engine: Backend, model: str) -> None:
         self._engine = engine
         self._registry = CollectorRegistry()
         labels = {"model_name": model, "engine": "0"}
@@ -64,21 +65,29 @@ class Metrics:
         self._positions = Counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos", "Drafted tokens accepted, by their place", **positions
         )
-        state = engine.steps.state
-        info = {"block_size": str(state.limits.page_size), "num_gpu_blocks": str(state.pages.size)}
+        load = engine.load
+        info = {"block_size": str(load.page_size), "num_gpu_blocks": str(load.pages)}
         Gauge("vllm:cache_config_info", "The KV cache", [*labels, *info], registry=self._registry).labels(
             **labels, **info
         ).set(1)
 
     def render(self) -> bytes:
         """Everything, in the text format of Prometheus."""
+        self._refresh()
+        return generate_latest(self._registry)
+
+    def samples(self) -> list[Sample]:
+        """Everything: names, labels and numbers."""
+        self._refresh()
+        return [sample for family in self._registry.collect() for sample in family.samples]
+
+    def _refresh(self) -> None:
         load = self._engine.load
         self._gauges["num_requests_running"].set(load.running)
         self._gauges["num_requests_waiting"].set(load.waiting)
         self._gauges["kv_cache_usage_perc"].set(load.kv_usage)
-        return generate_latest(self._registry)
 
-    def advanced(self, request: Request, tokens: range, rounds: range) -> None:
+    def advanced(self, request: TextStream, tokens: range, rounds: range) -> None:
         """A request has these tokens and rounds more than before, by their numbers."""
         if not tokens.start:
             self._begun(request)
@@ -95,7 +104,7 @@ class Metrics:
                 for position in range(done.accepted):
                     self._positions.labels(**self._labels, position=str(position)).inc()
 
-    def ended(self, request: Request) -> None:
+    def ended(self, request: TextStream) -> None:
         """A request has ended, with success or not."""
         stats = request.stats
         reason = "error" if request.error is not None else _FINISHED.get(stats.finish_reason, "abort")
@@ -115,7 +124,7 @@ class Metrics:
         for name, value in found.items():
             self._histograms[name].observe(value)
 
-    def _begun(self, request: Request) -> None:
+    def _begun(self, request: TextStream) -> None:
         stats, length = request.stats, len(request.prompt)
         self._counters["prompt_tokens"].inc(length)
         self._counters["prefix_cache_queries"].inc(length)

@@ -9,7 +9,7 @@ from typing import Any
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 
@@ -34,7 +34,7 @@ class ChatPrompt:
 
 
 def chat_prompt(
-    engine: Engine,
+    engine: Backend,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ def chat_prompt(
     return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
 
 
-def _tokens_of_end(engine: Engine, ids: list[int], size: int) -> int:
+def _tokens_of_end(engine: Backend, ids: list[int], size: int) -> int:
     """How many of the last ids have any of the last `size` bytes of the text."""
     count = 0
     while size > 0 and count < len(ids):

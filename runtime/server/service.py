@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.server.settings import Settings
 
@@ -15,7 +15,7 @@ from trigraph.runtime.server.settings import Settings
 class Service:
     """The engine, and how it is served."""
 
-    engine: Engine
+    engine: Backend
     settings: Settings
     metrics: Metrics = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -15,8 +15,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.engine import Engine
 from trigraph.runtime.server.app import make_app
+from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 
@@ -43,7 +43,7 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def serve(engine: Engine, settings: Settings, listener: socket.socket) -> None:
+def serve(engine: Backend, settings: Settings, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C; a second one ends it at once."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("trigraph.server").setLevel(logging.INFO if settings.verbose else logging.WARNING)
@@ -55,6 +55,7 @@ def _configuration(service: Service) -> uvicorn.Config:
     protocol = type("Protocol", (_Protocol,), {"head_seconds": settings.read_seconds})
     return uvicorn.Config(
         make_app(service),
+        loop="asyncio",  # whatever else is installed
         http=protocol,
         ws="none",
         lifespan="off",

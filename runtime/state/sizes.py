@@ -10,7 +10,10 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.state.sequence import StateLimits
 
-_SEQUENCES, _FEW_SEQUENCES = 8, 2  # by default, where memory is taken when it is used, and where it is taken at once
+DEFAULT_SEQUENCES, _FEW_SEQUENCES = (
+    8,
+    2,
+)  # by default, where memory is taken when it is used, and where it is taken at once
 # Of the memory that is free, by default. The rest is for weights that are read again, and for other programs.
 _KV_PART, _SLOTS_PART = 0.5, 0.25
 _MOST_SLOTS = 256  # by default: of a few megabytes each, and most checkpoints save seconds
@@ -27,11 +30,15 @@ class StateSizes:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What a host gives: bytes of KV pages, of checkpoints, and sequences at once. None: chosen by the free memory."""
+    """What a host gives: bytes of KV pages, of checkpoints, and sequences at once. None: chosen by the free memory.
+
+    `share`: how much of that is this engine's to plan with, as others on the machine take the rest.
+    """
 
     sequences: int | None = None
     kv_memory: int | None = None
     checkpoint_memory: int | None = None
+    share: float = 1.0
 
     def sizes(
         self, tensors: Iterable[StateTensor], limits: StateLimits, free: int | None, buffers: int = 1
@@ -44,11 +51,13 @@ class Budgets:
         for name in ("sequences", "kv_memory", "checkpoint_memory"):
             if (value := getattr(self, name)) is not None:
                 check(name, value, int, lambda found: found >= 1, "1 or more")
+        check("memory_share", self.share, float, lambda found: 0 < found <= 1, "above 0 and at most 1")
+        free = None if free is None else int(self.share * free)
         slot_bytes, page_bytes = (buffers * _bytes(tensors, rows) for rows in ("slots", "pages"))
         slots = 2 * _FEW_SEQUENCES
         if free is not None:
             slots = min(max(slots, int(free * _SLOTS_PART) // slot_bytes), _MOST_SLOTS)
-        sequences = self.sequences or min(slots // 2, _SEQUENCES)
+        sequences = self.sequences or min(slots // 2, DEFAULT_SEQUENCES)
         if self.checkpoint_memory is not None:
             slots = sequences + self.checkpoint_memory // slot_bytes
         pages = sequences * limits.pages

@@ -47,6 +47,10 @@ class ChatTemplate:
         self._renderer = renderer
         self._lock = threading.Lock()  # one request at a time, from whatever thread
 
+    def __reduce__(self) -> tuple[type[ChatTemplate], tuple[Any, ...]]:
+        """Pickles what it is made of; its process is of this program."""
+        return ChatTemplate, (self._source, self._special_tokens, self._control_names)
+
     def render(
         self,
         messages: SequenceOf[Message],
@@ -90,3 +94,12 @@ class ChatTemplate:
     def parser(self, prompt: str, tools: Iterable[Mapping[str, Any]] = ()) -> ReplyParser:
         """Takes the reply to a rendered prompt apart."""
         return ReplyParser(self.reply_format, tools, thinking=self.reply_format.thinks(prompt))
+
+
+def the_template(template: ChatTemplate | None) -> ChatTemplate:
+    """The template of a model. Raises TrigraphError when it has none."""
+    if template is None:
+        raise TrigraphError(
+            "the model has no chat template; complete plain text instead (run --raw, /v1/completions of a server)"
+        )
+    return template

@@ -33,6 +33,10 @@ class Tokenizer:
         self._added = self._tokenizer.get_added_tokens_decoder()
         self.token_bytes = lru_cache(maxsize=65536)(self._token_bytes)
 
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str, frozenset[int], int | None]]:
+        """Pickles what it is made of."""
+        return Tokenizer, (self.as_json(), self.stop_ids, self.bos_id)
+
     @property
     def size(self) -> int:
         """Tokens in the vocabulary."""

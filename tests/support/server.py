@@ -12,6 +12,7 @@ import numpy as np
 from support.fake_engine import END, VOCAB, engine_of
 from support.fake_model import History
 from trigraph.runtime import Engine
+from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.serving import Server, bind
 from trigraph.runtime.server.settings import Settings
@@ -51,7 +52,7 @@ def replying(reply: str, *, template: str = TEMPLATE, context: int = 4096, seque
 
 
 @contextmanager
-def serving(engine: Engine, settings: Settings | None = None) -> Iterator[str]:
+def serving(engine: Backend, settings: Settings | None = None) -> Iterator[str]:
     """Serves the engine while the block runs; gives the server's address."""
     settings = settings or Settings(port=0)
     listener = bind(settings)

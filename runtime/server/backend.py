@@ -1,0 +1,46 @@
+"""What the server asks of an engine: one in this process, or replicas of one elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.scheduler.driver import Load
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+
+class Backend(Protocol):
+    """Continues prompts, and knows what its model is."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+
+    @property
+    def vocab(self) -> int:
+        """Tokens that logits are of."""
+
+    @property
+    def identity(self) -> ModelIdentity: ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a request gets that does not say otherwise."""
+
+    @property
+    def load(self) -> Load:
+        """How busy it is just now."""
+
+    def chat_template(self) -> ChatTemplate:
+        """The chat template. Raises TrigraphError when the model has none."""
+
+    def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> TextStream:
+        """Continues `prompt`, from when the result is begun; see Engine. Raises TrigraphError when it cannot."""

@@ -1,0 +1,94 @@
+"""Replicas of an engine on Ray Serve, one of which is killed while it streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime import Options, Sampling, load
+
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+
+from support.ray_cluster import engines, kill, replica_ids
+from trigraph.runtime.server.remote import RemoteEngine, RemoteStream
+from trigraph.runtime.server.replica import Ticket, Update
+
+PROMPTS = [f"In the beginning there was number {number}, and it said" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RemoteEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+        with engines(TINY_GGUF, 2, sequences=8) as engine:
+            yield engine
+
+
+def asked(number: int, **others: object) -> Options:
+    sampling = Sampling(temperature=0.8, repeat_penalty=1.1, seed=number)
+    return Options(sampling, **{"max_tokens": 400, "ignore_eos": True, **others})  # type: ignore[arg-type]
+
+
+async def text_of(stream: RemoteStream) -> str:
+    return "".join([piece async for piece in stream])
+
+
+def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = load(TINY_GGUF, threads=1)
+    expected = [local.generate(prompt, asked(i)).run() for i, prompt in enumerate(PROMPTS)]
+
+    tickets: list[Ticket] = []
+    complete = engine.replicas.complete
+
+    def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+        tickets.append(ticket)
+        return complete(ticket)
+
+    monkeypatch.setattr(engine.replicas, "complete", recorded)
+
+    async def ask() -> list[str]:
+        streams = [engine.generate(local.tokenizer.encode(prompt), asked(i)) for i, prompt in enumerate(PROMPTS)]
+        texts = [asyncio.create_task(text_of(stream)) for stream in streams]
+        while max(len(stream.ids) for stream in streams) < 10:
+            await asyncio.sleep(0.005)
+        kill(replica_ids()[0])
+        return await asyncio.gather(*texts)
+
+    assert len(replica_ids()) == 2
+    assert asyncio.run(ask()) == expected
+    assert not engine.streams
+    assert any(ticket.completed for ticket in tickets), "no stream was cut"
+
+
+def test_errors_are_those_of_the_engine(engine: RemoteEngine) -> None:
+    with pytest.raises(TrigraphError, match="token ids must be from 0"):
+        engine.generate([10**6], asked(0))
+    stream = engine.generate([1, 2, 3], asked(0, draft_tokens=99))
+    with pytest.raises(TrigraphError, match="draft_tokens is 99"):
+        asyncio.run(text_of(stream))
+
+
+def test_the_manifest_is_one_that_ray_takes() -> None:
+    yaml = pytest.importorskip("yaml")
+    from ray.serve.schema import ServeDeploySchema
+
+    from trigraph.runtime.server.ray import Arguments
+
+    manifest = yaml.safe_load((Path(__file__).parents[1] / "docs" / "kuberay.yaml").read_text())
+    (application,) = ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"])).applications
+    arguments = Arguments.model_validate(application.args)
+    assert set(application.args) <= set(Arguments.model_fields)
+    (group,) = manifest["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    most = group["maxReplicas"] * int(container["resources"]["requests"]["cpu"])
+    assert arguments.threads is not None
+    assert arguments.max_replicas is not None
+    assert arguments.max_replicas * arguments.threads + arguments.fronts <= most
+    package, _, name = application.import_path.partition(":")
+    assert callable(getattr(import_module(package), name))
