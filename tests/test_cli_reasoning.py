@@ -22,7 +22,7 @@ TOOLS: list[dict[str, Any]] = [{"function": {"name": "look", "parameters": {"pro
 
 
 def use(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
-    monkeypatch.setattr("trigraph.runtime.cli.run.load", lambda path, **options: engine)
+    monkeypatch.setattr("trigraph.runtime.cli.opening.load", lambda path, **options: engine)
 
 
 @pytest.mark.parametrize(

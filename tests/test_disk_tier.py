@@ -168,7 +168,7 @@ def test_any_damage_costs_only_the_file(tmp_path: Path) -> None:
         program.close()
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     resource = pytest.importorskip("resource")
     program = Program(tmp_path, make())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -183,6 +183,8 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     compute(program.steps, program.cache, text(100))
     program.disk.finish()
     assert files(tmp_path) == [], "one failure is enough"
+    (said,) = caplog.messages
+    assert "cannot be written" in said and said.endswith("checkpoints are kept in memory alone")
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -173,3 +173,14 @@ def test_a_tokenizer_of_a_stranger(path: str, value: object) -> None:
         TrigraphError, match=r"tokenizer\.json (cannot be read|splits text in a way that no export does)"
     ):
         Tokenizer(change(path, value))
+
+
+def test_all_bytes_of_a_vocabulary() -> None:
+    odd = ["日本", "a日b", "\u0144", " space", "Ġ\u0143"]  # characters that stand for no byte, but in the last
+    tokens = [*METADATA["tokenizer.ggml.tokens"], *odd]
+    types = [*METADATA["tokenizer.ggml.token_type"], *[1] * len(odd)]
+    metadata = {**METADATA, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    found = Tokenizer(tokenizer_json(metadata), [END]).all_bytes()
+    assert found[:END] == [bytes([byte]) for byte in range(256)]
+    assert found[END : THINK + 1] == [b"<|end|>", b"<think>"]
+    assert found[THINK + 1 :] == [*(text.encode() for text in odd[:4]), b" \xad"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -31,6 +32,7 @@ from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.execution.steps import StepResult, Steps
 from trigraph.runtime.state.sequence import Sequence
 
+_log = logging.getLogger("trigraph.cache")
 # What reading a file takes, with its checksums: seconds to open it, and bytes a second.
 _OPENING, _BYTES_A_SECOND = 0.005, 500e6
 # A checkpoint is written if it saves so many seconds, and so many times what reading it takes.
@@ -144,6 +146,8 @@ class DiskTier:
             self._make_room(0)  # it is a bit larger than was thought
             self.written += 1
         except (OSError, TrigraphError) as error:
+            if self.problem is None:
+                _log.warning("%s; checkpoints are kept in memory alone", error)
             self.problem = str(error)
         finally:
             del self._waiting[key]

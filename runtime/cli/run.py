@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from dataclasses import replace
-from typing import Any
 
-from trigraph.custom_ops import explain_bus_errors
-from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options, load
+from trigraph.runtime import Options
 from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
@@ -19,13 +15,13 @@ from trigraph.runtime.cli.arguments import (
     OutputArguments,
     PromptArguments,
     SpeculationArguments,
-    parse_bytes,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
 from trigraph.runtime.cli.command import grouped
-from trigraph.runtime.cli.console import events_of, progress_bars, say, stream
+from trigraph.runtime.cli.console import events_of, say, stream
+from trigraph.runtime.cli.opening import open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
-from trigraph.runtime.cli.template_arguments import TemplateArguments
+from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -38,6 +34,7 @@ def run(
     sampling: SamplingArguments,
     constraint: ConstraintArguments,
     template: TemplateArguments,
+    reply: ReplyArguments,
     speculation: SpeculationArguments,
     output: OutputArguments,
 ) -> None:
@@ -62,7 +59,7 @@ def run(
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
-    tools, variables, hide = template.tools(), template.variables(), template.hides_reasoning
+    tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling))
     engine = replace(engine, template=None if prompt.raw else template.template_of(engine))
@@ -87,49 +84,6 @@ def run(
     as_written = not (hide or sys.stdout.isatty())
     stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
     say(request.stats.line())
-
-
-def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
-    """What `load` is called with, beside the model's path."""
-    if model.mtp is not None and model.model.is_dir():
-        raise TrigraphError(f"--mtp {model.mtp}: {model.model} is a package; give --mtp when exporting")
-    return dict(
-        threads=model.threads,
-        context=model.context or None,
-        sequences=sequences,
-        kv_memory=parse_bytes("--kv-memory", model.kv_memory),
-        checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
-        cache_dir=model.cache_dir,
-        cache_size=parse_bytes("--cache-size", model.cache_size),
-        speculation=speculation,
-        options=ExportOptions(mtp=model.mtp),
-        device=model.device,
-        experts=model.experts,
-    )
-
-
-def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None) -> Engine:
-    """Loads the model, with progress bars, and says what the user should know of it."""
-    arguments = load_arguments(model, speculation=speculation, sequences=sequences)
-    started = time.perf_counter()
-    with progress_bars() as progress:
-        engine = load(model.model, **arguments, progress=progress)
-    if engine.kernels != "no":
-        explain_bus_errors()
-    for notice in engine.notices:
-        say(f"note: {notice}")
-    if engine.device.reason is not None:
-        say(f"note: running on the CPU: {engine.device.reason}")
-    if verbose:
-        _describe(engine, time.perf_counter() - started)
-    return engine
-
-
-def _describe(engine: Engine, seconds: float) -> None:
-    say(
-        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
-        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.speculation}"
-    )
 
 
 def _print_json(request: Request, parser: ReplyParser) -> None:

@@ -12,14 +12,16 @@ import typer
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options
 from trigraph.runtime.cli.arguments import (
+    ConstraintArguments,
     ModelArguments,
     SpeculationArguments,
     read_text,
 )
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.cli.run import load_arguments, open_engine
+from trigraph.runtime.cli.opening import load_arguments, open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
+from trigraph.runtime.cli.template_arguments import TemplateArguments
 
 if TYPE_CHECKING:
     from trigraph.runtime.server.backend import Backend
@@ -39,10 +41,10 @@ class ServerArguments:
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8080
     api_key: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY|FILE",
-            help=f"Key that requests must have, or a file with one a line (default: ${_KEY_VARIABLE}). Repeatable.",
-        ),
+        typer.Option(metavar="KEY", help=f"Key that requests must have (default: ${_KEY_VARIABLE}). Repeatable."),
+    ] = None
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with such keys, one a line; lines with # are comments.")
     ] = None
     alias: Annotated[
         str | None, typer.Option("-a", "--alias", help="Name of the model to clients (default: that of its file)")
@@ -57,9 +59,19 @@ class ServerArguments:
     drain_seconds: Annotated[float, typer.Option(help="Time for requests to end after SIGTERM.")] = 30.0
 
     def keys(self) -> tuple[str, ...]:
-        """All keys that were given."""
-        given = self.api_key or [os.environ.get(_KEY_VARIABLE, "")]
-        return tuple(key for text in given for key in _keys(text))
+        """All keys that were given. Raises TrigraphError for one that cannot be sent, and for a file without any."""
+        keys = list(self.api_key or ())
+        if self.api_key_file is not None:
+            lines = map(str.strip, read_text(self.api_key_file).splitlines())
+            found = [line for line in lines if line and not line.startswith("#")]
+            if not found:
+                raise TrigraphError(f"--api-key-file {self.api_key_file}: the file has no key; write one a line")
+            keys += found
+        elif not keys and (key := os.environ.get(_KEY_VARIABLE)):
+            keys = [key]
+        if not all(key and key == key.strip() and key.isascii() and key.isprintable() for key in keys):
+            raise TrigraphError("--api-key: a key is empty, or has characters that HTTP cannot carry; use ASCII")
+        return tuple(keys)
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,7 @@ class DefaultArguments:
         int, typer.Option("-n", "--n-predict", "--max-tokens", help="Most tokens; -1: until the context is full.")
     ] = -1
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
 
 
 @dataclass(frozen=True)
@@ -131,13 +144,15 @@ def serve(
     server: ServerArguments,
     defaults: DefaultArguments,
     sampling: SamplingArguments,
+    constraint: ConstraintArguments,
+    template: TemplateArguments,
     speculation: SpeculationArguments,
     replicas: ReplicaArguments,
     log: LogArguments,
 ) -> None:
     """Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a chat in the browser.
 
-    Options for sampling are defaults of requests, which may say otherwise.
+    Options of what is generated are defaults of requests, which may say otherwise.
     """
     try:
         from trigraph.runtime.server.serving import bind, serve
@@ -150,10 +165,15 @@ def serve(
             sampling=sampling.sampling(),
             max_tokens=None if defaults.max_tokens == -1 else defaults.max_tokens,
             stop=tuple(defaults.stop or ()),
+            ignore_eos=defaults.ignore_eos,
+            constraint=constraint.constraint(),
+            reasoning_budget=template.reasoning_budget,
             speculate=speculation.spec,
             draft_tokens=speculation.draft_tokens,
+            drafter=speculation.drafter,
             draft_p_min=speculation.draft_p_min,
         ),
+        template_variables=template.variables(),
         seed=None if sampling.seed == -1 else sampling.seed,
         host=server.host,
         port=server.port,
@@ -174,24 +194,7 @@ def serve(
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()  # from now on clients wait, and are not refused
     own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
-    settings = replace(settings, port=listener.getsockname()[1], defaults=own)
+    settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=template.template_of(engine))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
     serve(engine, settings, listener)
-
-
-def _keys(text: str) -> list[str]:
-    """The keys in a file of that name, or the text itself; comments and blank lines are none."""
-    if not text:
-        return []
-    path = Path(text)
-    try:
-        lines = read_text(path).splitlines() if path.is_file() else [text]
-    except OSError:  # longer than a name may be
-        lines = [text]
-    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not keys:
-        raise TrigraphError(f"--api-key {text}: the file has no key; write one a line")
-    if not all(key.isascii() and key.isprintable() for key in keys):
-        raise TrigraphError("--api-key: a key has characters that HTTP cannot carry; use ASCII")
-    return keys

@@ -1,8 +1,9 @@
-"""Options of what the chat template is given, and of what is shown of the reply."""
+"""Options of what the chat template is given, and of what becomes of the reply."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -11,7 +12,7 @@ import typer
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import read_text
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tool_arguments import parameters_of
 
@@ -20,21 +21,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TemplateArguments:
-    """What the chat template is given, and what is shown of the reply."""
+    """What the chat template is given, and how long a reply may think."""
 
     panel: ClassVar = "Reasoning and tools"
 
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Ask for reasoning, or for none (default: the template's)")
     ] = None
-    reasoning: Annotated[
-        str,
-        typer.Option(
-            metavar="show|hide",
-            help="Whether reasoning is shown, dimmed on a terminal.",
-            autocompletion=lambda: ["show", "hide"],
-        ),
-    ] = "show"
     reasoning_budget: Annotated[
         int | None, typer.Option(help="Most tokens of reasoning (default: as many as the model likes)")
     ] = None
@@ -47,6 +40,37 @@ class TemplateArguments:
             "--chat-template-kwargs", metavar="JSON", help='Variables of the template: {"preserve_thinking": true}'
         ),
     ] = None
+
+    def variables(self) -> dict[str, Any]:
+        """Variables of the template."""
+        given = {} if self.template_kwargs is None else _parsed("--chat-template-kwargs", self.template_kwargs, dict)
+        return given if self.think is None else {**given, "enable_thinking": self.think}
+
+    def template_of(self, engine: Backend) -> ChatTemplate | None:
+        """The template to use with a model; None where there is none."""
+        own = None
+        with suppress(TrigraphError):
+            own = engine.chat_template()
+        if self.template_file is None:
+            return own
+        source = read_text(self.template_file)
+        return own.with_source(source) if own else ChatTemplate(source, {}, engine.tokenizer.control_names)
+
+
+@dataclass(frozen=True)
+class ReplyArguments:
+    """What the reply may call, and what is shown of it."""
+
+    panel: ClassVar = "Reasoning and tools"
+
+    reasoning: Annotated[
+        str,
+        typer.Option(
+            metavar="show|hide",
+            help="Whether reasoning is shown, dimmed on a terminal.",
+            autocompletion=lambda: ["show", "hide"],
+        ),
+    ] = "show"
     tools_file: Annotated[
         Path | None, typer.Option("--tools", help="Functions that the model may call: a JSON list in this file.")
     ] = None
@@ -58,11 +82,6 @@ class TemplateArguments:
             raise TrigraphError(f"--reasoning is {quote(self.reasoning)}, expected show or hide")
         return self.reasoning == "hide"
 
-    def variables(self) -> dict[str, Any]:
-        """Variables of the template."""
-        given = {} if self.template_kwargs is None else _parsed("--chat-template-kwargs", self.template_kwargs, dict)
-        return given if self.think is None else {**given, "enable_thinking": self.think}
-
     def tools(self) -> list[dict[str, Any]]:
         """The functions of the file. Raises TrigraphError for what is no list of them."""
         if self.tools_file is None:
@@ -70,14 +89,6 @@ class TemplateArguments:
         tools: list[dict[str, Any]] = _parsed(str(self.tools_file), read_text(self.tools_file), list)
         parameters_of(tools)
         return tools
-
-    def template_of(self, engine: Engine) -> ChatTemplate | None:
-        """The template to use with a model."""
-        if self.template_file is None:
-            return engine.template
-        source = read_text(self.template_file)
-        old = engine.template
-        return old.with_source(source) if old else ChatTemplate(source, {}, engine.tokenizer.control_names)
 
 
 def _parsed(name: str, text: str, kind: type[_T]) -> _T:

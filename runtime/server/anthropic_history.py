@@ -8,7 +8,7 @@ from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt
+from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice
 from trigraph.runtime.server.schema_anthropic import Block, MessageParam, TokensRequest
 from trigraph.runtime.server.service import Service
@@ -23,12 +23,11 @@ def anthropic_prompt(service: Service, fields: TokensRequest, choice: ToolChoice
     if len(fields.messages) > service.settings.max_messages:
         raise ApiError(f"messages has {len(fields.messages)}; at most {service.settings.max_messages} are taken")
     messages = [*_system(fields.system), *_messages(fields.messages)]
-    variables = dict(fields.chat_template_kwargs or {})
+    effort = None if fields.output_config is None else fields.output_config.effort
+    variables = template_variables(fields.chat_template_kwargs, effort)
     if fields.thinking is not None:
         variables.setdefault("enable_thinking", fields.thinking.type != "disabled")
-    if fields.output_config is not None and fields.output_config.effort is not None:
-        variables.setdefault("reasoning_effort", fields.output_config.effort)
-    return chat_prompt(service.engine, messages, choice.tools, variables)
+    return chat_prompt(service, messages, choice.tools, variables)
 
 
 def tool_choice(fields: TokensRequest) -> ToolChoice:

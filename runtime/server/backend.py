@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.sampling import Sampling
@@ -38,6 +39,10 @@ class Backend(Protocol):
     @property
     def load(self) -> Load:
         """How busy it is just now."""
+
+    @property
+    def disk(self) -> DiskTier | None:
+        """Where it keeps checkpoints beyond the program, if that can be seen from here."""
 
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""

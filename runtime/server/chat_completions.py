@@ -13,7 +13,7 @@ from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.logprobs import chat_logprobs
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import chat_prompt
+from trigraph.runtime.server.prompt import chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.schema_openai import ChatMessage, ChatRequest, NamedTool
@@ -40,7 +40,8 @@ class ChatCompletion(Job):
         engine = service.engine
         choice = _tool_choice(fields)
         messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
-        prompt = chat_prompt(engine, messages, choice.tools, _variables(fields))
+        variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
+        prompt = chat_prompt(service, messages, choice.tools, variables)
         answer = form(fields, fields.response_format)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
@@ -165,15 +166,6 @@ def as_message(message: ChatMessage, number: int) -> Message:
             if call.function is not None
         ]
     return found
-
-
-def _variables(fields: ChatRequest) -> dict[str, Any]:
-    variables = dict(fields.chat_template_kwargs or {})
-    if fields.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", fields.reasoning_effort)
-        if fields.reasoning_effort == "none":
-            variables.setdefault("enable_thinking", False)
-    return variables
 
 
 def _tool_choice(fields: ChatRequest) -> ToolChoice:

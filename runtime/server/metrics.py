@@ -41,6 +41,11 @@ _GAUGES = {
     "num_requests_waiting": "Requests that wait for others to end",
     "kv_cache_usage_perc": "Part of the KV pages that running requests hold; 1 is all",
 }
+_DISK = {
+    "disk_cache_files_read": "Checkpoints read from --cache-dir",
+    "disk_cache_files_written": "Checkpoints written to --cache-dir",
+    "disk_cache_failed": "1 once a checkpoint could not be written, and none is any more",
+}
 _FINISHED = {"stop": "stop", "length": "length", "context": "length", "timeout": "length", "cancelled": "abort"}
 
 
@@ -70,6 +75,9 @@ class Metrics:
         Gauge("vllm:cache_config_info", "The KV cache", [*labels, *info], registry=self._registry).labels(
             **labels, **info
         ).set(1)
+        self._disk = {}
+        if engine.disk is not None:
+            self._disk = {n: Gauge(f"trigraph:{n}", text, **made).labels(**labels) for n, text in _DISK.items()}
 
     def render(self) -> bytes:
         """Everything, in the text format of Prometheus."""
@@ -86,6 +94,10 @@ class Metrics:
         self._gauges["num_requests_running"].set(load.running)
         self._gauges["num_requests_waiting"].set(load.waiting)
         self._gauges["kv_cache_usage_perc"].set(load.kv_usage)
+        if (disk := self._engine.disk) is not None:
+            self._disk["disk_cache_files_read"].set(disk.read)
+            self._disk["disk_cache_files_written"].set(disk.written)
+            self._disk["disk_cache_failed"].set(disk.problem is not None)
 
     def advanced(self, request: TextStream, tokens: range, rounds: range) -> None:
         """A request has these tokens and rounds more than before, by their numbers."""

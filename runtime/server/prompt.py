@@ -10,6 +10,7 @@ from typing import Any
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.server.backend import Backend
+from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 
@@ -34,16 +35,19 @@ class ChatPrompt:
 
 
 def chat_prompt(
-    engine: Backend,
+    service: Service,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> ChatPrompt:
     """The prompt for the next message; a last message of the assistant's own is continued.
 
-    Raises TrigraphError when the model has no chat template, or it refuses the messages.
+    `variables`: those of the template that the request sets. Raises TrigraphError when the model has no chat template,
+    or it refuses the messages.
     """
-    template = engine.chat_template()
+    engine, settings = service.engine, service.settings
+    variables = {**settings.template_variables, **(variables or {})}
+    template = settings.template or engine.chat_template()
     messages = _one_system_message(messages)
     begun = ""
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
@@ -64,6 +68,16 @@ def chat_prompt(
             common = common_prefix(text, template.render(others, tools=tools, variables=variables))
             checkpoints.append(len(ids) - _tokens_of_end(engine, ids, len(text[common:].encode())))
     return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
+
+
+def template_variables(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:
+    """The variables that a request sets by themselves, and by how much it wants the model to reason."""
+    variables = dict(given or {})
+    if effort is not None:
+        variables.setdefault("reasoning_effort", effort)
+        if effort == "none":
+            variables.setdefault("enable_thinking", False)
+    return variables
 
 
 def _tokens_of_end(engine: Backend, ids: list[int], size: int) -> int:

@@ -37,7 +37,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     tokenizer = service.engine.tokenizer
     if fields.messages is not None:
         messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
-        ids = chat_prompt(service.engine, messages, (), fields.chat_template_kwargs).ids
+        ids = chat_prompt(service, messages, (), fields.chat_template_kwargs).ids
     elif fields.content is not None:
         ids = tokenizer.encode(fields.content, start=fields.add_special)
     else:

@@ -42,6 +42,8 @@ class Replicas(Protocol):
 class RemoteEngine(Description):
     """A Backend whose engine is elsewhere. To be used in one event loop."""
 
+    disk = None
+
     def __init__(self, description: Description, replicas: Replicas, max_waiting: int) -> None:
         """`max_waiting`: requests that may wait for their first token."""
         super().__init__(**vars(description))

@@ -12,7 +12,7 @@ from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.options import form, request_options
-from trigraph.runtime.server.prompt import chat_prompt
+from trigraph.runtime.server.prompt import chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import reply_form
 from trigraph.runtime.server.response_items import ResponseItems
 from trigraph.runtime.server.responses_history import input_messages, tool_choice
@@ -36,12 +36,9 @@ class Responses(Job):
                 f"input has {len(messages)} messages; give 1 to {service.settings.max_messages}", param="input"
             )
         choice = tool_choice(fields)
-        variables = dict(fields.chat_template_kwargs or {})
-        if fields.reasoning is not None and fields.reasoning.effort is not None:
-            variables.setdefault("reasoning_effort", fields.reasoning.effort)
-            if fields.reasoning.effort == "none":
-                variables.setdefault("enable_thinking", False)
-        prompt = chat_prompt(service.engine, messages, choice.tools, variables)
+        effort = None if fields.reasoning is None else fields.reasoning.effort
+        variables = template_variables(fields.chat_template_kwargs, effort)
+        prompt = chat_prompt(service, messages, choice.tools, variables)
         options = request_options(
             fields,
             service.settings,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.text.template import ChatTemplate
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,10 @@ class Settings:
     """The model's name to clients."""
     defaults: Options = field(default_factory=Options)
     """What a request gets for fields that it leaves out."""
+    template: ChatTemplate | None = None
+    """In place of the model's own."""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is given that a request does not say otherwise."""
     seed: int | None = None
     """The seed of requests without one; None: a new one for each."""
     host: str = "127.0.0.1"

@@ -7,8 +7,9 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 
+import numpy as np
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.normalizers import Normalizer, Sequence
 
@@ -18,6 +19,10 @@ from trigraph.runtime.text.control_names import MARK, ControlNames
 
 # The byte as a character of Latin-1 for each that stands for one, and one that Latin-1 does not have for others.
 _LATIN_1 = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(byte) for byte, c in enumerate(byte_alphabet())}
+
+# The same by the character's number; -1 for those that stand for none, as the last does.
+_BYTE_OF = np.full(max(map(ord, byte_alphabet())) + 2, -1, np.int16)
+_BYTE_OF[[ord(c) for c in byte_alphabet()]] = range(256)
 
 
 class Tokenizer:
@@ -133,11 +138,11 @@ class Tokenizer:
 
     def all_bytes(self) -> list[bytes]:
         """For each token the bytes that it stands for; the names of control tokens."""
-        spelt = {
-            token: text.encode() if token in self._added else _bytes_of(text)
-            for text, token in self._tokenizer.get_vocab(with_added_tokens=True).items()
-        }
-        return [spelt[token] if token in spelt else self.text_of(token).encode() for token in range(self.size)]
+        texts = [self.text_of(token) for token in range(self.size)]
+        found = _bytes_of_all(texts)
+        for token in self._added:
+            found[token] = texts[token].encode()
+        return found
 
 
 def _ids(tokenizer: HFTokenizer, text: str) -> list[int]:
@@ -150,6 +155,18 @@ def _bytes_of(text: str) -> bytes:
         return text.translate(_LATIN_1).encode("latin-1")
     except UnicodeEncodeError:
         return text.encode()
+
+
+def _bytes_of_all(texts: list[str]) -> list[bytes]:
+    """As _bytes_of, of a whole vocabulary at once: the time until the first constrained token."""
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), "<u4")
+    values = _BYTE_OF[np.minimum(codes, len(_BYTE_OF) - 1)]
+    ends = np.cumsum([len(text) for text in texts])
+    joined = values.astype(np.uint8).tobytes()
+    found = [joined[start:end] for start, end in pairwise([0, *ends.tolist()])]
+    for token in np.searchsorted(ends, np.flatnonzero(values < 0), "right").tolist():
+        found[token] = texts[token].encode()
+    return found
 
 
 @contextmanager

@@ -1,0 +1,56 @@
+"""Opens the model that a command is given."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from trigraph.custom_ops import explain_bus_errors
+from trigraph.exporter import ExportOptions
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, load
+from trigraph.runtime.cli.arguments import ModelArguments, parse_bytes
+from trigraph.runtime.cli.console import progress_bars, say
+
+
+def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
+    """What `load` is called with, beside the model's path."""
+    if model.mtp is not None and model.model.is_dir():
+        raise TrigraphError(f"--mtp {model.mtp}: {model.model} is a package; give --mtp when exporting")
+    return dict(
+        threads=model.threads,
+        context=model.context or None,
+        sequences=sequences,
+        kv_memory=parse_bytes("--kv-memory", model.kv_memory),
+        checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
+        cache_dir=model.cache_dir,
+        cache_size=parse_bytes("--cache-size", model.cache_size),
+        speculation=speculation,
+        options=ExportOptions(mtp=model.mtp),
+        device=model.device,
+        experts=model.experts,
+    )
+
+
+def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None) -> Engine:
+    """Loads the model, with progress bars, and says what the user should know of it."""
+    arguments = load_arguments(model, speculation=speculation, sequences=sequences)
+    started = time.perf_counter()
+    with progress_bars() as progress:
+        engine = load(model.model, **arguments, progress=progress)
+    if engine.kernels != "no":
+        explain_bus_errors()
+    for notice in engine.notices:
+        say(f"note: {notice}")
+    if engine.device.reason is not None:
+        say(f"note: running on the CPU: {engine.device.reason}")
+    if verbose:
+        _describe(engine, time.perf_counter() - started)
+    return engine
+
+
+def _describe(engine: Engine, seconds: float) -> None:
+    say(
+        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
+        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.speculation}"
+    )
