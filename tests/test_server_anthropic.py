@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_one_call_at_most(client: Any) -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     found = client.messages.create(**ASKED, tools=[WEATHER], tool_choice=choice)
     assert [block.type for block in found.content] == ["thinking", "text", "tool_use"]
+
+
+def test_a_number_that_is_too_large_for_the_answer() -> None:
+    reply = CALL.replace("Paris", "[-1e999, 1]").replace("=city", "=at")
+    tool = {"name": "weather", "input_schema": {"type": "object", "properties": {"at": {"type": "array"}}}}
+    with serving(replying(f"</think>\n{reply}")) as address:
+        client: Any = anthropic.Anthropic(base_url=address, api_key="none", max_retries=0)
+        found = client.messages.create(**ASKED, tools=[tool])
+    assert found.content[-1].input == {"at": [-sys.float_info.max, 1]}
 
 
 def test_ends(client: Any) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from support.server import serving
 from support.thinking_engine import thinking_engine
+from trigraph.runtime import Options, Sampling
 from trigraph.runtime.server.settings import Settings
 
-CALL = "<tool_call>\n<function=get_weather>\n<parameter=location>\nParis\n</parameter>\n</function>\n</tool_call>"
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"location": "Paris"}}\n</tool_call>'
 SAID = "They greet.\n</think>\n\nHello to you."
 CALLED = f"I look.\n</think>\n\n{CALL}"
 SPECIFICATIONS = {"open-responses": "openresponses", "openai-chat": "openai_chat", "anthropic": "anthropic"}
@@ -33,7 +34,8 @@ OTHER_NAMES = ["unknown SSE event type: response.reasoning_text."]
 @pytest.fixture(scope="module", params=[SAID, CALLED], ids=["said", "called"])
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
     # llm-comply skips what other models lack, by their names.
-    with serving(thinking_engine(request.param), Settings(model="claude-sonnet-4-gpt-5", port=0)) as address:
+    settings = Settings(model="claude-sonnet-4-gpt-5", port=0, defaults=Options(Sampling(temperature=0)))
+    with serving(thinking_engine(request.param), settings) as address:
         yield address, request.param == CALLED
 
 

@@ -210,6 +210,23 @@ def test_malformed_requests(client: httpx.Client, engine: Engine, path: str) -> 
     assert_settled(engine)
 
 
+@pytest.mark.parametrize("number", ["1e400", "NaN", "-Infinity"])
+@pytest.mark.parametrize("field", ['"metadata": {"a": %s}', '"tools": [{"type": "x", "a": [%s]}]'])
+def test_numbers_that_cannot_be_written_again(client: httpx.Client, field: str, number: str) -> None:
+    response = client.post("/v1/responses", content=f'{{"input": "Hello", {field % number}}}')
+    assert response.status_code == 400 and "should be finite" in response.json()["error"]["message"]
+
+
+def test_a_conversation_that_the_assistant_begins(client: httpx.Client) -> None:
+    begun = {"messages": [{"role": "assistant", "content": "Ye"}], "top_k": 1}
+    assert client.post("/v1/chat/completions", json={**begun, "max_tokens": 2}).status_code == 200
+
+
+def test_an_empty_prompt(client: httpx.Client) -> None:
+    response = client.post("/v1/completions", json={"prompt": ""})
+    assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_value"
+
+
 def test_paths_and_methods_that_are_not_there(client: httpx.Client) -> None:
     assert client.get("/v1/nothing").status_code == client.post("/v1/nothing").status_code == 404
     wrong = client.get("/v1/completions")

@@ -67,7 +67,7 @@ def explained(error: BaseException) -> ApiError:
     if isinstance(error, TrigraphError):
         message = str(error)
         field = message.partition(" ")[0]
-        too_long = message.startswith("the prompt has ")
+        too_long = message.startswith("the prompt has ") and not message.startswith("the prompt has 0 ")
         return ApiError(
             message,
             param="messages" if too_long else field if field.isidentifier() and "_" in field else None,

@@ -86,11 +86,11 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
             return EventStream(service, job)
         result = await while_connected(request.receive, job.result())
         job.log(request.url.path)
+        return Response(status_code=_CLIENT_GONE) if result is None else JSONResponse(result)
     except Exception as error:
         raise explained(error) from error
     finally:
         service.running -= 1
-    return Response(status_code=_CLIENT_GONE) if result is None else JSONResponse(result)
 
 
 async def look_up(

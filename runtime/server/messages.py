@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -200,10 +201,17 @@ def _content(events: list[Event]) -> list[dict[str, Any]]:
 
 def _object(arguments: str) -> dict[str, Any]:
     try:
-        found = json.loads(arguments)
+        found = json.loads(arguments, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):  # as a model may write it
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _finite(text: str) -> float:
+    """A number, at most what a double holds: an answer with an infinite one could not be written."""
+    if (value := float(text)) != value:
+        raise ValueError("NaN is not JSON")
+    return max(-sys.float_info.max, min(sys.float_info.max, value))
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -60,7 +60,7 @@ def chat_prompt(
         thinking = False
     ids = engine.tokenizer.encode(text)
     later = [[*messages, _message("assistant"), _message("user")]]
-    if messages[0]["role"] == "system":  # which other conversations may begin with
+    if messages and messages[0]["role"] == "system":  # which other conversations may begin with
         later.append([messages[0], _message("user")])
     checkpoints = []
     for others in later:

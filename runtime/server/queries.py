@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field
 from trigraph.runtime.server.chat_completions import as_message
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.prompt import chat_prompt
-from trigraph.runtime.server.schema import Schema, parse
+from trigraph.runtime.server.schema import Object, Schema, parse
 from trigraph.runtime.server.schema_openai import ChatMessage
 from trigraph.runtime.server.service import Service
 
@@ -22,7 +22,7 @@ class TokenizeRequest(Schema):
     add_special: Annotated[bool, Field(validation_alias=AliasChoices("add_special", "add_special_tokens"))] = True
     with_pieces: bool = False
     return_token_strs: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Object | None = None
 
 
 class DetokenizeRequest(Schema):

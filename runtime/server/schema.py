@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
@@ -22,7 +24,16 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, populate_by_name=True)
 
 
+def _finite(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise PydanticCustomError("not_finite", "numbers in it should be finite") from None
+    return value
+
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Object = Annotated[dict[str, Any], AfterValidator(_finite)]  # of any content; 1e999 and NaN cannot be written again
 
 
 class Sampling(Schema):
@@ -43,7 +54,7 @@ class Sampling(Schema):
     ignore_eos: bool | None = None
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     grammar: str | None = None
-    json_schema: dict[str, Any] | None = None
+    json_schema: Object | None = None
     draft_tokens: Annotated[int | None, Field(ge=0, alias="speculative.n_max")] = None
     draft_p_min: Annotated[float | None, Field(ge=0, le=1, alias="speculative.p_min")] = None
 
@@ -59,7 +70,7 @@ class JsonSchemaFormat(Schema):
     """The schema of a structured output."""
 
     name: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[Object | None, Field(alias="schema")] = None
 
 
 class ResponseFormat(Schema):
@@ -67,7 +78,7 @@ class ResponseFormat(Schema):
 
     type: str
     json_schema: JsonSchemaFormat | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[Object | None, Field(alias="schema")] = None
 
 
 def parse(kind: type[_T], body: bytes) -> _T:

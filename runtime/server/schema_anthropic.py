@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trigraph.runtime.server.schema import Sampling, Schema
+from trigraph.runtime.server.schema import Object, Sampling, Schema
 
 
 class Source(Schema):
@@ -24,7 +24,7 @@ class Block(Schema):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: Object | None = None
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
     source: Source | None = None
@@ -42,7 +42,7 @@ class ToolParam(Schema):
 
     name: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: Object | None = None
 
 
 class ToolChoiceParam(Schema):
@@ -64,7 +64,7 @@ class OutputFormat(Schema):
     """A JSON schema that the reply must be valid against."""
 
     type: Literal["json_schema"]
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    schema_: Annotated[Object, Field(alias="schema")]
 
 
 class OutputConfig(Schema):
@@ -84,7 +84,7 @@ class TokensRequest(Schema):
     tool_choice: ToolChoiceParam | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Object | None = None
 
 
 class MessagesRequest(TokensRequest, Sampling):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from trigraph.runtime.server.schema import ResponseFormat, Sampling, Schema, StreamOptions
+from trigraph.runtime.server.schema import Object, ResponseFormat, Sampling, Schema, StreamOptions
 
 
 class ContentPart(Schema):
@@ -21,7 +21,7 @@ class FunctionCall(Schema):
     """A function's name and the JSON text of its arguments."""
 
     name: str
-    arguments: str | dict[str, Any] = "{}"
+    arguments: str | Object = "{}"
 
 
 class ToolCall(Schema):
@@ -49,7 +49,7 @@ class Function(Schema):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Object | None = None
 
 
 class Tool(Schema):
@@ -90,7 +90,7 @@ class ChatRequest(Sampling):
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Object | None = None
 
 
 class CompletionRequest(Sampling):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from trigraph.runtime.server.schema import Sampling, Schema
+from trigraph.runtime.server.schema import Object, Sampling, Schema
 
 
 class Part(Schema):
@@ -26,7 +26,7 @@ class Item(Schema):
     summary: list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | Object | None = None
     output: str | list[Part] | None = None
 
 
@@ -34,7 +34,7 @@ class TextFormat(Schema):
     """The form of the text: text, json_object or json_schema."""
 
     type: str
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[Object | None, Field(alias="schema")] = None
 
 
 class TextConfig(Schema):
@@ -58,16 +58,16 @@ class ResponsesRequest(Sampling):
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[Object] | None = None
+    tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     text: TextConfig | None = None
-    metadata: dict[str, Any] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    metadata: Object | None = None
+    chat_template_kwargs: Object | None = None
     previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
-    prompt: dict[str, Any] | None = None
+    conversation: str | Object | None = None
+    prompt: Object | None = None
     background: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

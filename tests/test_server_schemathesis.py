@@ -1,0 +1,32 @@
+"""Requests that schemathesis makes up of the server's own description, valid and not: none fails, none hangs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from support.fake_engine import assert_settled
+from support.server import PLAIN_TEMPLATE, replying, serving
+
+pytestmark = pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
+
+OPTIONS = ["--mode=all", "--checks=not_a_server_error", "--request-timeout=20", "--seed=13", "--no-color"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "most", "least"), [("fuzzing", 20, 100), pytest.param("coverage", 1, 1500, marks=pytest.mark.slow)]
+)
+def test_no_request_fails_the_server(phase: str, most: int, least: int) -> None:
+    engine = replying("Yes.", template=PLAIN_TEMPLATE, context=256)
+    with serving(engine) as address:
+        command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json", *OPTIONS]
+        command += [f"--phases={phase}", f"--max-examples={most}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = re.search(r"([\d,]+) generated, ([\d,]+) passed", done.stdout)
+    assert counted is not None and counted[1] == counted[2] and int(counted[1].replace(",", "")) >= least
+    assert_settled(engine)
