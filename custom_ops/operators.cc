@@ -19,14 +19,9 @@ const OrtCustomOp* paged_attention_f16();
 const OrtCustomOp* paged_attention_f32();
 
 std::vector<const OrtCustomOp*> operators() {
-  return {
-#ifndef TRIGRAPH_PROVIDER  // no CUDA kernels yet
-      gated_block_matmul(),  rms_norm(),           router(),
-      top_token(),           last_rows(),          previous_rows(),
-#endif
-      block_matmul(),        block_gather(),       gated_delta_net(),
-      grouped_expert_ffn(),  paged_kv_write_f16(), paged_kv_write_f32(),
-      paged_attention_f16(), paged_attention_f32()};
+  return {block_matmul(),       gated_block_matmul(), block_gather(),        rms_norm(),           router(),
+          top_token(),          last_rows(),          previous_rows(),       gated_delta_net(),    grouped_expert_ffn(),
+          paged_kv_write_f16(), paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -31,8 +31,9 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
   kernel<<<grid, threads, shared_bytes, stream>>>(static_cast<P>(arguments)...);
   check(cudaGetLastError(), "a kernel launch");
 #else
-  (void)stream;
-  emulator::run([&] { kernel(static_cast<P>(arguments)...); }, grid, threads, shared_bytes);
+  emulator::launch(
+      reinterpret_cast<const void*>(kernel), [=] { kernel(static_cast<P>(arguments)...); }, grid, threads, shared_bytes,
+      stream);
 #endif
 }
 

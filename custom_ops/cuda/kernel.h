@@ -24,7 +24,7 @@ class Arena {
       data_ = allocator->Alloc(allocator, bytes);
       if (!data_) fail("the device has no %zu bytes of memory left", bytes);
 #if !defined(__CUDACC__)
-      emulator::poison(data_, bytes);
+      emulator::poison_scratch(data_, bytes);
 #endif
     }
     Memory(const Memory&) = delete;

@@ -1,0 +1,284 @@
+// The entry points that move data and enqueue work. Their declarations are of CUDA 13's binary interface.
+#include "cudart.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+using namespace fake_cuda;
+
+namespace {
+
+struct Dim3 {
+  unsigned x, y, z;
+};
+struct LaunchConfig {
+  Dim3 grid, block;
+  size_t shared_bytes;
+  cudaStream_t stream;
+};
+
+// Kernels of others by the address of their host function.
+std::map<const void*, std::string>& kernel_names() {
+  static auto* names = new std::map<const void*, std::string>;
+  return *names;
+}
+
+const char* word(Place place) {
+  return place == Place::device ? "device" : place == Place::pinned ? "pinned" : "pageable";
+}
+
+cudaError_t launch_named(const std::string& name, cudaStream_t stream, Work work) {
+  const Guard guard(device().lock);
+  const bool captured = device().stream(stream).capture != nullptr;
+  if (captured) ++device().stream(stream).capture->kernels;
+  device().note((captured ? "captured " : "launch ") + name + (stream ? "" : " on the default stream"));
+  return device().enqueue(stream, std::move(work));
+}
+
+cudaError_t launch_foreign(const void* kernel, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  const auto known = kernel_names().find(kernel);
+  const std::string mangled = known == kernel_names().end() ? "?" : known->second;
+  char* readable = abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, nullptr);
+  const std::string name = readable ? readable : mangled;
+  std::free(readable);
+  return launch_named("foreign " + name.substr(0, 160), stream, [] {});
+}
+
+cudaError_t take(void** memory, size_t bytes, Place place) {
+  const Guard guard(device().lock);
+  device().note(std::string("allocate ") + word(place) + ' ' + std::to_string(bytes));
+  if (device().capturing()) return device().refuse("an allocation");
+  *memory = device().memory.take(bytes ? bytes : 1, place);
+  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t give(void* memory) {
+  const Guard guard(device().lock);
+  if (!memory) return cudaSuccess;
+  if (const cudaError_t error = device().run_all()) return error;
+  device().note("free");
+  return device().memory.give(memory) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// A copy's source as it is now, where CUDA reads it before it returns.
+Work copy_of(void* to, const void* from, size_t bytes, bool keep) {
+  if (!keep) return [=] { std::memcpy(to, from, bytes); };
+  const char* source = static_cast<const char*>(from);
+  return [to, kept = std::vector<char>(source, source + bytes)] { std::memcpy(to, kept.data(), kept.size()); };
+}
+
+}  // namespace
+
+void fake_cuda::launch(const void* kernel, std::function<void()> body, cudaStream_t stream) {
+  Dl_info library{};
+  dladdr(kernel, &library);
+  char name[40];
+  std::snprintf(name, sizeof name, "own %zx",
+                reinterpret_cast<uintptr_t>(kernel) - reinterpret_cast<uintptr_t>(library.dli_fbase));
+  launch_named(name, stream, std::move(body));
+}
+
+FAKE_CUDA_API const char* fake_cuda_take_events() {
+  static std::string taken;
+  const Guard guard(device().lock);
+  taken.swap(device().events);
+  device().events.clear();
+  return taken.c_str();
+}
+FAKE_CUDA_API size_t fake_cuda_allocated() {
+  const Guard guard(device().lock);
+  return device().memory.allocated();
+}
+
+// Memory.
+
+FAKE_CUDA_API cudaError_t cudaMalloc(void** memory, size_t bytes) { return take(memory, bytes, Place::device); }
+FAKE_CUDA_API cudaError_t cudaMallocHost(void** memory, size_t bytes) { return take(memory, bytes, Place::pinned); }
+FAKE_CUDA_API cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  return take(memory, bytes, Place::pinned);
+}
+FAKE_CUDA_API cudaError_t cudaMallocFromPoolAsync(void**, size_t, void*, cudaStream_t) { return cudaErrorNotSupported; }
+FAKE_CUDA_API cudaError_t cudaFree(void* memory) { return give(memory); }
+FAKE_CUDA_API cudaError_t cudaFreeHost(void* memory) { return give(memory); }
+FAKE_CUDA_API cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaErrorNotSupported; }
+FAKE_CUDA_API cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
+  *total = kDeviceBytes;
+  *left = kDeviceBytes - fake_cuda_allocated();
+  return cudaSuccess;
+}
+
+// Copies.
+
+FAKE_CUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  if (!bytes) return cudaSuccess;
+  const Place source = device().memory.place_of(from), target = device().memory.place_of(to);
+  const bool captured = device().stream(stream).capture != nullptr;
+  device().note(std::string(captured ? "captured copy " : "copy ") + word(source) + ' ' + word(target) + ' ' +
+                std::to_string(bytes) + (stream ? "" : " on the default stream"));
+  const cudaError_t error = device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured));
+  // CUDA returns from a copy to pageable memory when it is done.
+  if (error || captured || target != Place::pageable) return error;
+  return device().run(device().stream(stream));
+}
+FAKE_CUDA_API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, int kind) {
+  const Guard guard(device().lock);
+  if (const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr)) return error;
+  device().note("wait default stream");
+  return device().run(device().legacy);
+}
+FAKE_CUDA_API cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                                            size_t width, size_t height, int, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  device().note("copy rows");
+  return device().enqueue(stream, [=] {
+    for (size_t i = 0; i < height; ++i)
+      std::memcpy(static_cast<char*>(to) + i * to_pitch, static_cast<const char*>(from) + i * from_pitch, width);
+  });
+}
+FAKE_CUDA_API cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  device().note("fill " + std::to_string(bytes) + (stream ? "" : " on the default stream"));
+  return device().enqueue(stream, [=] { std::memset(memory, value, bytes); });
+}
+FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+  return cudaMemsetAsync(memory, value, bytes, nullptr);
+}
+FAKE_CUDA_API cudaError_t cudaMemcpyFromSymbol(void*, const void*, size_t, size_t, int) {
+  return cudaErrorNotSupported;
+}
+
+// Launches.
+
+FAKE_CUDA_API cudaError_t cudaLaunchKernel(const void* kernel, Dim3, Dim3, void**, size_t, cudaStream_t stream) {
+  return launch_foreign(kernel, stream);
+}
+FAKE_CUDA_API cudaError_t __cudaLaunchKernel(void* kernel, Dim3, Dim3, void**, size_t, cudaStream_t stream) {
+  return launch_foreign(kernel, stream);
+}
+FAKE_CUDA_API cudaError_t cudaLaunchCooperativeKernel(const void* kernel, Dim3, Dim3, void**, size_t,
+                                                      cudaStream_t stream) {
+  return launch_foreign(kernel, stream);
+}
+FAKE_CUDA_API cudaError_t cudaLaunchKernelExC(const LaunchConfig* config, const void* kernel, void**) {
+  return launch_foreign(kernel, config->stream);
+}
+FAKE_CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+  const Guard guard(device().lock);
+  device().note("host function");
+  return device().enqueue(stream, [=] { function(data); });
+}
+FAKE_CUDA_API cudaError_t __cudaGetKernel(void** kernel, const void* host) {
+  *kernel = const_cast<void*>(host);
+  return cudaSuccess;
+}
+FAKE_CUDA_API void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*,
+                                          void*, int*) {
+  const Guard guard(device().lock);
+  kernel_names()[host] = name;
+}
+
+// Streams and events.
+
+FAKE_CUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  const Guard guard(device().lock);
+  device().note("make stream");
+  device().streams.push_back(std::make_unique<Stream>(flags != cudaStreamNonBlocking));
+  *stream = device().streams.back().get();
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, 0); }
+FAKE_CUDA_API cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }  // events may still name it
+FAKE_CUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Guard guard(device().lock);
+  device().note("wait stream");
+  return device().run(device().stream(stream));
+}
+FAKE_CUDA_API cudaError_t cudaDeviceSynchronize() {
+  const Guard guard(device().lock);
+  device().note("wait device");
+  return device().run_all();
+}
+FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(Event** event, unsigned) {
+  *event = new Event;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaEventCreate(Event** event) { return cudaEventCreateWithFlags(event, 0); }
+FAKE_CUDA_API cudaError_t cudaEventDestroy(Event* event) {
+  delete event;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaEventRecord(Event* event, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  if (device().stream(stream).capture) return device().refuse("an event");
+  *event = {&device().stream(stream), device().stream(stream).enqueued()};
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(Event* event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+FAKE_CUDA_API cudaError_t cudaEventSynchronize(Event* event) {
+  const Guard guard(device().lock);
+  device().note("wait event");
+  device().memory.open(true);
+  if (event->stream) event->stream->run_until(event->number);
+  device().memory.open(false);
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, Event*, Event*) {
+  *milliseconds = 1;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, Event* event, unsigned) {
+  const Guard guard(device().lock);
+  if (!event->stream) return cudaSuccess;
+  return device().enqueue(stream, [on = *event] { on.stream->run_until(on.number); });
+}
+
+// Graphs.
+
+FAKE_CUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int* status) {
+  const Guard guard(device().lock);
+  *status = device().stream(stream).capture != nullptr;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int) {
+  const Guard guard(device().lock);
+  if (!stream || device().capturing()) return device().refuse("a capture");
+  device().note("capture");
+  device().stream(stream).capture = std::make_unique<Graph>();
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaStreamEndCapture(cudaStream_t stream, Graph** graph) {
+  const Guard guard(device().lock);
+  device().note("capture ends");
+  *graph = device().stream(stream).capture.release();
+  return *graph ? cudaSuccess : cudaErrorInvalidValue;
+}
+FAKE_CUDA_API cudaError_t cudaGraphInstantiate(Graph** executable, Graph* graph, unsigned long long) {
+  *executable = new Graph(*graph);
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaGraphLaunch(Graph* graph, cudaStream_t stream) {
+  const Guard guard(device().lock);
+  device().note("replay " + std::to_string(graph->kernels));
+  for (const Work& work : graph->work)
+    if (const cudaError_t error = device().enqueue(stream, work)) return error;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaGraphDestroy(Graph* graph) {
+  delete graph;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaGraphExecDestroy(Graph* executable) {
+  const Guard guard(device().lock);
+  device().note("graph destroyed");
+  delete executable;
+  return cudaSuccess;
+}

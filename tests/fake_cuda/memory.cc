@@ -1,0 +1,82 @@
+// Device memory: a part of the host's that is closed to it while no work runs.
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace fake_cuda {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr int kPoison = 0xff;  // NaN, and ids that no table has
+
+size_t rounded(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+Memory::Memory() {
+  void* start = mmap(nullptr, kDeviceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) {
+    std::perror("fake CUDA: no address space for the device");
+    std::abort();
+  }
+  start_ = reinterpret_cast<uintptr_t>(start);
+}
+
+void* Memory::take(size_t bytes, Place place) {
+  if (place == Place::pinned) {
+    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    std::memset(memory, kPoison, bytes);
+    blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place};
+    return memory;
+  }
+  uintptr_t at = start_;  // behind the last block before a gap that is wide enough
+  for (auto block = blocks_.lower_bound(start_); block != blocks_.end() && block->second.place == Place::device;
+       ++block) {
+    if (block->first - at >= rounded(bytes)) break;
+    at = block->first + rounded(block->second.bytes);
+  }
+  if (at + rounded(bytes) > start_ + kDeviceBytes) return nullptr;
+  blocks_[at] = {bytes, place};
+  allocated_ += bytes;
+  void* memory = reinterpret_cast<void*>(at);
+  mprotect(memory, rounded(bytes), PROT_READ | PROT_WRITE);
+  std::memset(memory, kPoison, bytes);
+  if (!open_) mprotect(memory, rounded(bytes), PROT_NONE);
+  return memory;
+}
+
+bool Memory::give(void* memory) {
+  const auto block = blocks_.find(reinterpret_cast<uintptr_t>(memory));
+  if (block == blocks_.end()) return false;
+  if (block->second.place == Place::pinned) {
+    std::free(memory);
+  } else {
+    allocated_ -= block->second.bytes;
+    madvise(memory, rounded(block->second.bytes), MADV_DONTNEED);
+    mprotect(memory, rounded(block->second.bytes), PROT_NONE);
+  }
+  blocks_.erase(block);
+  return true;
+}
+
+Place Memory::place_of(const void* address) const {
+  auto block = blocks_.upper_bound(reinterpret_cast<uintptr_t>(address));
+  if (block == blocks_.begin()) return Place::pageable;
+  --block;
+  const bool inside = reinterpret_cast<uintptr_t>(address) < block->first + block->second.bytes;
+  return inside ? block->second.place : Place::pageable;
+}
+
+void Memory::open(bool open) {
+  open_ = open;
+  uintptr_t end = start_;
+  for (const auto& [at, block] : blocks_)
+    if (block.place == Place::device) end = at + rounded(block.bytes);
+  if (end > start_) mprotect(reinterpret_cast<void*>(start_), end - start_, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,34 @@
+// Who has which memory of the device, and pinned memory of the host.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace fake_cuda {
+
+constexpr size_t kDeviceBytes = size_t{8} << 30;
+
+enum class Place { pageable, pinned, device };
+
+class Memory {
+ public:
+  Memory();
+  void* take(size_t bytes, Place place);  // filled with NaN; nullptr when the device is full
+  bool give(void* memory);                // false for what was not taken
+  Place place_of(const void* address) const;
+  size_t allocated() const { return allocated_; }  // bytes on the device
+  void open(bool open);                            // whether the host can reach the device's
+
+ private:
+  struct Block {
+    size_t bytes;
+    Place place;
+  };
+  uintptr_t start_;
+  size_t allocated_ = 0;
+  bool open_ = false;
+  std::map<uintptr_t, Block> blocks_;
+};
+
+}  // namespace fake_cuda

@@ -1,0 +1,148 @@
+// The entry points that say what the device is, and those that register code. It calls itself an H200.
+#include <cstring>
+
+#include "cudart.h"
+
+using namespace fake_cuda;
+
+namespace {
+
+constexpr int kMultiprocessors = 132, kMajor = 9, kMinor = 0, kMaxThreads = 1024, kWarp = 32;
+constexpr int kSharedBytes = 48 << 10, kMostSharedBytes = 227 << 10, kRegisters = 64 << 10;
+
+// cudaDeviceProp of CUDA 13, as far as anyone asks.
+struct Properties {
+  char name[256];
+  char ids[32];
+  size_t memory_bytes, shared_bytes;
+  int registers, warp;
+  size_t pitch;
+  int max_threads, max_block[3], max_grid[3];
+  size_t constant_bytes;
+  int major, minor;
+  size_t texture[2];
+  int multiprocessors;
+  int textures[52];
+  int l2_bytes, l2_persisting, threads_of_multiprocessor;
+  int caching[3];
+  size_t shared_of_multiprocessor;
+  int registers_of_multiprocessor;
+  int features[9];
+  size_t most_shared_bytes;
+  int others[82];
+};
+static_assert(sizeof(Properties) == 1008 && offsetof(Properties, multiprocessors) == 384 &&
+              offsetof(Properties, l2_bytes) == 596 && offsetof(Properties, shared_of_multiprocessor) == 624 &&
+              offsetof(Properties, most_shared_bytes) == 672);
+
+struct PointerAttributes {
+  int type, device;
+  const void *on_device, *on_host;
+  long reserved[8];
+};
+
+struct FunctionAttributes {
+  size_t shared_bytes, constant_bytes, local_bytes;
+  int max_threads, registers, ptx, binary;
+  int others[26];
+};
+static_assert(sizeof(PointerAttributes) == 88 && sizeof(FunctionAttributes) == 144);
+
+}  // namespace
+
+FAKE_CUDA_API cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+FAKE_CUDA_API cudaError_t cudaGetDeviceProperties(Properties* out, int) {
+  *out = {};
+  std::strcpy(out->name, "a GPU that is not there");
+  out->memory_bytes = kDeviceBytes;
+  out->shared_bytes = kSharedBytes, out->most_shared_bytes = kMostSharedBytes;
+  out->shared_of_multiprocessor = kMostSharedBytes + 1024;
+  out->registers = out->registers_of_multiprocessor = kRegisters;
+  out->warp = kWarp, out->max_threads = kMaxThreads, out->threads_of_multiprocessor = 2 * kMaxThreads;
+  out->max_block[0] = out->max_block[1] = kMaxThreads, out->max_block[2] = 64;
+  out->max_grid[0] = 2147483647, out->max_grid[1] = out->max_grid[2] = 65535;
+  out->major = kMajor, out->minor = kMinor, out->multiprocessors = kMultiprocessors;
+  out->l2_bytes = 50 << 20;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
+  enum { threads = 1, shared = 8, warp = 10, multiprocessors = 16, major = 75, minor = 76, most_shared = 97 };
+  switch (attribute) {
+    case threads:
+      *value = kMaxThreads;
+      break;
+    case shared:
+      *value = kSharedBytes;
+      break;
+    case warp:
+      *value = kWarp;
+      break;
+    case multiprocessors:
+      *value = kMultiprocessors;
+      break;
+    case major:
+      *value = kMajor;
+      break;
+    case minor:
+      *value = kMinor;
+      break;
+    case most_shared:
+      *value = kMostSharedBytes;
+      break;
+    default:
+      *value = 0;
+  }
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaPointerGetAttributes(PointerAttributes* out, const void* address) {
+  const Guard guard(device().lock);
+  const Place place = device().memory.place_of(address);
+  *out = {place == Place::device ? 2 : place == Place::pinned ? 1 : 0, 0, address, address, {}};
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaFuncGetAttributes(FunctionAttributes* out, const void*) {
+  *out = {};
+  out->max_threads = kMaxThreads, out->registers = 64, out->ptx = out->binary = 10 * kMajor + kMinor;
+  return cudaSuccess;
+}
+FAKE_CUDA_API cudaError_t cudaFuncSetAttribute(const void*, int, int) { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
+                                                                                 unsigned) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+FAKE_CUDA_API const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "refused by the fake device";
+}
+FAKE_CUDA_API const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
+FAKE_CUDA_API cudaError_t cudaGetLastError() { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                                           int* status) {
+  *function = nullptr;
+  if (status) *status = 1;  // not found
+  return cudaSuccess;
+}
+
+// Code, which is not looked at.
+
+FAKE_CUDA_API void** __cudaRegisterFatBinary(void*) {
+  static void* handle[1];
+  return handle;
+}
+FAKE_CUDA_API void __cudaRegisterFatBinaryEnd(void**) {}
+FAKE_CUDA_API void __cudaUnregisterFatBinary(void**) {}
+FAKE_CUDA_API void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
