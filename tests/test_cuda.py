@@ -9,14 +9,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.packages import Packages
+from support.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime import Options, Sampling, load
 from trigraph.runtime.device.cuda import open_cuda
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.doctor.examine import compute, make_packages, recorded_bits
@@ -98,29 +98,6 @@ def test_texts_with_and_without_speculation(emulated: None, packages: Packages) 
     child = engine.steps.fork(parent)
     one, other = (engine.steps.verify([text], [[7, 8]]).logits.copy() for text in (parent, child))
     assert one.tobytes() == other.tobytes()
-
-
-def rows_of_steps(engine: Engine) -> list[bytes]:
-    """Logits, hidden rows and tokens of a prefill, verifies with rejects and companions, and drafts."""
-    prompts = [list(range(3, 24)), [7, 1], [9, 8, 7, 6, 5]]
-    sequences = [engine.steps.new_sequence() for _ in prompts]
-    rows: list[bytes] = []
-
-    def keep(*parts: Any) -> None:
-        rows.extend(part.copy().tobytes() for part in parts)
-
-    result = engine.steps.prefill(sequences, prompts)
-    keep(result.logits, result.hidden, result.tokens)
-    for accepted, new in ((2, [[4, 5, 6], [1], [2, 3]]), (0, [[8], [9, 10, 11, 12], [3]]), (1, [[1], [2], [3]])):
-        result = engine.steps.verify(sequences, new)
-        keep(result.logits, result.hidden, result.tokens)
-        for sequence, tokens in zip(sequences, new, strict=True):
-            engine.steps.accept(sequence, min(accepted, len(tokens)))
-    draft = engine.steps.draft(sequences, [4, 5, 6])
-    keep(draft.tokens, draft.probability, draft.hidden)
-    draft = engine.steps.draft_more(sequences, draft)
-    keep(draft.tokens, draft.probability, draft.hidden)
-    return rows
 
 
 @pytest.mark.parametrize("experts", ["gpu", "cpu"])

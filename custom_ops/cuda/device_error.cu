@@ -1,4 +1,6 @@
 // Where a device error is kept, and how it reads.
+#include <atomic>
+
 #include "device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -28,6 +30,7 @@ DeviceError take_device_error() {
   DeviceError error{};
   ErrorRecord* record = made;
   if (!record || !record->ready) return error;
+  std::atomic_thread_fence(std::memory_order_acquire);  // what the device wrote before it set `ready`
   error.found = true;
   error.op = kOps[record->op];
   const long long* v = record->value;

@@ -31,8 +31,8 @@ TRIGRAPH_EXPORT void* trigraph_make_stream() {
   return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess ? stream : nullptr;
 }
 
-// Zeroed memory on the device, or on the host where copies need no staging.
-TRIGRAPH_EXPORT void* trigraph_allocate(size_t bytes, int pinned) {
+// Memory on the device that is zeroed on a stream, or zeroed memory on the host where copies need no staging.
+TRIGRAPH_EXPORT void* trigraph_allocate(size_t bytes, int pinned, void* stream) {
   void* memory = nullptr;
   if (pinned) {
     if (cudaHostAlloc(&memory, bytes, cudaHostAllocPortable) != cudaSuccess) return nullptr;
@@ -40,7 +40,7 @@ TRIGRAPH_EXPORT void* trigraph_allocate(size_t bytes, int pinned) {
     return memory;
   }
   if (cudaMalloc(&memory, bytes) != cudaSuccess) return nullptr;
-  return cudaMemset(memory, 0, bytes) == cudaSuccess ? memory : nullptr;
+  return cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream)) == cudaSuccess ? memory : nullptr;
 }
 
 TRIGRAPH_EXPORT void trigraph_free(void* memory, int pinned) {

@@ -7,108 +7,28 @@ import ctypes
 import io as text_io
 import os
 import sys
-import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
+from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Array, Device, Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
 _EXPERTS = "GroupedExpertFFN"
 _MOST_CAPTURED = 16  # tokens of a step that is captured
 _ON_DEVICE = ("logits",)  # results that a greedy round never reads: rows of them are fetched when asked for
-
-
-class CudaArray:
-    """An array on the device. Rows are read and written through the host; what is read is a copy."""
-
-    def __init__(
-        self, library: CudaLibrary, shape: tuple[int, ...], dtype: np.dtype[Any], owner: CudaArray | None = None
-    ) -> None:
-        """Zeros, or with `owner` the first rows of its memory."""
-        self._library = library
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._owner = owner
-        if owner is None:
-            self.address = library.allocate(self.nbytes)
-            weakref.finalize(self, library.free, self.address, False)
-        else:
-            self.address = owner.address
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice) and index.start is None and index.step is None:
-            return CudaArray(self._library, (index.stop, *self.shape[1:]), self.dtype, owner=self)
-        if isinstance(index, int | np.integer):
-            return self._read(self._row(int(index)), self.shape[1:])
-        return self.copy()[index]
-
-    def __setitem__(self, index: Any, value: Array) -> None:
-        numbers = np.atleast_1d(index).tolist()
-        rows = np.ascontiguousarray(np.broadcast_to(value, (len(numbers), *self.shape[1:])), self.dtype)
-        for number, row in zip(numbers, rows, strict=True):
-            self._library.copy(self._row(number), row.ctypes.data, self.row_bytes)
-        self._library.wait()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self.copy().astype(dtype or self.dtype, copy=False)
-
-    def copy(self) -> Array:
-        """All of it, in the host's memory."""
-        return self._read(self.address, self.shape)
-
-    def astype(self, dtype: Any) -> Array:
-        """All of it as another type, in the host's memory."""
-        return self.copy().astype(dtype)
-
-    def copy_row(self, source: int, target: int) -> None:
-        """self[target] = self[source], on the device."""
-        self._library.copy(self._row(target), self._row(source), self.row_bytes)
-
-    def _row(self, index: int) -> int:
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return self.address + index * self.row_bytes
-
-    def _read(self, address: int, shape: tuple[int, ...]) -> Array:
-        array = np.empty(shape, self.dtype)
-        self._library.copy(array.ctypes.data, address, array.nbytes)
-        self._library.wait()
-        return array
-
-
-class PinnedArray:
-    """Host memory that copies need no staging for."""
-
-    def __init__(self, library: CudaLibrary, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        address = library.allocate(nbytes, pinned=True)
-        memory = (ctypes.c_byte * nbytes).from_address(address)
-        weakref.finalize(memory, library.free, address, True)
-        self.array: NDArray[Any] = np.frombuffer(memoryview(memory), dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -136,8 +56,8 @@ class CudaDevice(Device):
     """A GPU. Weights lie on it once, whatever graphs read them; state and results of steps never leave it unasked."""
 
     functions: CudaLibrary
-    weights: dict[tuple[int, str], ort.OrtValue] = field(default_factory=dict)
-    """By address and shape in the mapped files."""
+    weights: WeakKeyDictionary[MappedWeights, CudaWeights] = field(default_factory=WeakKeyDictionary)
+    """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, or cpu, from the mapped file."""
     capture: bool = False
@@ -181,8 +101,22 @@ class CudaDevice(Device):
         return options
 
     def _captures(self, graph: str) -> bool:
-        """Prefills have too many shapes, and drafts some nodes on the CPU, which cannot be captured."""
-        return self.capture and graph == "verify"
+        """Prefills have too many shapes."""
+        return self.capture and graph != "prefill"
+
+    @contextlib.contextmanager
+    def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
+        """See Device."""
+        copies = [
+            (memory, CudaArray(self.functions, (len(rows), *memory.shape[1:]), memory.dtype)) for memory in memories
+        ]
+        for memory, copy in copies:
+            for number, row in enumerate(rows):
+                self.functions.copy(copy.row(number), memory.row(row), memory.row_bytes)
+        yield
+        for memory, copy in copies:
+            for number, row in enumerate(rows):
+                self.functions.copy(memory.row(row), copy.row(number), memory.row_bytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """See Device."""
@@ -230,23 +164,13 @@ class CudaDevice(Device):
 
     def initializers(self, weights: MappedWeights, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
         """See Device."""
-        mapped = {name for node in graph.node if node.domain == HOST_DOMAIN for name in node.input}
-        return {
-            name: value if name in mapped else self._on_device(value)
-            for name, value in weights.initializers(path, graph).items()
-        }
-
-    def _on_device(self, mapped: ort.OrtValue) -> ort.OrtValue:
-        """One copy of a weight for all graphs: the same address in the mapped file is the same weight."""
+        values = weights.initializers(path, graph)
         if self.provider != PROVIDER:
-            return mapped
-        key = (mapped.data_ptr(), str(mapped.shape()))
-        if key not in self.weights:
-            target = ort.OrtValue.ortvalue_from_shape_and_type(mapped.shape(), mapped.element_type(), "cuda", 0)
-            self.functions.copy(target.data_ptr(), mapped.data_ptr(), mapped.tensor_size_in_bytes())
-            # ONNX Runtime shares only values that do not own their memory, as one made by way of DLPack.
-            self.weights[key] = ort.OrtValue.from_dlpack(target.__dlpack__())
-        return self.weights[key]
+            return values
+        if weights not in self.weights:
+            self.weights[weights] = CudaWeights(self.functions)
+        stay = {name for node in graph.node if node.domain == HOST_DOMAIN for name in node.input}
+        return values | self.weights[weights].on_device({n: value for n, value in values.items() if n not in stay})
 
 
 @cache

@@ -31,7 +31,7 @@ class CudaLibrary:
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
             ("trigraph_make_stream", pointer, ()),
-            ("trigraph_allocate", pointer, (size, ctypes.c_int)),
+            ("trigraph_allocate", pointer, (size, ctypes.c_int, pointer)),
             ("trigraph_free", None, (pointer, ctypes.c_int)),
             ("trigraph_copy", text, (pointer, pointer, size, pointer)),
             ("trigraph_wait", text, (pointer,)),
@@ -85,7 +85,7 @@ class CudaLibrary:
 
     def allocate(self, nbytes: int, *, pinned: bool = False) -> int:
         """Zeroed memory on the device, or in the host where copies are fast. Raises TrigraphError for none left."""
-        address: int | None = self._library.trigraph_allocate(max(nbytes, 1), pinned)
+        address: int | None = self._library.trigraph_allocate(max(nbytes, 1), pinned, self.stream)
         if not address:
             free, total = self.free_memory()
             raise TrigraphError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ class Device:
         return [self.provider]
 
     def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
-        """How to run one binding of a graph; `number` is its own among those of the graph."""
+        """How to run one binding of a graph whose first run counts thrice: it captures what the later ones replay.
+
+        None for a plain run. `number` is the binding's own among those of the graph.
+        """
         return None
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
@@ -95,6 +99,14 @@ class Device:
     def copy_row(self, memory: Memory, source: int, target: int) -> None:
         """memory[target] = memory[source], where the memory is."""
         memory[target] = memory[source]
+
+    @contextmanager
+    def kept(self, memories: Sequence[Memory], rows: Sequence[int]) -> Iterator[None]:
+        """Whatever the block does to these rows, they are afterwards as they were before."""
+        copies = [memory[rows].copy() for memory in memories]
+        yield
+        for memory, copy in zip(memories, copies, strict=True):
+            memory[rows] = copy
 
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""

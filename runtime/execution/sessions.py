@@ -33,6 +33,8 @@ class Binding:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Any]
     run: Callable[[], None]
+    number: int = 0
+    """Of a captured graph, among those of its session."""
 
 
 class Graph(Protocol):
@@ -78,6 +80,9 @@ class SessionGraph:
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
+        self._recurrent = [
+            state[arg.name.removeprefix("past.")] for arg in session.get_inputs() if arg.shape[:1] == ["slots"]
+        ]
         self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
         self._buffers = Buffers(device)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
@@ -90,7 +95,7 @@ class SessionGraph:
         if binding is None:
             binding = self._bindings[key] = self._make(tokens, sequences)
             if len(self._bindings) > _MAX_BINDINGS:
-                self._bindings.popitem(last=False)
+                self._session.release_captured_graph(self._bindings.popitem(last=False)[1].number)
         else:
             self._bindings.move_to_end(key)
         return binding
@@ -119,17 +124,37 @@ class SessionGraph:
         exchange = device.exchange(inputs, outputs)
         self._made += 1
         options = device.run_options(self._name, tokens, self._made)
-        return Binding(exchange.inputs, exchange.outputs, lambda: self._run(io, options, exchange))
+        fresh = [options is not None]
+
+        def run() -> None:
+            exchange.send()
+            if fresh[0]:
+                self._capture(io, options, exchange)
+                fresh[0] = False
+            self._run(io, options, exchange)
+
+        return Binding(exchange.inputs, exchange.outputs, run, self._made)
+
+    def _capture(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
+        """The first run, which ONNX Runtime makes three of. A recurrent state would advance thrice: it is put back.
+
+        Attention's entries are written anew by the run that counts.
+        """
+        slots = exchange.inputs["slots_out"].tolist() if "slots_out" in exchange.inputs else []
+        with self._device.kept([buffer.arrays[buffer.write_index] for buffer in self._recurrent], slots):
+            self._run_once(io, options)
 
     def _run(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
-        exchange.send()
+        self._run_once(io, options)
+        exchange.receive()
+        for buffer in self._swapped:
+            buffer.read_index = buffer.write_index
+
+    def _run_once(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
         try:
             self._session.run_with_iobinding(io, options)
         except Exception as error:
             raise TrigraphError(f"a step failed: {_first_line(error)}") from error
-        exchange.receive()
-        for buffer in self._swapped:
-            buffer.read_index = buffer.write_index
 
     def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Memory:
         rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)

@@ -19,7 +19,7 @@ inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   return cudaSuccess;
 }
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
-inline cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
+inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
   std::memset(memory, value, bytes);
   return cudaSuccess;
 }

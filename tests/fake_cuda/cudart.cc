@@ -21,6 +21,7 @@ struct LaunchConfig {
   size_t shared_bytes;
   cudaStream_t stream;
 };
+thread_local LaunchConfig left_for_launch;
 
 // Kernels of others by the address of their host function.
 std::map<const void*, std::string>& kernel_names() {
@@ -122,7 +123,8 @@ FAKE_CUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
   const bool captured = device().stream(stream).capture != nullptr;
   device().note(std::string(captured ? "captured copy " : "copy ") + word(source) + ' ' + word(target) + ' ' +
                 std::to_string(bytes) + (stream ? "" : " on the default stream"));
-  const cudaError_t error = device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured));
+  const cudaError_t error =
+      device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured && !device().dry));
   // CUDA returns from a copy to pageable memory when it is done.
   if (error || captured || target != Place::pageable) return error;
   return device().run(device().stream(stream));
@@ -161,6 +163,17 @@ FAKE_CUDA_API cudaError_t cudaLaunchKernel(const void* kernel, Dim3, Dim3, void*
 }
 FAKE_CUDA_API cudaError_t __cudaLaunchKernel(void* kernel, Dim3, Dim3, void**, size_t, cudaStream_t stream) {
   return launch_foreign(kernel, stream);
+}
+// kernel<<<...>>> leaves its configuration for the function that launches it.
+FAKE_CUDA_API unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared_bytes, cudaStream_t stream) {
+  left_for_launch = {grid, block, shared_bytes, stream};
+  return 0;
+}
+FAKE_CUDA_API cudaError_t __cudaPopCallConfiguration(Dim3* grid, Dim3* block, size_t* shared_bytes,
+                                                     cudaStream_t* stream) {
+  *grid = left_for_launch.grid, *block = left_for_launch.block;
+  *shared_bytes = left_for_launch.shared_bytes, *stream = left_for_launch.stream;
+  return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaLaunchCooperativeKernel(const void* kernel, Dim3, Dim3, void**, size_t,
                                                       cudaStream_t stream) {

@@ -1,6 +1,8 @@
 // The state of the fake CUDA, and what its entry points share.
 #pragma once
 
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -12,8 +14,10 @@
 namespace fake_cuda {
 
 struct Device {
+  // With TRIGRAPH_FAKE_CUDA=dry nothing runs, and a model of any size fits: what is asked of the device is noted.
+  const bool dry = is_dry();
   std::recursive_mutex lock;
-  Memory memory;
+  Memory memory{dry};
   Stream legacy{true};
   std::vector<std::unique_ptr<Stream>> streams;
   std::string events;
@@ -28,6 +32,12 @@ struct Device {
   cudaError_t run_all();
   // Something that CUDA forbids while a stream is captured.
   cudaError_t refuse(const char* what);
+
+ private:
+  static bool is_dry() {
+    const char* mode = std::getenv("TRIGRAPH_FAKE_CUDA");
+    return mode && !std::strcmp(mode, "dry");
+  }
 };
 
 // One for the process, which outlives all who may still call at its end.

@@ -7,13 +7,14 @@
 
 namespace fake_cuda {
 
-constexpr size_t kDeviceBytes = size_t{8} << 30;
+constexpr size_t kDeviceBytes = size_t{128} << 30;
 
 enum class Place { pageable, pinned, device };
 
 class Memory {
  public:
-  Memory();
+  // `dry`: memory is counted and never touched.
+  explicit Memory(bool dry);
   void* take(size_t bytes, Place place);  // filled with NaN; nullptr when the device is full
   bool give(void* memory);                // false for what was not taken
   Place place_of(const void* address) const;
@@ -26,6 +27,7 @@ class Memory {
     Place place;
   };
   uintptr_t start_;
+  bool dry_;
   size_t allocated_ = 0;
   bool open_ = false;
   std::map<uintptr_t, Block> blocks_;

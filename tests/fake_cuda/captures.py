@@ -1,0 +1,45 @@
+"""Steps that are captured as CUDA graphs: what the first one does, and what a later one is."""
+
+import pytest
+
+from support.fake_cuda import FakeDevice, count
+from support.packages import Packages
+from trigraph.runtime import Engine, load
+from trigraph.runtime.execution import sessions
+
+
+@pytest.fixture(scope="module")
+def engine(packages: Packages) -> Engine:
+    return load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
+
+
+def test_a_replayed_step_is_one_launch(engine: Engine, gpu: FakeDevice) -> None:
+    """It replays as many kernels as were captured, and asks for no memory; a draft too."""
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [[1, 2, 3]])
+    for step in (
+        lambda: engine.steps.verify([sequence], [[4, 5]]),
+        lambda: engine.steps.draft([sequence], [4]),
+    ):
+        gpu.events()
+        step()
+        first = gpu.events()
+        captured = count(first, "captured own") + count(first, "captured foreign")
+        assert count(first, "capture ends") == 1 and not count(first, "error")
+        step()
+        again = gpu.events()
+        assert f"replay {captured}" in again
+        assert not [event for event in again if event.startswith(("launch", "capture", "allocate", "free", "error"))]
+
+
+def test_a_shape_that_is_forgotten_leaves_no_graph(
+    packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MAX_BINDINGS", 2)
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [[1, 2, 3]])
+    gpu.events()
+    for tokens in (1, 2, 3, 4):
+        engine.steps.verify([sequence], [list(range(tokens))])
+    assert count(gpu.events(), "graph destroyed") == 2

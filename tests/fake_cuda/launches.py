@@ -1,0 +1,69 @@
+"""What a step of the whole 35B-A3B asks of the device. Nothing is computed: only sizes and calls count."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fake_cuda import FakeDevice, count
+from support.hollow import write_hollow
+from trigraph.runtime import Engine, load
+from trigraph.runtime.state.sequence import Sequence
+
+VERIFY, DRAFT, PREFILL = 895, 34, 1027
+"""Kernels of a step: a decode or a verify of up to 8 tokens, a draft of one, a prefill of 16."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with its 40 layers and the MTP head; its weights are holes in a file."""
+    return write_hollow("qwen3.6-35b-a3b", tmp_path_factory.mktemp("hollow") / "model.gguf")
+
+
+@pytest.fixture(scope="module")
+def engine(file: Path) -> Engine:
+    return load(file, device="cuda", context=4096, sequences=2)
+
+
+def test_weights_take_their_size(engine: Engine, file: Path, gpu: FakeDevice) -> None:
+    """The file's and 2 % at most, beside the state."""
+    assert gpu.allocated() - engine.steps.state.nbytes() <= 1.02 * file.stat().st_size
+
+
+@pytest.fixture
+def sequence(engine: Engine, gpu: FakeDevice) -> Iterator[Sequence]:
+    """A text of some tokens, when every shape of a step has been seen."""
+    sequence = engine.steps.new_sequence()
+    for _ in range(2):
+        engine.steps.prefill([sequence], [list(range(16))])
+        for tokens in (1, 4, 8):
+            engine.steps.verify([sequence], [list(range(tokens))])
+        engine.steps.draft([sequence], [1])
+    gpu.events()
+    yield sequence
+    engine.steps.release(sequence)
+
+
+def check_step(events: list[str], launches: int) -> None:
+    """So many launches, no memory asked for, nothing refused, and a host that waits at the end alone."""
+    assert count(events, "launch") == launches
+    assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error"))]
+    assert count(events, "wait") == 2  # ONNX Runtime's own, and ours for the results
+    last = max(number for number, event in enumerate(events) if event.startswith("launch"))
+    assert not count(events[:last], "wait")
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 8])
+def test_a_verify(engine: Engine, sequence: Sequence, gpu: FakeDevice, tokens: int) -> None:
+    engine.steps.verify([sequence], [list(range(tokens))])
+    check_step(gpu.events(), VERIFY)
+
+
+def test_a_draft(engine: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
+    engine.steps.draft([sequence], [1])
+    check_step(gpu.events(), DRAFT)
+
+
+def test_a_prefill(engine: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
+    engine.steps.prefill([sequence], [list(range(16))])
+    check_step(gpu.events(), PREFILL)

@@ -1,0 +1,32 @@
+"""Where ONNX Runtime's CUDA provider puts the nodes of each graph."""
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+import pytest
+
+from support.packages import Packages
+from trigraph.exporter import read_manifest
+from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.execution.sessions import session_options
+
+
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+@pytest.mark.parametrize("graph", ["prefill", "verify", "draft"])
+def test_every_node_is_on_the_gpu(packages: Packages, tmp_path: Path, geometry: str, graph: str) -> None:
+    """No node on the CPU, and no copy between the two."""
+    folder = packages(geometry, "Q4_K_M")
+    path = folder / f"{graph}.onnx"
+    if not path.exists():
+        pytest.skip(f"{geometry} has no {graph}")
+    device = open_device("cuda")
+    options = session_options(1, read_manifest(folder).weights_base(folder), device.library)
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = ort.InferenceSession(path.read_bytes(), options, providers=device.providers(graph), enable_fallback=0)
+    placed = Counter(part.ep_name for part in session.get_provider_graph_assignment_info() for node in part.get_nodes())
+    run = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
+    assert placed == {"CUDAExecutionProvider": len(run)}
+    assert not [node.name for node in run if node.op_type.startswith("Memcpy")]

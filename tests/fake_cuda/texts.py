@@ -1,0 +1,58 @@
+"""Whole texts on the fake device, in the CPU's bits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.packages import Packages
+from trigraph.runtime import Engine, Options, Sampling, load
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def texts(engine: Engine) -> list[list[int]]:
+    """Greedy and sampled, plain and with drafts."""
+    found = []
+    for sampling in (Sampling(temperature=0), Sampling(seed=7, repeat_penalty=1.1)):
+        for drafts in (0, 3):
+            request = engine.generate(PROMPT, Options(sampling, max_tokens=12, ignore_eos=True, draft_tokens=drafts))
+            request.run()
+            found.append(request.ids)
+    return found
+
+
+@pytest.fixture(params=["tiny-moe", "tiny-dense"])
+def package(packages: Packages, request: pytest.FixtureRequest) -> Path:
+    """Those whose text is computed by our kernels alone; tiny-next has nodes of ONNX Runtime's."""
+    return packages(request.param, "Q4_K_M")
+
+
+def test_texts_are_the_cpus(package: Path) -> None:
+    assert texts(load(package, device="cuda", context=64)) == texts(load(package, device="cpu", context=64))
+
+
+def rows(engine: Engine, lengths: Sequence[int], accepted: int) -> list[bytes]:
+    """Of verifies of two texts, of so many tokens together, after each of which `accepted` tokens are kept."""
+    sequences = [engine.steps.new_sequence() for _ in range(2)]
+    found = [part.copy().tobytes() for part in engine.steps.prefill(sequences, [PROMPT, PROMPT[:3]])]
+    for length in lengths:
+        few = list(range(9, 9 + length // 2))
+        companions = sequences if few else sequences[:1]
+        tokens = [list(range(5, 5 + length - len(few))), few][: len(companions)]
+        result = engine.steps.verify(companions, tokens)
+        found += [part.copy().tobytes() for part in result]
+        for sequence, own in zip(companions, tokens, strict=True):
+            engine.steps.accept(sequence, min(accepted, len(own)))
+    return found
+
+
+@pytest.mark.parametrize("accepted", [0, 2])
+def test_verifies_have_the_bits_of_the_cpu(package: Path, accepted: int) -> None:
+    """Of each number of rows up to the most that are captured, every one seen first with tokens to commit, then again.
+
+    ONNX Runtime runs the first step of a shape three times when it captures it, and the state must move once.
+    """
+    lengths = [*range(1, 17), 3, 1, 16]
+    found, expected = (rows(load(package, device=d, context=256), lengths, accepted) for d in ("cuda", "cpu"))
+    assert found == expected

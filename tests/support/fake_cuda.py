@@ -1,0 +1,51 @@
+"""What was asked of the fake GPU of tests/fake_cuda, under which this process runs."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class FakeDevice:
+    """The device's account of itself."""
+
+    def __init__(self, operators: Path) -> None:
+        """`operators`: the library with our kernels."""
+        self._library = ctypes.CDLL("libcudart.so.13")
+        self._library.fake_cuda_take_events.restype = ctypes.c_char_p
+        self._library.fake_cuda_allocated.restype = ctypes.c_size_t
+        self._names = _names(operators)
+
+    def events(self) -> list[str]:
+        """What happened since the last call; our kernels by name: `launch own products`."""
+        text: str = self._library.fake_cuda_take_events().decode()
+        return re.sub(r"own ([0-9a-f]+)", lambda match: f"own {self._names[int(match[1], 16)]}", text).splitlines()
+
+    def allocated(self) -> int:
+        """Bytes of device memory that are in use."""
+        return int(self._library.fake_cuda_allocated())
+
+
+def count(events: Sequence[str], beginning: str) -> int:
+    """Events that begin so."""
+    return sum(event.startswith(beginning) for event in events)
+
+
+def kernels(events: Sequence[str], kind: str = "launch") -> Counter[str]:
+    """How often each kernel was launched, or `captured`."""
+    return Counter(event.removeprefix(f"{kind} ") for event in events if event.startswith(f"{kind} "))
+
+
+def _names(library: Path) -> dict[int, str]:
+    """Names of functions by their place in a library."""
+    done = subprocess.run(["nm", "-C", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    names = {}
+    for line in done.stdout.splitlines():
+        place, _, symbol = line.split(" ", 2)
+        plain = re.split(r"[(<]", symbol.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+        names[int(place, 16)] = plain.split("::")[-1].split(" ")[-1]
+    return names
