@@ -7,6 +7,7 @@ const OrtCustomOp* block_matmul();
 const OrtCustomOp* gated_block_matmul();
 const OrtCustomOp* block_gather();
 const OrtCustomOp* rms_norm();
+const OrtCustomOp* joined_rms_norm();
 const OrtCustomOp* router();
 const OrtCustomOp* top_token();
 const OrtCustomOp* last_rows();
@@ -19,9 +20,11 @@ const OrtCustomOp* paged_attention_f16();
 const OrtCustomOp* paged_attention_f32();
 
 std::vector<const OrtCustomOp*> operators() {
-  return {block_matmul(),       gated_block_matmul(), block_gather(),        rms_norm(),           router(),
-          top_token(),          last_rows(),          previous_rows(),       gated_delta_net(),    grouped_expert_ffn(),
-          paged_kv_write_f16(), paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
+  return {block_matmul(),       gated_block_matmul(),  block_gather(),
+          rms_norm(),           joined_rms_norm(),     router(),
+          top_token(),          last_rows(),           previous_rows(),
+          gated_delta_net(),    grouped_expert_ffn(),  paged_kv_write_f16(),
+          paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -18,7 +18,7 @@ from support.operators import Operator
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
 from trigraph.custom_ops.blocks.function import UNPACK
 from trigraph.custom_ops.blocks.reference import unpack
-from trigraph.custom_ops.rms_norm.reference import rms_norm
+from trigraph.custom_ops.rms_norm.reference import joined_rms_norm, rms_norm
 from trigraph.custom_ops.router.reference import router
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows
 from trigraph.custom_ops.top_token.reference import top_token
@@ -119,6 +119,14 @@ def test_rms_norm() -> None:
     found = Body("RMSNorm", [x, weight, residual], [np.float32] * 2, {"eps": 1e-6})(x, weight, residual)
     for one, other in zip(found, rms_norm(x, weight, residual, eps=1e-6), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_joined_rms_norm() -> None:
+    x, other = (np.random.default_rng(0).standard_normal((5, width), dtype=np.float32) for width in (33, 20))
+    weights = [np.random.default_rng(1).uniform(0.5, 1.5, width).astype(np.float32) for width in (33, 20)]
+    inputs = [x, weights[0], other, weights[1]]
+    (y,) = Body("JoinedRMSNorm", inputs, [np.float32], {"eps": 1e-6})(*inputs)
+    np.testing.assert_allclose(y, joined_rms_norm(*inputs, eps=1e-6), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("normalize", [0, 1])

@@ -26,6 +26,7 @@ NAMES = {
     ),
     "GroupedExpertFFN": ("x", "ids", "weights", "gate", "down", "up", "shared", "shared_gate"),
     "RMSNorm": ("x", "weight", "residual"),
+    "JoinedRMSNorm": ("x", "weight", "other", "other_weight"),
     "Router": ("logits",),
     "TopToken": ("logits",),
     "LastRows": ("cu_seqlens", "past_lens", "x", "also"),

@@ -1,4 +1,4 @@
-"""RMSNorm against its NumPy reference, and the bits of its rows."""
+"""RMSNorm and JoinedRMSNorm against their NumPy references, and the bits of their rows."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from support.operators import Operator
 from support.row_bits import run_rows
-from trigraph.custom_ops.rms_norm.reference import rms_norm
+from trigraph.custom_ops.rms_norm.reference import joined_rms_norm, rms_norm
 
 EPS = 1e-6
 
@@ -34,6 +34,23 @@ def test_with_a_residual(isa: str, width: int) -> None:
     expected, exact = rms_norm(x, weight, residual, eps=EPS)
     np.testing.assert_array_equal(total, exact)
     np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("width", "other"), [(1, 17), (33, 16), (2048, 2048), (15, 5121)])
+def test_joined(isa: str, width: int, other: int) -> None:
+    """Each half has the bits of a norm of its own."""
+    x, weight, _ = draw(37, width)
+    y, other_weight, _ = draw(37, other)
+    outputs = {0: (np.float32, width + other)}
+    (both,) = run_rows(
+        "JoinedRMSNorm", [x, y], [weight, other_weight], lambda r, c: [r[0], c[0], r[1], c[1]], outputs, {"eps": EPS}
+    )
+    np.testing.assert_allclose(both, joined_rms_norm(x, weight, y, other_weight, eps=EPS), rtol=2e-6, atol=1e-7)
+    for half, rows, scale in ((both[:, :width], x, weight), (both[:, width:], y, other_weight)):
+        (alone,) = Operator("RMSNorm", [rows, scale], [np.float32], {"eps": EPS})(
+            rows, scale, output_shapes=[rows.shape]
+        )
+        assert alone.tobytes() == np.ascontiguousarray(half).tobytes()
 
 
 def test_rows_of_zeros(isa: str) -> None:

@@ -1,4 +1,4 @@
-// RMSNorm: root-mean-square norm of each row, of a sum where there is a residual.
+// RMSNorm: root-mean-square norm of each row, of a sum where there is a residual. JoinedRMSNorm: of two rows, joined.
 #include "../simd.h"
 #include "signature.h"
 
@@ -18,6 +18,8 @@ void normalize(const float* x, const float* weight, int64_t width, float eps, fl
     store_first(y + i, mul(mul(load_first(x + i, left), factor), load_first(weight + i, left)), left);
   }
 }
+
+constexpr int64_t kElements = 16384;  // fewer cost less than waking a thread
 
 struct RMSNorm : RMSNormSignature {
   using RMSNormSignature::RMSNormSignature;
@@ -44,15 +46,36 @@ struct RMSNorm : RMSNormSignature {
       }
     });
   }
+};
 
- private:
-  static constexpr int64_t kElements = 16384;  // fewer cost less than waking a thread
+struct JoinedRMSNorm : JoinedRMSNormSignature {
+  using JoinedRMSNormSignature::JoinedRMSNormSignature;
+
+  void compute(const Context& context) const {
+    const Tensor x = context.input(0), weight = context.input(1), other = context.input(2);
+    const Tensor other_weight = context.input(3);
+    check(x, weight, other, other_weight);
+    const int64_t rows = x.dims[0], first = x.dims[1], second = other.dims[1], width = first + second;
+    float* y = context.output(0, {rows, width}).as<float>();
+    const int64_t together = kElements / width + 1;
+    context.parallel_for((rows + together - 1) / together, [&](int64_t task) {
+      for (int64_t i = task * together; i < rows && i < (task + 1) * together; ++i) {
+        normalize(x.as<float>() + i * first, weight.as<float>(), first, eps, y + i * width);
+        normalize(other.as<float>() + i * second, other_weight.as<float>(), second, eps, y + i * width + first);
+      }
+    });
+  }
 };
 
 }  // namespace
 
 const OrtCustomOp* rms_norm() {
   static const Op<RMSNorm> op;
+  return &op;
+}
+
+const OrtCustomOp* joined_rms_norm() {
+  static const Op<JoinedRMSNorm> op;
   return &op;
 }
 

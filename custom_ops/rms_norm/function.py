@@ -1,4 +1,4 @@
-"""RMSNorm in standard ONNX operators."""
+"""RMSNorm and JoinedRMSNorm in standard ONNX operators."""
 
 from trigraph.custom_ops.scripting import Tensor, body, op
 
@@ -13,3 +13,10 @@ def add_rms_norm(x: Tensor, weight: Tensor, residual: Tensor, eps: float) -> tup
     total = x + residual
     y = op.RMSNormalization(total, weight, axis=-1, epsilon=eps)
     return y, total
+
+
+@body
+def joined_rms_norm(x: Tensor, weight: Tensor, other: Tensor, other_weight: Tensor, eps: float) -> Tensor:
+    first = op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
+    second = op.RMSNormalization(other, other_weight, axis=-1, epsilon=eps)
+    return op.Concat(first, second, axis=1)

@@ -1,4 +1,4 @@
-"""The operator of this family: its cost, and its function body."""
+"""The operators of this family: their costs, and their function bodies."""
 
 from __future__ import annotations
 
@@ -23,4 +23,10 @@ def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
     return add_rms_norm if inputs == 3 else rms_norm
 
 
-OPERATORS = (Operator("RMSNorm", _cost, _body),)
+def _joined_body(attributes: Mapping[str, Any], inputs: int) -> Function:
+    from trigraph.custom_ops.rms_norm.function import joined_rms_norm
+
+    return joined_rms_norm
+
+
+OPERATORS = (Operator("RMSNorm", _cost, _body), Operator("JoinedRMSNorm", _cost, _joined_body))

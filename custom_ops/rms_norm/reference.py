@@ -1,4 +1,4 @@
-"""What RMSNorm computes, in NumPy."""
+"""What RMSNorm and JoinedRMSNorm compute, in NumPy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,3 +15,8 @@ def rms_norm(x: Floats, weight: Floats, residual: Floats | None = None, *, eps: 
     wide = total.astype(np.float64)
     y = wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps) * weight
     return y.astype(np.float32), total
+
+
+def joined_rms_norm(x: Floats, weight: Floats, other: Floats, other_weight: Floats, *, eps: float) -> Floats:
+    """The norms of the rows of x [T, D] and of other [T, E], side by side: [T, D + E]."""
+    return np.concatenate([rms_norm(x, weight, eps=eps)[0], rms_norm(other, other_weight, eps=eps)[0]], axis=1)

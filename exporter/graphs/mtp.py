@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from trigraph.exporter.graphs.builder import shape
 from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_weights, kv_write, qkv_weights
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows
@@ -54,11 +53,8 @@ def draft_layer(
 def _combine(net: Network, embedded: ir.Value, before: ir.Value) -> ir.Value:
     """eh_proj [enorm(embedding) | hnorm(hidden)]: the embedding comes first."""
     layer = net.config.trunk_layers
-    embedded, _ = net.norm(embedded, names.in_block(layer, names.NEXTN_ENORM), "mtp.enorm")
-    before, _ = net.norm(before, names.in_block(layer, names.NEXTN_HNORM), "mtp.hnorm")
-    both = net.graph.node(
-        "Concat", [embedded, before], "mtp.concat", [shape(embedded)[0], 2 * net.config.hidden], axis=1
-    )
+    weights = [names.in_block(layer, name) for name in (names.NEXTN_ENORM, names.NEXTN_HNORM)]
+    both = net.joined_norms([embedded, before], weights, "mtp.norms")
     return net.linear(both, names.in_block(layer, names.NEXTN_EH_PROJ), "mtp.eh_proj")
 
 

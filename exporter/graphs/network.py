@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -39,6 +39,17 @@ class Network:
             outputs.append(self.graph.value(f"{name}.sum", FLOAT, shape(x)))
         self.graph.multi_node("RMSNorm", inputs, name, outputs, DOMAIN, eps=self.config.rms_eps)
         return outputs[0], x if addend is None else outputs[1]
+
+    def joined_norms(self, rows: Sequence[ir.Value], weights: Sequence[str], name: str) -> ir.Value:
+        """Norms of the rows of two values, side by side."""
+        return self.graph.node(
+            "JoinedRMSNorm",
+            [value for pair in zip(rows, map(self.vector, weights), strict=True) for value in pair],
+            name,
+            [shape(rows[0])[0], 2 * self.config.hidden],
+            domain=DOMAIN,
+            eps=self.config.rms_eps,
+        )
 
     def linear(self, x: ir.Value, weight: str, name: str, rows: int | None = None) -> ir.Value:
         """x [rows, D] times the transpose of a weight matrix [N, D], or of its first `rows` rows."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.packages import Packages
+from support.promise import draft_chains
 from trigraph.runtime import Engine, Options, Sampling, load
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -56,3 +57,20 @@ def test_verifies_have_the_bits_of_the_cpu(package: Path, accepted: int) -> None
     lengths = [*range(1, 17), 3, 1, 16]
     found, expected = (rows(load(package, device=d, context=256), lengths, accepted) for d in ("cuda", "cpu"))
     assert found == expected
+
+
+def test_drafts_have_the_bits_of_the_cpu(package: Path) -> None:
+    """Chains of drafts after one, two and three tokens whose entries are rebuilt; each twice."""
+
+    def chains(device: str) -> list[object]:
+        engine = load(package, device=device, context=128)
+        sequence = engine.steps.new_sequence()
+        engine.steps.prefill([sequence], [PROMPT])
+        found: list[object] = []
+        for kept in (1, 2, 3, 1, 2, 3):
+            engine.steps.verify([sequence], [[7, 8, 9, 10]])
+            engine.steps.accept(sequence, kept)
+            found += draft_chains(engine, [sequence], [11])
+        return found
+
+    assert chains("cuda") == chains("cpu")

@@ -65,6 +65,13 @@ def _rms_norm(rng: random.Random) -> Call:
     return Call("RMSNorm", inputs, (np.float32,) * outputs, ((rows, width),) * outputs, {"eps": 1e-6})
 
 
+def _joined_norms(rng: random.Random) -> Call:
+    rows, width, other = _count(rng, 40), rng.randint(1, 70), rng.randint(1, 70)
+    inputs: list[Array | None] = [_floats(rng, rows, width), _floats(rng, width)]
+    inputs += [_floats(rng, rows, other), _floats(rng, other)]
+    return Call("JoinedRMSNorm", inputs, (np.float32,), ((rows, width + other),), {"eps": 1e-6})
+
+
 def _router(rng: random.Random) -> Call:
     rows, experts = _count(rng, 40), rng.randint(1, 40)
     k = rng.randint(1, experts)
@@ -266,6 +273,7 @@ CALLS: dict[str, Callable[[random.Random], Call]] = {
     "BlockMatMul": _matmul,
     "GatedBlockMatMul": _gated_matmul,
     "RMSNorm": _rms_norm,
+    "JoinedRMSNorm": _joined_norms,
     "Router": _router,
     "TopToken": _top_token,
     "LastRows": _last_rows,
