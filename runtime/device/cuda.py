@@ -88,20 +88,23 @@ class CudaDevice(Device):
         if self.provider != PROVIDER:
             return [self.provider]
         options = {"user_compute_stream": str(self.functions.stream), "arena_extend_strategy": "kSameAsRequested"}
-        if self._captures(graph):
+        if self._may_capture(graph):
             options["enable_cuda_graph"] = "1"
         return [(PROVIDER, options), "CPUExecutionProvider"]
 
     def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
         """See Device: a captured graph for each shape of a step that is not large."""
-        if not self._captures(graph):
+        if not self._may_capture(graph):
             return None
         options = ort.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(number) if tokens <= _MOST_CAPTURED else "-1")
+        options.add_run_config_entry("gpu_graph_id", str(number) if self.captures(graph, tokens) else "-1")
         return options
 
-    def _captures(self, graph: str) -> bool:
-        """Prefills have too many shapes."""
+    def captures(self, graph: str, tokens: int) -> bool:
+        """See Device: prefills have too many shapes."""
+        return self._may_capture(graph) and tokens <= _MOST_CAPTURED
+
+    def _may_capture(self, graph: str) -> bool:
         return self.capture and graph != "prefill"
 
     @contextlib.contextmanager

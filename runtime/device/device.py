@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,12 @@ class Device:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]
 
-    def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
-        """How to run one binding of a graph whose first run counts thrice: it captures what the later ones replay.
+    def captures(self, graph: str, tokens: int) -> bool:
+        """Whether the first run of such a step records what later ones replay."""
+        return False
 
-        None for a plain run. `number` is the binding's own among those of the graph.
-        """
+    def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
+        """How to run one binding of a graph; `number` is its own among those of the graph."""
         return None
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
@@ -100,13 +101,9 @@ class Device:
         """memory[target] = memory[source], where the memory is."""
         memory[target] = memory[source]
 
-    @contextmanager
-    def kept(self, memories: Sequence[Memory], rows: Sequence[int]) -> Iterator[None]:
-        """Whatever the block does to these rows, they are afterwards as they were before."""
-        copies = [memory[rows].copy() for memory in memories]
-        yield
-        for memory, copy in zip(memories, copies, strict=True):
-            memory[rows] = copy
+    def kept(self, memories: Sequence[Memory], rows: Sequence[int]) -> AbstractContextManager[None]:
+        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""
+        return nullcontext()
 
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""

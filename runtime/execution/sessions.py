@@ -33,8 +33,8 @@ class Binding:
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Any]
     run: Callable[[], None]
-    number: int = 0
-    """Of a captured graph, among those of its session."""
+    captured: bool = False
+    """Whether it has a graph in ONNX Runtime, which does not give that back before the session ends."""
 
 
 class Graph(Protocol):
@@ -86,17 +86,19 @@ class SessionGraph:
         self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
         self._buffers = Buffers(device)
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
+        self._captured: dict[tuple[int, ...], Binding] = {}  # few shapes are
         self._made = 0  # bindings so far
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
         key = (tokens, sequences, *(buffer.read_index for buffer in self._swapped))
-        binding = self._bindings.get(key)
+        binding = self._captured.get(key) or self._bindings.get(key)
         if binding is None:
-            binding = self._bindings[key] = self._make(tokens, sequences)
+            binding = self._make(tokens, sequences)
+            (self._captured if binding.captured else self._bindings)[key] = binding
             if len(self._bindings) > _MAX_BINDINGS:
-                self._session.release_captured_graph(self._bindings.popitem(last=False)[1].number)
-        else:
+                self._bindings.popitem(last=False)
+        elif not binding.captured:
             self._bindings.move_to_end(key)
         return binding
 
@@ -124,7 +126,8 @@ class SessionGraph:
         exchange = device.exchange(inputs, outputs)
         self._made += 1
         options = device.run_options(self._name, tokens, self._made)
-        fresh = [options is not None]
+        captured = device.captures(self._name, tokens)
+        fresh = [captured]
 
         def run() -> None:
             exchange.send()
@@ -133,7 +136,7 @@ class SessionGraph:
                 fresh[0] = False
             self._run(io, options, exchange)
 
-        return Binding(exchange.inputs, exchange.outputs, run, self._made)
+        return Binding(exchange.inputs, exchange.outputs, run, captured)
 
     def _capture(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
         """The first run, which ONNX Runtime makes three of. A recurrent state would advance thrice: it is put back.
