@@ -57,15 +57,15 @@ class Engine(Model):
         *,
         priority: int = 0,
         timeout: float | None = None,
+        completed: Iterable[SupportsIndex] = (),
     ) -> Request:
         """Begins to continue `prompt` in the background, and returns at once.
 
-        Higher `priority` is served first. After `timeout` seconds the completion ends as it is. Raises TrigraphError as
-        `generate` does, and QueueFullError when too many requests wait.
+        Higher `priority` is served first. After `timeout` seconds the completion ends as it is. `completed` and errors:
+        see `generate`. Raises QueueFullError when too many requests wait.
         """
-        request = Request(
-            self._driver, self, self._encode(prompt), options or self.defaults, priority=priority, timeout=timeout
-        )
+        ids, options = self._encode(prompt), options or self.defaults
+        request = Request(self._driver, self, ids, options, completed=completed, priority=priority, timeout=timeout)
         request.begin()
         self._driver.work()
         return request

@@ -66,6 +66,21 @@ def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypa
     assert any(ticket.completed for ticket in tickets), "no stream was cut"
 
 
+def test_a_conversation_goes_where_its_state_is(engine: RemoteEngine) -> None:
+    async def talk(number: int) -> int:
+        text, stream = f"{number} " + "It was a dark night; " * 20, None
+        for _ in range(2):
+            stream = engine.generate(engine.tokenizer.encode(text), asked(number, max_tokens=8))
+            text += await text_of(stream) + " And then it was "
+        assert stream is not None
+        return stream.reused
+
+    async def ask() -> list[int]:
+        return await asyncio.gather(*(talk(number) for number in range(8)))
+
+    assert min(asyncio.run(ask())) > 60
+
+
 def test_errors_are_those_of_the_engine(engine: RemoteEngine) -> None:
     with pytest.raises(TrigraphError, match="token ids must be from 0"):
         engine.generate([10**6], asked(0))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import sys
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -16,6 +18,7 @@ from support.rounds import LOGITS, tokens
 from support.server import serving
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling
+from trigraph.runtime.cli.serve import ReplicaArguments
 from trigraph.runtime.server.remote import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.settings import Settings
@@ -117,6 +120,13 @@ def test_a_replica_of_another_model_does_not_go_on() -> None:
     for weights, fingerprint in (("a" * 64, None), (own.identity.weights, "f" * 16)):
         with pytest.raises(OtherModelError, match=f"fingerprint {fingerprint}"):
             asyncio.run(ask(weights, fingerprint))
+
+
+def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "trigraph.runtime.server.ray", raising=False)
+    with pytest.raises(TrigraphError, match=r"replicas need ray: pip install 'trigraph\[ray\]'"):
+        ReplicaArguments(replicas=2).engines(Path("model.gguf"), {})
 
 
 def test_cancelling_ends_the_request_at_the_replica() -> None:

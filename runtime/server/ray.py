@@ -43,6 +43,7 @@ from trigraph.runtime.state.sizes import DEFAULT_SEQUENCES
 NAME = "trigraph"
 PREFIX_ROUTER = "trigraph.runtime.server.prefix_router.PrefixRouter"
 _PUBLISHING_SECONDS = 5.0
+_GROWING_SECONDS = 5.0  # that requests wait before another engine is started, which takes about as long
 _DRAIN_SECONDS = 600.0  # for the completions of a replica that is stopped
 
 
@@ -70,6 +71,7 @@ class Deployed:
                     min_replicas=self.replicas,
                     max_replicas=self.most,
                     target_ongoing_requests=sequences,  # those above it wait
+                    upscale_delay_s=_GROWING_SECONDS,
                 )
             }
         deployment = serve.deployment(
