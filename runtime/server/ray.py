@@ -160,11 +160,12 @@ def engines_on(address: str | None, deployed: Deployed | None) -> RemoteEngine:
     reached, or the engines do not start.
     """
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    cpus: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     if address is None and deployed is not None:
-        cpus = {"num_cpus": max(deployed.threads * deployed.most, os.cpu_count() or 1)}
+        cpus = max(deployed.threads * deployed.most, os.cpu_count() or 1)
+        own = {"include_dashboard": False, "num_cpus": cpus}
     try:
-        ray.init(address or "local", include_dashboard=False, log_to_driver=False, logging_level="WARNING", **cpus)
+        ray.init(address or "local", log_to_driver=False, logging_level="WARNING", **own)
     except (ConnectionError, OSError, ValueError) as error:
         raise TrigraphError(f"no Ray cluster answers at {address} ({error}); start one: ray start --head") from error
     try:
