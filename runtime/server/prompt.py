@@ -11,6 +11,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 
@@ -40,7 +41,7 @@ def chat_prompt(
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> ChatPrompt:
-    """The prompt for the next message; a last message of the assistant's own is continued.
+    """The prompt for the next message; a last message of the assistant's own is continued, or its thought.
 
     `variables`: those of the template that the request sets. Raises TrigraphError when the model has no chat template,
     or it refuses the messages.
@@ -49,15 +50,17 @@ def chat_prompt(
     variables = {**settings.template_variables, **(variables or {})}
     template = settings.template or engine.chat_template()
     messages = _one_system_message(messages)
-    begun = ""
+    thought = said = ""
     if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
-        begun = _text(messages[-1])
+        as_text = engine.tokenizer.control_names.as_text
+        thought, said = as_text(messages[-1].get("reasoning_content") or ""), as_text(_text(messages[-1]))
         messages = messages[:-1]
     text = template.render(messages, tools=tools, variables=variables)
     thinking = template.reply_format.thinks(text)
-    if begun:
-        text += (_THOUGHT_END if thinking else "") + begun
-        thinking = False
+    if thinking:
+        text += thought + (_THOUGHT_END if said else "")
+    text += said
+    thinking = thinking and not said
     ids = engine.tokenizer.encode(text)
     later = [[*messages, _message("assistant"), _message("user")]]
     if messages and messages[0]["role"] == "system":  # which other conversations may begin with
@@ -66,7 +69,7 @@ def chat_prompt(
     for others in later:
         with suppress(TrigraphError):  # refused: say, it wants no two turns, and there will be none
             common = common_prefix(text, template.render(others, tools=tools, variables=variables))
-            checkpoints.append(len(ids) - _tokens_of_end(engine, ids, len(text[common:].encode())))
+            checkpoints.append(len(ids) - _tokens_of_end(engine, ids, len(text[common:].replace(MARK, "").encode())))
     return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
 
 
