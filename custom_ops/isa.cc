@@ -1,6 +1,8 @@
 #include "isa.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -17,6 +19,7 @@ namespace trigraph {
 TRIGRAPH_DECLARE(portable)
 #if defined(__x86_64__) || defined(_M_X64)
 TRIGRAPH_DECLARE(avx2)
+TRIGRAPH_DECLARE(avx_vnni)
 TRIGRAPH_DECLARE(avx512)
 #elif defined(__aarch64__)
 TRIGRAPH_DECLARE(neon)
@@ -31,12 +34,17 @@ bool always() { return true; }
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx, ecx, edx;
+  return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1 << 4);
+}
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("gfni");
 }
 const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
+const InstructionSet kAvxVnni{"avx_vnni", has_avx_vnni, avx_vnni::operators, avx_vnni::probe_products};
 const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};
 #elif defined(__aarch64__)
 bool has_dotprod() {
@@ -59,7 +67,7 @@ const InstructionSet kPortable{"portable", always, portable::operators, portable
 
 std::vector<const InstructionSet*> instruction_sets() {
 #if defined(__x86_64__) || defined(_M_X64)
-  return {&kAvx512, &kAvx2, &kPortable};
+  return {&kAvx512, &kAvxVnni, &kAvx2, &kPortable};
 #elif defined(__aarch64__)
   return {&kDotprod, &kNeon, &kPortable};
 #else

@@ -35,6 +35,12 @@ int64_t int8_products(int64_t rounds) {
   run_chains(rounds, w, [w](__m512i sum) { return _mm512_dpbusd_epi32(sum, w, w); });
   return rounds * kChains * 64;
 }
+#elif defined(__AVXVNNI__)
+int64_t int8_products(int64_t rounds) {
+  const __m256i w = _mm256_set1_epi8(3);
+  run_chains(rounds, w, [w](__m256i sum) { return _mm256_dpbusd_avx_epi32(sum, w, w); });
+  return rounds * kChains * 32;
+}
 #elif defined(TRIGRAPH_ISA_avx2)
 int64_t int8_products(int64_t rounds) {
   const __m256i w = _mm256_set1_epi8(3);

@@ -111,7 +111,7 @@ def _instruction_sets() -> list[str]:
         return ["cuda"]
     if platform.machine() in ("aarch64", "arm64"):
         return ["dotprod", "neon", "portable"]
-    return ["avx512", "avx2", "portable"]
+    return ["avx512", "avx_vnni", "avx2", "portable"]
 
 
 @pytest.fixture(params=_instruction_sets())

@@ -4,7 +4,7 @@
 
 #include "int8_products.h"
 #include "lanes.h"
-#if defined(TRIGRAPH_ISA_avx512)
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 #include "int8_rows.h"
 #endif
 
@@ -164,7 +164,7 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 template <class F>
 void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y) {
-#if defined(TRIGRAPH_ISA_avx512)
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
   if constexpr (Rows<F>::kFast)
     if (m == 1 && width % kSuper == 0)
       return int8_rows<F>(w, n, row_bytes, width, static_cast<const Int8Part*>(x[0]), y[0]);

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 
+#if defined(TRIGRAPH_ISA_avx512)
 #include "rows_avx512.h"
+#else
+#include "rows_avx2.h"
+#endif
 
 namespace trigraph::TRIGRAPH_ISA {
 

@@ -1,4 +1,4 @@
-// Eight weight rows side by side, one in each 32-bit lane: AVX2.
+// Eight weight rows side by side, one in each 32-bit lane: AVX2, and AVX-VNNI in registers of as many bits.
 #pragma once
 
 #include "../simd.h"
@@ -79,6 +79,25 @@ TRIGRAPH_INLINE Ints broadcast(const void* p) {
   return _mm256_set1_epi32(x);
 }
 
+#if defined(__AVXVNNI__)
+// Codes are unsigned: those of types without mins have their bias added, which add_dot's caller takes off again.
+template <class F>
+constexpr bool kSignedCodes = false;
+
+// Products of 4 * N unsigned codes with as many activations: sum + scale * dot.
+template <class F, int N>
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+  Ints dot = F::kBlock == 32 ? sum : ints(0);
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < N; ++v) dot = _mm256_dpbusd_avx_epi32(dot, code[v], broadcast(a + 4 * v));
+  return F::kBlock == 32 ? dot : add32(sum, _mm256_mullo_epi32(dot, scale));
+}
+// sum + the products of pairs of 16-bit numbers.
+TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
+
+// Scales of four runs, signed bytes of a lane: that of run k as add_dot takes it.
+TRIGRAPH_INLINE Ints scale_of(Ints four, int k) { return _mm256_srai_epi32(_mm256_slli_epi32(four, 24 - 8 * k), 24); }
+#else
 // Codes of eight bits stay signed: their products would not fit 16 bits otherwise.
 template <class F>
 constexpr bool kSignedCodes = F::kBits == 8;
@@ -112,5 +131,6 @@ TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return add32(sum, _mm
 TRIGRAPH_INLINE Ints scale_of(Ints four, uint32_t k) {
   return sign_extend16(in_lane(four, 0x00800080u | k << 24 | k << 8));
 }
+#endif
 
 }  // namespace trigraph::TRIGRAPH_ISA

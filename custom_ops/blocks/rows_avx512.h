@@ -4,30 +4,14 @@
 
 #include <type_traits>
 
+#include "eight.h"
 #include "int8_products.h"
-#include "lanes.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-using Eight = __m256;
-TRIGRAPH_INLINE Eight load_eight(const float* p) { return _mm256_loadu_ps(p); }
-TRIGRAPH_INLINE Eight splat_eight(float x) { return _mm256_set1_ps(x); }
-TRIGRAPH_INLINE Eight zero_eight() { return _mm256_setzero_ps(); }
 TRIGRAPH_INLINE Eight add(Eight a, Eight b) { return _mm256_add_ps(a, b); }
-TRIGRAPH_INLINE Eight swapped_neighbours(Eight a) { return _mm256_permute_ps(a, 0xb1); }  // lanes 1, 0, 3, 2 ..
-TRIGRAPH_INLINE Eight swapped_pairs(Eight a) { return _mm256_permute_ps(a, 0x4e); }       // lanes 2, 3, 0, 1 ..
 TRIGRAPH_INLINE Eight fmadd(Eight a, Eight b, Eight c) { return _mm256_fmadd_ps(a, b, c); }
 TRIGRAPH_INLINE void store(float* p, Eight x) { _mm256_storeu_ps(p, x); }
-// The first n lanes, zeros behind them.
-TRIGRAPH_INLINE Eight first(Eight x, int64_t n) {
-  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lanes)));
-}
-TRIGRAPH_INLINE float sum_of(Eight chain) {
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(chain), _mm256_extractf128_ps(chain, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
 
 // The 32 bytes at p, twice.
 TRIGRAPH_INLINE Ints twice(const uint8_t* p) {

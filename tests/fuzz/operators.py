@@ -23,7 +23,7 @@ class Fuzzer:
     """See fuzz.target.Target."""
 
     def __init__(self, folder: Path) -> None:
-        self._instruction_sets = [name for name in ("portable", "avx2", "avx512", "neon") if _runs(name)]
+        self._instruction_sets = [name for name in ("portable", "avx2", "avx_vnni", "avx512", "neon") if _runs(name)]
         if not self._instruction_sets:
             raise RuntimeError("the operator library does not load")
 

@@ -1,0 +1,186 @@
+// Eight super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX2 or
+// AVX-VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
+// lane.
+#pragma once
+
+#include "eight.h"
+#include "int8_products.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// The 16 bytes at each of two addresses.
+TRIGRAPH_INLINE Ints quads(const void* a, const void* b) {
+  const auto quad = [](const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(quad(a)), quad(b), 1);
+}
+TRIGRAPH_INLINE Ints either_quad(Ints a, int upper) {
+  return upper ? _mm256_permute2x128_si256(a, a, 0x11) : _mm256_permute2x128_si256(a, a, 0);
+}
+
+// The sums of the lanes of eight vectors.
+TRIGRAPH_INLINE Ints sum_lanes(const Ints* v) {
+  const Ints low = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+  const Ints high = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+  return add32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+}
+
+// sum + the dot products of codes, vectors v and v + 1 of a super-block, with its activations x, times their scales:
+// word v of a quad of `scales` belongs to the same quad of vector v.
+TRIGRAPH_INLINE Ints scaled_dots(Ints sum, const Ints* code, const int8_t* x, Ints scales, int v) {
+#if defined(__AVXVNNI__)
+  const int64_t word = 0x0001000100010001 * ((2 * v + 1) << 8 | 2 * v);  // four times each, as packs joins the sums
+  const Ints order = _mm256_setr_epi64x(word, word + 0x0202020202020202, word, word + 0x0202020202020202);
+  const auto dot = [code, x, v](int i) {
+    return _mm256_dpbusd_avx_epi32(ints(0), code[i], load_ints(x + 32 * (v + i)));
+  };
+  return add_pairs(sum, _mm256_packs_epi32(dot(0), dot(1)), _mm256_shuffle_epi8(scales, order));
+#else
+  const auto of = [scales](int v) { return _mm256_shuffle_epi8(scales, shorts((2 * v + 1) << 8 | 2 * v)); };
+  sum = add_pairs(sum, _mm256_maddubs_epi16(code[0], load_ints(x + 32 * v)), of(v));
+  return add_pairs(sum, _mm256_maddubs_epi16(code[1], load_ints(x + 32 * v + 32)), of(v + 1));
+#endif
+}
+// Dot products of signed codes with activations, four to a lane.
+TRIGRAPH_INLINE Ints signed_dots(Ints code, Ints x) {
+  const Ints magnitudes = _mm256_abs_epi8(code), signed_x = _mm256_sign_epi8(x, code);
+#if defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(ints(0), magnitudes, signed_x);
+#else
+  return add_pairs(ints(0), _mm256_maddubs_epi16(magnitudes, signed_x), shorts(1));
+#endif
+}
+
+// Types with a loop of their own have values(block, part): what eight super-blocks block(l) make of parts part(l).
+template <class F>
+struct Rows {
+  static constexpr bool kFast = false;
+};
+
+// Calls use(v, code) for the codes of vectors v and v + 1 of a super-block.
+template <class Use>
+TRIGRAPH_INLINE void row_codes(Q4_K, const uint8_t* p, Use&& use) {
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < 8; v += 2) {
+    const Ints raw = load_ints(p + 16 + 16 * v), code[2] = {low4(raw), high4(raw)};
+    use(v, code);
+  }
+}
+template <class Use>
+TRIGRAPH_INLINE void row_codes(Q5_K, const uint8_t* p, Use&& use) {
+  Ints high = load_ints(p + 16);
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < 8; v += 2) {
+    const Ints raw = load_ints(p + 48 + 16 * v);
+    const Ints code[2] = {merge<15>(field<0, 1, 4>(high), raw), either(high4(raw), field<1, 1, 4>(high))};
+    use(v, code);
+    high = right16(high, 2);
+  }
+}
+template <class Use>
+TRIGRAPH_INLINE void row_codes(Q6_K, const uint8_t* p, Use&& use) {
+  TRIGRAPH_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const Ints a = load_ints(p + 64 * half), b = load_ints(p + 64 * half + 32), high = load_ints(p + 128 + 32 * half);
+    const Ints low[2] = {merge<15>(field<0, 2, 4>(high), a), merge<15>(field<2, 2, 4>(high), b)};
+    use(4 * half, low);
+    const Ints top[2] = {either(high4(a), field<4, 2, 4>(high)), either(high4(b), field<6, 2, 4>(high))};
+    use(4 * half + 2, top);
+  }
+}
+
+template <class F>
+TRIGRAPH_INLINE Ints row_dots(Ints sum, const uint8_t* p, const int8_t* x, Ints scales) {
+  row_codes(F(), p,
+            [&](int v, const Ints* code) TRIGRAPH_INLINE_LAMBDA { sum = scaled_dots(sum, code, x, scales, v); });
+  return sum;
+}
+
+// Scales and mins of six bits.
+template <class F>
+struct SixBitRows {
+  static constexpr bool kFast = true;
+
+  template <class Block, class Part>
+  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
+    Ints head[4], second[4], dots[8];
+    TRIGRAPH_LOOP
+    for (int k = 0; k < 4; ++k) {
+      head[k] = quads(block(k), block(k + 4));
+      const Ints numbers = unpacked(head[k]), scales = words<0>(numbers);
+      second[k] = add_pairs(ints(0), words<4>(numbers), quads(part(k).sum32, part(k + 4).sum32));
+      TRIGRAPH_UNROLL
+      for (int upper = 0; upper < 2; ++upper) {
+        const int l = k + 4 * upper;
+        dots[l] = row_dots<F>(ints(0), block(l), part(l).code, either_quad(scales, upper));
+      }
+    }
+    const Ints mins =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(second[0], second[1]), _mm256_hadd_epi32(second[2], second[3]));
+    const Ints bits =
+        _mm256_unpacklo_epi64(_mm256_unpacklo_epi32(head[0], head[1]), _mm256_unpacklo_epi32(head[2], head[3]));
+    return fmsub(halves(bits), to_floats(sum_lanes(dots)), _mm256_mul_ps(halves(right32(bits, 16)), to_floats(mins)));
+  }
+
+ private:
+  // Of the block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to 7, mins 4 to 7.
+  TRIGRAPH_INLINE static Ints unpacked(Ints head) {
+    const Ints low = both(head, bytes(63)), shifts = _mm256_setr_epi32(0, 0, 4, 0, 0, 0, 4, 0);
+    const Ints last = _mm256_srlv_epi32(_mm256_shuffle_epi32(head, 0xff), shifts);
+    const Ints high = merge<15>(field<6, 2, 4>(head), last);
+    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x99));
+  }
+  // Bytes b to b + 3 and b + 8 to b + 11 of each quad.
+  template <char b>
+  TRIGRAPH_INLINE static Ints words(Ints a) {
+    return _mm256_shuffle_epi8(
+        a, _mm256_broadcastsi128_si256(
+               _mm_setr_epi8(b, -1, b + 1, -1, b + 2, -1, b + 3, -1, b + 8, -1, b + 9, -1, b + 10, -1, b + 11, -1)));
+  }
+};
+template <>
+struct Rows<Q4_K> : SixBitRows<Q4_K> {};
+template <>
+struct Rows<Q5_K> : SixBitRows<Q5_K> {};
+
+template <>
+struct Rows<Q6_K> {
+  static constexpr bool kFast = true;
+
+  template <class Block, class Part>
+  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
+    Ints dots[8];
+    alignas(16) uint16_t d[8];
+    TRIGRAPH_LOOP
+    for (int l = 0; l < 8; ++l) {
+      const uint8_t* p = block(l);
+      std::memcpy(d + l, p + 208, 2);
+      const __m128i scale = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192));
+      const Ints sums = add_pairs(ints(0), _mm256_cvtepi8_epi16(scale), load_ints(part(l).sum16));
+      const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+      const Ints scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scale, order));
+      dots[l] = row_dots<Q6_K>(sub32(ints(0), left32(sums, 5)), p, part(l).code, scales);  // codes have 32 added
+    }
+    const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
+    return _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
+  }
+};
+
+// Blocks of 32 with a half of their own: what the eight of a super-block make of a part.
+template <>
+struct Rows<Q8_0> {
+  static constexpr bool kFast = true;
+
+  TRIGRAPH_INLINE static Eight values(const uint8_t* p, const Int8Part& part) {
+    Ints dots[8];
+    alignas(16) uint16_t d[8];
+    TRIGRAPH_UNROLL
+    for (int r = 0; r < 8; ++r) {
+      std::memcpy(d + r, p + r * Q8_0::kBytes, 2);
+      dots[r] = signed_dots(load_ints(p + r * Q8_0::kBytes + 2), load_ints(part.code + 32 * r));
+    }
+    const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
+    return _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
+  }
+};
+
+}  // namespace trigraph::TRIGRAPH_ISA
