@@ -99,7 +99,13 @@ def test_the_manifest_is_one_that_ray_takes() -> None:
     (application,) = ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"])).applications
     arguments = Arguments.model_validate(application.args)
     assert set(application.args) <= set(Arguments.model_fields)
-    (group,) = manifest["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    cluster = manifest["spec"]["rayClusterConfig"]  # fields as KubeRay's types of ray.io/v1 have them
+    assert set(cluster) == {"rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs"}
+    assert set(cluster["headGroupSpec"]) == {"rayStartParams", "template"}
+    (group,) = cluster["workerGroupSpecs"]
+    assert set(group) == {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+    parameters = [*cluster["headGroupSpec"]["rayStartParams"].values(), *group["rayStartParams"].values()]
+    assert all(isinstance(value, str) for value in parameters)
     (container,) = group["template"]["spec"]["containers"]
     most = group["maxReplicas"] * int(container["resources"]["requests"]["cpu"])
     assert arguments.threads is not None
