@@ -1,5 +1,5 @@
 // BlockMatMul and GatedBlockMatMul on a device.
-#include "../blocks/products.h"
+#include "../blocks/few_products.h"
 #include "../cuda/kernel.h"
 #include "signature.h"
 
@@ -23,10 +23,6 @@ struct Weight {
   void product(const void* x, int64_t rows, float* y, cudaStream_t stream) const {
     kernel.product(data, columns, row_bytes, width, x, rows, y, stream);
   }
-  // Without rows prepared before, where there are few.
-  bool product_of_few(const float* x, int64_t rows, float* y, cudaStream_t stream) const {
-    return kernel.few && kernel.few(data, columns, row_bytes, width, x, rows, y, stream);
-  }
 };
 
 class BlockMatMul : public BlockMatMulSignature {
@@ -41,20 +37,52 @@ class BlockMatMul : public BlockMatMulSignature {
     const int64_t rows = x.dims[0], width = x.dims[1];
     context.expect_outputs(count);
     const cudaStream_t stream = stream_of(context);
-    const bool int8 = std::any_of(kernel_, kernel_ + count, [](auto* k) { return k->layout == Layout::int8; });
-    const Arena::Memory memory = arena_.take<char>(int8 ? rows * prepared_bytes(Layout::int8, width) : 0);
-    bool prepared = false;
+    std::vector<Product> left;
+    bool int8 = false;  // whether some are
     for (int i = 0; i < count; ++i) {
       const Weight w(weight(context, i), *kernel_[i], width);
       float* y = context.output(i, {rows, w.columns}).as<float>();
-      if (!rows || !w.columns || w.product_of_few(x.as<float>(), rows, y, stream)) continue;
-      const bool as_is = kernel_[i]->layout == Layout::float32;
-      if (!as_is && !prepared) prepare(x.as<float>(), rows, width, memory.as<char>(), stream), prepared = true;
-      w.product(as_is ? x.data : memory.as<char>(), rows, y, stream);
+      if (!rows || !w.columns) continue;
+      left.push_back({w, y});
+      int8 = int8 || kernel_[i]->layout == Layout::int8;
     }
+    if (FewTasks::fit(width, rows, false)) take_few(left, x.as<float>(), width, rows, stream);
+    if (left.empty()) return;
+    const Arena::Memory memory = arena_.take<char>(int8 ? rows * prepared_bytes(Layout::int8, width) : 0);
+    if (int8) prepare(x.as<float>(), rows, width, memory.as<char>(), stream);
+    for (const Product& product : left)
+      product.weight.product(product.weight.kernel.layout == Layout::float32 ? x.data : memory.as<char>(), rows,
+                             product.y, stream);
   }
 
  private:
+  struct Product {
+    Weight weight;
+    float* y;
+  };
+
+  // Products of few rows, weights that share a launch together; those whose types take none stay.
+  static void take_few(std::vector<Product>& left, const float* x, int64_t width, int64_t rows, cudaStream_t stream) {
+    std::vector<Product> others;
+    while (!left.empty()) {
+      const auto few = left.front().weight.kernel.few;
+      FewTasks tasks(x, nullptr, width, rows);
+      std::vector<Product> rest;
+      for (const Product& product : left) {
+        const Weight& w = product.weight;
+        if (!few && w.kernel.few == few)
+          others.push_back(product);
+        else if (w.kernel.few == few)
+          tasks.add(w.kernel, w.data, w.columns, w.row_bytes, product.y);
+        else
+          rest.push_back(product);
+      }
+      if (few) few(tasks, stream);
+      left.swap(rest);
+    }
+    left.swap(others);
+  }
+
   const ProductKernel* kernel_[kMost];
   Arena arena_;
 };
@@ -74,6 +102,11 @@ class GatedBlockMatMul : public GatedBlockMatMulSignature {
     const Tensor y = context.output(0, {rows, w.columns});
     if (!rows || !w.columns) return;
     const cudaStream_t stream = stream_of(context);
+    if (kernel_.few && kernel_.layout == Layout::int8 && FewTasks::fit(width, rows, true)) {
+      FewTasks tasks(gate.as<float>(), up.as<float>(), width, rows);
+      tasks.add(kernel_, w.data, w.columns, w.row_bytes, y.as<float>());
+      return kernel_.few(tasks, stream);
+    }
     const Arena::Memory memory = arena_.take<char>(rows * prepared_bytes(kernel_.layout, width));
     prepare_gated(kernel_.layout, gate.as<float>(), up.as<float>(), rows, width, memory.as<char>(), stream);
     w.product(memory.as<char>(), rows, y.as<float>(), stream);

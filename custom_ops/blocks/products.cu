@@ -1,40 +1,22 @@
-#include "../cuda/device_error.cuh"
-#include "products.h"
+#include "few_products.cuh"
 #include "tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kManyRows = 16;  // from which on tensor cores are worth their tiles
-constexpr int kFusedThreads = 256;
-constexpr size_t kFusedBytes = 48 << 10;   // of prepared rows in shared memory
-constexpr int64_t kFusedBlocks = 2 * 132;  // fill a large device: beyond that, blocks take more rows
 
-// The same for a few rows of float32, which each block prepares for itself: for a step that reads its weights in
-// microseconds one launch less matters more than work done twice.
-template <class F, int kMost>
-__global__ void __launch_bounds__(kFusedThreads)
-    fused_products(Weights weights, const float* x, int64_t x_bytes, int count, int rows_of_warp, float* y) {
-  char* prepared = shared_memory();
-  const int supers = static_cast<int>((weights.width + kSuper - 1) / kSuper);
-  for (int task = threadIdx.x / kWarp; task < count * supers; task += kFusedThreads / kWarp)
-    quantise(Plain{x}.row(task / supers * weights.width), weights.width, task % supers,
-             prepared + task / supers * x_bytes);
-  __syncthreads();
-  const int lane = threadIdx.x % weights.lanes, rows_of_block = kFusedThreads / weights.lanes;
-  for (int i = 0; i < rows_of_warp; ++i) {
-    const int64_t row = (int64_t{blockIdx.x} * rows_of_warp + i) * rows_of_block + threadIdx.x / weights.lanes;
-    const uint8_t* w = row < weights.rows ? weights.data + row * weights.row_bytes : nullptr;
-    some_rows<F, Layout::int8, kMost>(w, weights.width, lane, weights.lanes, prepared, x_bytes, nullptr, 0, count,
-                                      y + row, weights.rows);
-  }
+template <class F, Layout kLayout>
+int lanes_of(int64_t width) {
+  if (kLayout == Layout::float32) return kWarp;
+  int chains = kChains;
+  while (chains > 1 && chains / 2 >= width / F::kBlock) chains /= 2;  // narrow rows share a warp
+  return chains * kShare<F>;
 }
 
 template <class F, Layout kLayout>
 Weights weights_of(const uint8_t* w, int64_t stride, int64_t n, int64_t row_bytes, int64_t width) {
-  int chains = kChains;
-  while (chains > 1 && chains / 2 >= width / F::kBlock) chains /= 2;  // narrow rows share a warp
-  return {w, stride, n, row_bytes, width, kLayout == Layout::int8 ? chains * kShare<F> : kWarp};
+  return {w, stride, n, row_bytes, width, lanes_of<F, kLayout>(width)};
 }
 
 template <class F, Layout kLayout>
@@ -56,21 +38,6 @@ void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, cons
   const auto kernel = m == 1 ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
   const dim3 grid(blocks_of(n, kThreads / weights.lanes), 1, parts(m == 1 ? 2 : kMostRows));
   launch(kernel, grid, kThreads, 0, stream, weights, rows, x_bytes, Buckets{}, m, y, nullptr, nullptr);
-}
-
-// Whether the few rows were taken: without room for them they must be prepared first.
-template <class F>
-bool fused(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const float* x, int64_t m, float* y,
-           cudaStream_t stream) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, width);
-  if (m > kMostRows || static_cast<size_t>(m * x_bytes) > kFusedBytes) return false;
-  const Weights weights = weights_of<F, Layout::int8>(w, 0, n, row_bytes, width);
-  const int64_t rows_of_block = kFusedThreads / weights.lanes;
-  const int64_t rows_of_warp = std::min<int64_t>(8, std::max<int64_t>(1, n / (rows_of_block * kFusedBlocks)));
-  const auto kernel = m <= 2 ? fused_products<F, 2> : fused_products<F, kMostRows>;
-  launch(kernel, blocks_of(n, rows_of_block * rows_of_warp), kFusedThreads, static_cast<size_t>(m * x_bytes), stream,
-         weights, x, x_bytes, m, rows_of_warp, y);
-  return true;
 }
 
 template <class F, Layout kLayout>
@@ -115,17 +82,28 @@ void unpack(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t widt
   launch(unpack_rows<F>, grid, kThreads, 0, stream, table, count, row_bytes, width, ids, y, error_record());
 }
 
+template <class F>
+void few_of_type(const FewTasks& tasks, cudaStream_t stream) {
+  launch_few(tasks, stream, Types<F>());
+}
+
 template <class F, Layout kLayout>
 constexpr ProductKernel make_kernel() {
-  bool (*few)(const uint8_t*, int64_t, int64_t, int64_t, const float*, int64_t, float*, cudaStream_t) = nullptr;
-  if constexpr (kLayout == Layout::int8) few = fused<F>;
+  constexpr int common = number_of<F>(CommonTypes());
+  void (*few)(const FewTasks&, cudaStream_t) = nullptr;
+  if constexpr (common >= 0 && (kLayout == Layout::int8 || kPlain<F>))
+    few = few_common;
+  else if constexpr (kLayout == Layout::int8)
+    few = few_of_type<F>;
   return {{F::kName, F::kDType, F::kBlock, F::kBytes},
           kLayout,
           kAlign<F>,
           few,
+          common < 0 ? 0 : common,
           product<F, kLayout>,
           grouped<F, kLayout>,
-          unpack<F>};
+          unpack<F>,
+          lanes_of<F, kLayout>};
 }
 
 template <Layout kLayout, class... F>

@@ -30,15 +30,17 @@ struct Buckets {
   const int* source;  // [pairs] or nullptr
 };
 
+struct FewTasks;
+
 // y[i][j] of one weight type depends on activation row i and weight row j alone, and has the bits of the CPU's kernels:
 // int8_products.h and float_products.h define them.
 struct ProductKernel : WeightType {
   Layout layout;
   int alignment;  // of weight rows, in bytes
-  // The product of a few rows that are not prepared, in one launch; false when there are too many of them. nullptr:
-  // never.
-  bool (*few)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const float* x, int64_t m, float* y,
-              cudaStream_t stream);
+  // Products of a few rows that are not prepared, in one launch (few_products.h), and this type's number there.
+  // Weights with the same function share a launch. nullptr: it takes none.
+  void (*few)(const FewTasks& tasks, cudaStream_t stream);
+  int few_type;
   // y [m, n] for m prepared rows and n weight rows of `row_bytes`.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,
                   cudaStream_t stream);
@@ -50,6 +52,7 @@ struct ProductKernel : WeightType {
   // y [rows, width]: rows ids[i] of a table of `count` rows as float32. A bad id is a device error.
   void (*unpack)(const uint8_t* table, int64_t count, int64_t row_bytes, int64_t width, const int64_t* ids,
                  int64_t rows, float* y, cudaStream_t stream);
+  int (*lanes)(int64_t width);  // of a warp that share a weight row
 };
 
 // The kernel of a ggml type with activations "float32" or "int8". Throws Error that names an unknown type or kind.

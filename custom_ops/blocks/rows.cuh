@@ -105,10 +105,11 @@ __device__ __forceinline__ void float_products(const uint8_t* w, int64_t width, 
 }
 
 // One weight row and rows [first, first + count) of the bucket, count <= M. Rows past the end repeat the last one.
+// `target`, or nullptr: which rows of y they are.
 template <class F, Layout kLayout, int M>
 __device__ __forceinline__ void few_rows(const uint8_t* w, int64_t width, int lane, int lanes, const char* x,
-                                         int64_t x_bytes, const int* source, int64_t first, int count, float* y,
-                                         int64_t y_stride) {
+                                         int64_t x_bytes, const int* source, const int* target, int64_t first,
+                                         int count, float* y, int64_t y_stride) {
   const char* row[M];
   float sum[M] = {};
 #pragma unroll
@@ -122,16 +123,17 @@ __device__ __forceinline__ void few_rows(const uint8_t* w, int64_t width, int la
     float_products<F, M>(w, width, lane, row, sum);
 #pragma unroll
   for (int m = 0; m < M; ++m)
-    if (w && lane == 0 && m < count) y[(first + m) * y_stride] = sum[m];
+    if (w && lane == 0 && m < count) y[(target ? target[first + m] : first + m) * y_stride] = sum[m];
 }
 
 // Up to kMost rows, by as few as are there.
 template <class F, Layout kLayout, int kMost>
 __device__ __forceinline__ void some_rows(const uint8_t* w, int64_t width, int lane, int lanes, const char* x,
-                                          int64_t x_bytes, const int* source, int64_t first, int count, float* y,
-                                          int64_t y_stride) {
+                                          int64_t x_bytes, const int* source, const int* target, int64_t first,
+                                          int count, float* y, int64_t y_stride) {
   const auto rows = [&](auto m) {
-    few_rows<F, kLayout, decltype(m)::value>(w, width, lane, lanes, x, x_bytes, source, first, count, y, y_stride);
+    few_rows<F, kLayout, decltype(m)::value>(w, width, lane, lanes, x, x_bytes, source, target, first, count, y,
+                                             y_stride);
   };
   if constexpr (kMost > 4)
     if (count > 4) return rows(std::integral_constant<int, kMost>{});
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) products(Weights weights, const char
   // A warp without a row still takes part in the sums of its lanes.
   const uint8_t* w = row < weights.rows ? task.w + row * weights.row_bytes : nullptr;
   for (int64_t i = task.first + task.part * kMost; i < task.end; i += task.parts * kMost)
-    some_rows<F, kLayout, kMost>(w, weights.width, lane, weights.lanes, x, x_bytes, buckets.source, i,
+    some_rows<F, kLayout, kMost>(w, weights.width, lane, weights.lanes, x, x_bytes, buckets.source, nullptr, i,
                                  static_cast<int>(min(int64_t{kMost}, task.end - i)), task.y + row, weights.rows);
 }
 

@@ -5,6 +5,7 @@ set(CUDA_SOURCES
   cuda/memory.cu
   cuda/device_error.cu
   blocks/products.cu
+  blocks/few_products.cu
   block_matmul/cuda.cu
   block_gather/cuda.cu
   gated_delta_net/cuda.cu

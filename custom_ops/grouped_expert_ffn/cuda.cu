@@ -1,7 +1,7 @@
 // Mixture-of-experts FFN on a device. (token, slot) pairs are bucketed by expert by one block, in the order of the
 // pairs, so that the rows of a chosen expert are read once for all its tokens; the products of a token are then summed
 // in slot order, so its bits never depend on its companions.
-#include "../blocks/products.h"
+#include "../blocks/few_products.h"
 #include "../cuda/kernel.h"
 #include "signature.h"
 
@@ -111,11 +111,12 @@ struct Tokens {
 // In the order of slots, the shared expert last. grid: [parts of a row, tokens].
 __global__ void __launch_bounds__(kThreads)
     sum_slots(const float* products, const int* sorted, Tokens tokens, int k, int64_t width, const int* used) {
+  // `sorted`, `used`: of a plan, or nullptr for products in the order of the pairs.
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = blockIdx.y, at = token * width + column;
-  if (!*used || column >= width) return;
+  if ((used && !*used) || column >= width) return;
   float sum = 0;
   for (int64_t j = token * k; j < (token + 1) * k; ++j)
-    sum = fmaf(tokens.weights[j], products[sorted[j] * width + column], sum);
+    sum = fmaf(tokens.weights[j], products[(sorted ? sorted[j] : j) * width + column], sum);
   if (tokens.shared) sum = fmaf(sigmoid(tokens.shared_gate[token]), tokens.shared[at], sum);
   tokens.y[at] = sum;
 }
@@ -187,9 +188,42 @@ class GroupedExpertFFN : public GroupedExpertFFNSignature {
     return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
   }
 
+  static bool takes_few(const Matrices& matrices) {
+    return matrices.kernel->few == few_common && matrices.kernel->layout == Layout::int8;
+  }
+
+  // Without a plan: each block finds the pairs of its expert.
+  void run_few(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
+               const Tokens& tokens, cudaStream_t stream) const {
+    const int64_t pairs = tokens.count * shapes.k;
+    const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
+    const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
+    FewPairs of{tokens.ids,
+                static_cast<int>(pairs),
+                static_cast<int>(shapes.k),
+                static_cast<int>(shapes.experts),
+                tokens.first,
+                false,
+                {gate.stride, up.stride},
+                error_record()};
+    FewTasks first(tokens.x, nullptr, shapes.width, tokens.count);
+    first.add(*gate.kernel, gate.data, shapes.ffn, gate.row_bytes, hidden.as<float>());
+    first.add(*up.kernel, up.data, shapes.ffn, up.row_bytes, ups.as<float>());
+    few_of_pairs(first, of, stream);
+    of.row_for_each = true, of.stride[0] = down.stride;
+    FewTasks second(hidden.as<float>(), ups.as<float>(), shapes.ffn, pairs);
+    second.add(*down.kernel, down.data, shapes.width, down.row_bytes, products.as<float>());
+    few_of_pairs(second, of, stream);
+    launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(tokens.count)), kThreads, 0, stream,
+           products.as<float>(), nullptr, tokens, shapes.k, shapes.width, nullptr);
+  }
+
   void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
            const Tokens& tokens, cudaStream_t stream) const {
     const int64_t count = tokens.count, pairs = count * shapes.k;
+    if (takes_few(gate) && takes_few(up) && takes_few(down) && FewPairs::fit(pairs, shapes.width) &&
+        FewPairs::fit(pairs, shapes.ffn))
+      return run_few(shapes, gate, up, down, tokens, stream);
     const int64_t max_buckets = std::min(shapes.experts, pairs);
     const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));

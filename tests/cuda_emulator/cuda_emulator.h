@@ -242,6 +242,11 @@ T __shfl_up_sync(unsigned, T value, int offset) {
   return emulator::shuffle(value, lane < offset ? lane : lane - offset);
 }
 
+inline int atomicAdd(int* p, int value) {
+  const int old = *p;
+  *p += value;
+  return old;
+}
 inline int atomicCAS(int* p, int expected, int value) {
   const int old = *p;
   if (old == expected) *p = value;

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from trigraph.custom_ops import DOMAIN, library_path
-from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
@@ -41,6 +41,8 @@ class _Device:
     def __init__(self, library: str) -> None:
         self._library = CudaLibrary(library_path(library)) if library == "cuda" else None
         self.provider = self._library.provider if self._library else "CPUExecutionProvider"
+        if self.provider == PROVIDER:
+            ort.preload_dlls()  # CUDA's libraries as pip installs them
         self._memory = self._library.memory_name if self._library else "cpu"
 
     def value(self, array: np.ndarray) -> ort.OrtValue:

@@ -1,0 +1,69 @@
+#include "few_products.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+constexpr size_t kFewBytes = 47 << 10;    // of prepared rows in shared memory, beside what kernels have there
+constexpr int64_t kFewGated = 4096;       // a wider gate is cheaper to compute once
+constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
+constexpr int64_t kMostOfWarp = 8;
+
+// Of a warp, one after the other, in a launch that has so many in all.
+int rows_of_warp(int64_t rows_of_launch, int64_t rows_of_block) {
+  return static_cast<int>(std::min(kMostOfWarp, std::max<int64_t>(1, rows_of_launch / (rows_of_block * kFullDevice))));
+}
+
+template <class... F>
+void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
+  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int tokens = pairs.pairs / pairs.k, most = tokens <= 2 ? 2 : kMostRows;
+  int64_t blocks = 0;
+  for (int i = 0; i < tasks.count; ++i) {
+    FewTask& task = tasks.task[i];
+    task.first_block = 0;
+    task.rows_of_warp = rows_of_warp(task.rows * pairs.pairs * tasks.count, kFewThreads / task.lanes);
+    blocks = std::max<int64_t>(blocks, blocks_of(task.rows, kFewThreads / task.lanes * task.rows_of_warp));
+  }
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(pairs.pairs),
+                  static_cast<unsigned>(tasks.count));
+  const auto run = [&](auto source) {
+    using Source = decltype(source);
+    const auto kernel = most == 2 ? few_experts<2, Source, F...> : few_experts<kMostRows, Source, F...>;
+    launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, source, x_bytes);
+  };
+  if (tasks.up)
+    run(Gated{tasks.x, tasks.up});
+  else
+    run(Plain{tasks.x});
+}
+
+}  // namespace
+
+void few_common(const FewTasks& tasks, cudaStream_t stream) { launch_few(tasks, stream, CommonTypes()); }
+
+bool FewPairs::fit(int64_t pairs, int64_t width) {
+  return pairs <= kMost && static_cast<size_t>(kMostRows * prepared_bytes(Layout::int8, width)) <= kFewBytes;
+}
+
+void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream) {
+  launch_pairs(tasks, pairs, stream, CommonTypes());
+}
+
+FewTasks::FewTasks(const float* x, const float* up, int64_t width, int64_t m)
+    : task{}, x(x), up(up), width(width), m(static_cast<int>(m)), count(0), blocks(0), quantised(false) {}
+
+bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
+  return m <= kMostRows && static_cast<size_t>(m * prepared_bytes(Layout::int8, width)) <= kFewBytes &&
+         (!gated || width <= kFewGated);
+}
+
+void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
+  const int lanes = kernel.lanes(width);
+  const int64_t rows_of_block = kFewThreads / lanes;
+  const int each = rows_of_warp(rows, rows_of_block);
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, lanes, each, blocks};
+  blocks += static_cast<int>(blocks_of(rows, rows_of_block * each));
+  quantised = quantised || kernel.layout == Layout::int8;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

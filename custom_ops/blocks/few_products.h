@@ -1,0 +1,69 @@
+// Products of a few rows of float32, which each block prepares for itself, with several weights in one launch: for a
+// step that reads its weights in microseconds a launch less matters more than work done twice.
+#pragma once
+
+#include "../cuda/device_error.cuh"
+#include "products.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Of nearly all files: weights of any of these share a launch.
+using CommonTypes = Types<F32, Q8_0, Q4_K, Q5_K, Q6_K>;
+
+// A type's number among others; -1 for none of them.
+template <class F, class... All>
+constexpr int number_of(Types<All...>) {
+  int at = 0, found = -1;
+  for (const bool same : {std::is_same_v<F, All>...}) {
+    if (same) found = at;
+    ++at;
+  }
+  return found;
+}
+
+// A weight matrix of a launch.
+struct FewTask {
+  const uint8_t* data;
+  float* y;
+  int64_t rows, row_bytes;
+  int type;          // among those of the launch
+  int lanes;         // of a warp that share a weight row
+  int rows_of_warp;  // that a warp takes one after the other
+  int first_block;
+};
+
+// What meets `m` rows of `width`: x, or silu(x) * up.
+struct FewTasks {
+  static constexpr int kMost = 4;
+  FewTask task[kMost];
+  const float *x, *up;  // up: nullptr for rows as they are
+  int64_t width;
+  int m, count, blocks;
+  bool quantised;  // whether some weight meets int8
+
+  FewTasks(const float* x, const float* up, int64_t width, int64_t m);
+  // Whether the rows are few, and fit into a block.
+  static bool fit(int64_t width, int64_t m, bool gated);
+  void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
+};
+
+// The (token, slot) pairs of a few tokens, in one launch with each pair's expert: pair i has activation row i / k, or
+// row i, and row i of y. A bad id is a device error.
+struct FewPairs {
+  static constexpr int kMost = 128;
+  const int64_t* ids;
+  int pairs, k, experts;
+  int64_t first_token;  // of the step
+  bool row_for_each;    // pair
+  int64_t stride[2];    // of each task's stack, in bytes
+  ErrorRecord* record;
+
+  // Whether the pairs are few, and rows of `width` fit into a block.
+  static bool fit(int64_t pairs, int64_t width);
+};
+
+// For weights of CommonTypes alone.
+void few_common(const FewTasks& tasks, cudaStream_t stream);
+void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream);
+
+}  // namespace trigraph::TRIGRAPH_ISA
