@@ -62,7 +62,7 @@ sanitize: $(VENV)/.test
 	$(BIN)/cmake -S tests/cuda_emulator -B build/sanitize/cuda $(SANITIZER) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(abspath build/sanitize)
 	$(BIN)/cmake --build build/sanitize/cuda
-	TRIGRAPH_TEST_LIBRARY=cuda $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
+	TRIGRAPH_TEST_LIBRARY=cuda TRIGRAPH_SEPARATE_SCRATCH=1 $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
 
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed

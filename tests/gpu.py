@@ -31,6 +31,7 @@ OPERATOR_TESTS = ("block_gather", "block_matmul", "exact_products", "gated_delta
                   "grouped_expert_ffn", "operator_errors", "paged_attention", "paged_attention_bits",
                   "paged_attention_errors", "rms_norm", "router", "rows", "top_token")  # fmt: skip
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
+SANITIZER = {"TRIGRAPH_TEST_LIBRARY": "cuda", "TRIGRAPH_SEPARATE_SCRATCH": "1"}
 KNOWN_SKIPS = {"a device's memory is aligned"}
 # A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
 SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"
@@ -96,7 +97,7 @@ def sanitizer(session: Session) -> None:
         raise RuntimeError("compute-sanitizer is missing (it comes with the CUDA toolkit)")
     for tool in ("memcheck", "racecheck", "synccheck"):
         command = tests(OPERATOR_TESTS, "-k", SANITIZED)
-        run(program, "--tool", tool, "--error-exitcode", "9", *command, limit=1800, TRIGRAPH_TEST_LIBRARY="cuda")
+        run(program, "--tool", tool, "--error-exitcode", "9", *command, limit=1800, **SANITIZER)
         session.note("sanitizer", tool, "clean")
 
 

@@ -1,13 +1,16 @@
 // The host's half of a CUDA kernel: its stream, its scratch memory, and what the device found wrong with an input.
 #pragma once
 
+#include <cstdlib>
+
 #include "device.cuh"
 #include "device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 // Device memory of one call, from ONNX Runtime's arena. Given back at the end of the call, while kernels that use it
-// are still enqueued: whoever gets it next enqueues behind them.
+// are still enqueued: whoever gets it next enqueues behind them. With TRIGRAPH_SEPARATE_SCRATCH=1 each piece is an
+// allocation of its own, so that tools see an access behind its end.
 class Arena {
  public:
   explicit Arena(const KernelInfo& info) : api_(info.api()), allocator_(info.allocator()) {}
@@ -19,9 +22,12 @@ class Arena {
 
   class Memory {
    public:
-    Memory(OrtAllocator* allocator, size_t bytes) : allocator_(allocator) {
+    Memory(OrtAllocator* allocator, size_t bytes) : allocator_(separate() ? nullptr : allocator) {
       if (!bytes) return;
-      data_ = allocator->Alloc(allocator, bytes);
+      if (allocator_)
+        data_ = allocator->Alloc(allocator, bytes);
+      else
+        check(cudaMalloc(&data_, bytes), "scratch memory");
       if (!data_) fail("the device has no %zu bytes of memory left", bytes);
 #if !defined(__CUDACC__)
       emulator::poison_scratch(data_, bytes);
@@ -29,7 +35,11 @@ class Arena {
     }
     Memory(const Memory&) = delete;
     ~Memory() {
-      if (data_) allocator_->Free(allocator_, data_);
+      if (!data_) return;
+      if (allocator_)
+        allocator_->Free(allocator_, data_);
+      else
+        (void)cudaFree(data_);  // waits for the kernels that use it
     }
     template <class T>
     T* as() const {
@@ -37,7 +47,12 @@ class Arena {
     }
 
    private:
-    OrtAllocator* allocator_;
+    static bool separate() {
+      static const bool set = std::getenv("TRIGRAPH_SEPARATE_SCRATCH") != nullptr;
+      return set;
+    }
+
+    OrtAllocator* allocator_;  // nullptr: the memory is no arena's
     void* data_ = nullptr;
   };
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess = 0 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
 enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped = 2, cudaHostAllocPortable = 1 };
 enum { cudaStreamNonBlocking = 1 };
 inline const char* cudaGetErrorString(cudaError_t) { return ""; }
@@ -15,8 +15,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int
   return cudaSuccess;
 }
 inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-  return cudaSuccess;
+  return posix_memalign(memory, 64, bytes) ? cudaErrorMemoryAllocation : cudaSuccess;  // not a byte more
 }
 inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
