@@ -25,6 +25,7 @@
 #else
 #include "host_calls.h"
 #endif
+#include "races.h"
 
 #define __global__
 #define __device__
@@ -63,6 +64,7 @@ struct Fiber {
   ucontext_t entry;
   jmp_buf point;
   std::unique_ptr<char[]> stack{new char[kStack]};
+  void* watched = races::make_fiber();
   unsigned index = 0;
   bool begun = false, done = false;
 };
@@ -71,6 +73,7 @@ struct Warp {
   uint64_t value[2][kWarp];
   int size = 0, arrived = 0;
   unsigned generation = 0;
+  char met = 0;  // as the block's
 };
 
 // The block that runs; kernels of two sessions take turns.
@@ -83,6 +86,8 @@ struct Block {
   unsigned stride = 1, dice = 1;
   int votes = 0, verdict = 0;
   jmp_buf scheduler;
+  void* scheduler_watched = nullptr;
+  char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
   alignas(16) char shared[96 << 10];
 };
 inline Block block;
@@ -96,8 +101,17 @@ inline std::mutex running;
 inline void poison(void* memory, size_t bytes) { std::memset(memory, 0xff, bytes); }
 inline char* shared_memory() { return block.shared; }
 
+// The thread that runs.
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread, noinline))
+#endif
+inline unsigned current() {
+  return block.current;
+}
+
 inline void resume(Fiber& fiber) {
   block.current = fiber.index;
+  races::enter(fiber.watched);
   if (fiber.begun) _longjmp(fiber.point, 1);
   fiber.begun = true;
   setcontext(&fiber.entry);
@@ -122,14 +136,21 @@ inline void yield() {
 // A fiber is thread after thread, of one block after the other.
 inline void live() {
   for (;;) {
+    races::acquire(&block.started);
     (*block.body)();
+    races::release(&block.ended);
+    races::look_away();
     Fiber& self = *block.fibers[block.current];
     self.done = true;
     block.idle = 0;
     if (--block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
-    if (_setjmp(self.point)) continue;
-    if (!block.live) _longjmp(block.scheduler, 1);
-    resume(following(self));
+    if (_setjmp(self.point)) {
+      races::look_again();
+      continue;
+    }
+    if (block.live) resume(following(self));
+    races::enter(block.scheduler_watched);
+    _longjmp(block.scheduler, 1);
   }
 }
 
@@ -144,7 +165,8 @@ inline Fiber* make_fiber(unsigned index) {
   return fiber;
 }
 
-inline int barrier(int vote) {
+inline int wait_for_block(int vote) {
+  const races::Unwatched unwatched;
   const unsigned generation = block.generation;
   block.votes |= vote;
   if (++block.arrived == block.live) {
@@ -158,9 +180,17 @@ inline int barrier(int vote) {
   return block.verdict;
 }
 
-// The value that lane `source` gives in the same call.
+inline int barrier(int vote) {
+  races::release(&block.met);
+  const int verdict = wait_for_block(vote);
+  races::acquire(&block.met);
+  return verdict;
+}
+
+// The value that lane `source` gives in the same call. It orders no memory.
 template <class T>
 T shuffle(T value, int source) {
+  const races::Unwatched unwatched;
   const unsigned lane = block.current % kWarp;
   Warp& warp = block.warps[block.current / kWarp];
   const unsigned generation = warp.generation;
@@ -174,6 +204,13 @@ T shuffle(T value, int source) {
   if (source < 0 || source >= warp.size) die("a shuffle reads a lane that is not there");
   std::memcpy(&value, &warp.value[generation & 1][source], sizeof value);
   return value;
+}
+
+inline void warp_barrier() {
+  char& met = block.warps[current() / kWarp].met;
+  races::release(&met);
+  shuffle(0, 0);
+  races::acquire(&met);
 }
 
 inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
@@ -198,7 +235,10 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     }
     block.dice = block.dice * 1664525 + 1013904223;
     block.stride = block.dice >> 31 ? 1 : count - 1;
+    block.scheduler_watched = races::own_fiber();
+    races::release(&block.started);
     if (!_setjmp(block.scheduler)) resume(*block.fibers[(block.dice >> 8) % count]);
+    races::acquire(&block.ended);
   }
 }
 
@@ -218,14 +258,14 @@ inline void poison_scratch(void* memory, size_t bytes) { poison(memory, bytes); 
 
 }  // namespace emulator
 
-#define threadIdx (dim3(emulator::block.current, 0, 0))
+#define threadIdx (dim3(emulator::current(), 0, 0))
 #define blockIdx (emulator::block.index)
 #define blockDim (emulator::block.size)
 #define gridDim (emulator::block.grid)
 
 inline void __syncthreads() { emulator::barrier(0); }
 inline int __syncthreads_or(int vote) { return emulator::barrier(vote != 0); }
-inline void __syncwarp() { emulator::shuffle(0, 0); }
+inline void __syncwarp() { emulator::warp_barrier(); }
 inline void __threadfence_system() {}
 
 template <class T>
@@ -234,23 +274,18 @@ T __shfl_sync(unsigned, T value, int lane) {
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
-  return emulator::shuffle(value, static_cast<int>(emulator::block.current % emulator::kWarp) ^ mask);
+  return emulator::shuffle(value, static_cast<int>(emulator::current() % emulator::kWarp) ^ mask);
 }
 template <class T>
 T __shfl_up_sync(unsigned, T value, int offset) {
-  const int lane = static_cast<int>(emulator::block.current % emulator::kWarp);
+  const int lane = static_cast<int>(emulator::current() % emulator::kWarp);
   return emulator::shuffle(value, lane < offset ? lane : lane - offset);
 }
 
-inline int atomicAdd(int* p, int value) {
-  const int old = *p;
-  *p += value;
-  return old;
-}
+inline int atomicAdd(int* p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); }
 inline int atomicCAS(int* p, int expected, int value) {
-  const int old = *p;
-  if (old == expected) *p = value;
-  return old;
+  __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
 }
 
 inline int __dp4a(int a, int b, int sum) {
