@@ -16,7 +16,7 @@ int rows_of_warp(int64_t rows_of_launch, int64_t rows_of_block) {
 template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int tokens = pairs.pairs / pairs.k, most = tokens <= 2 ? 2 : kMostRows;
+  const int most = pairs.pairs / pairs.k <= 4 ? 2 : kMostRows;  // of few tokens, hardly three choose the same expert
   int64_t blocks = 0;
   for (int i = 0; i < tasks.count; ++i) {
     FewTask& task = tasks.task[i];

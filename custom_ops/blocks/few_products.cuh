@@ -49,7 +49,8 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
 }
 
 template <int kMost, class Source, class... F>
-__global__ void __launch_bounds__(kFewThreads) few_products(FewTasks tasks, Source x, int64_t x_bytes) {
+__global__ void __launch_bounds__(kFewThreads)
+    few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
   char* prepared = shared_memory();
   int number = 0;
   while (number + 1 < tasks.count && tasks.task[number + 1].first_block <= static_cast<int>(blockIdx.x)) ++number;
@@ -87,7 +88,9 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int* found) {
 
 // grid: [parts of the weight rows, pairs, weights].
 template <int kMost, class Source, class... F>
-__global__ void __launch_bounds__(kFewThreads) few_experts(FewTasks tasks, FewPairs pairs, Source x, int64_t x_bytes) {
+__global__ void __launch_bounds__(kFewThreads)
+    few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, Source x,
+                int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
   char* prepared = shared_memory();
   const int count = find_pairs(pairs, found);
@@ -116,7 +119,9 @@ void launch_few(const FewTasks& tasks, cudaStream_t stream, Types<F...>) {
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const auto run = [&](auto source) {
     using Source = decltype(source);
-    const auto kernel = tasks.m <= 2 ? few_products<2, Source, F...> : few_products<kMostRows, Source, F...>;
+    const auto kernel = tasks.m <= 2   ? few_products<2, Source, F...>
+                        : tasks.m <= 4 ? few_products<4, Source, F...>
+                                       : few_products<kMostRows, Source, F...>;
     launch(kernel, blocks, kFewThreads, shared, stream, tasks, source, x_bytes);
   };
   if (tasks.up)
