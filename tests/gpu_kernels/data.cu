@@ -1,0 +1,118 @@
+#include <cstring>
+
+#include "../../custom_ops/cuda/device.cuh"
+#include "data.h"
+
+namespace gpu_kernels {
+namespace {
+
+uint64_t hashed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// Blocks of random codes; their scales are about 0.01, so that all products are finite.
+void fill_blocks(const std::string& type, uint64_t seed, std::vector<char>& bytes) {
+  for (size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+    const uint64_t word = hashed(seed + i);
+    std::memcpy(&bytes[i], &word, 8);
+  }
+  const size_t block = type == "Q8_0" ? 34 : type == "Q4_K" ? 144 : type == "Q5_K" ? 176 : 210;
+  const uint16_t scale = 0x211f;
+  for (size_t at = 0; at < bytes.size(); at += block) {
+    if (type == "Q6_K") {
+      std::memcpy(&bytes[at + 208], &scale, 2);
+      continue;
+    }
+    std::memcpy(&bytes[at], &scale, 2);
+    if (type != "Q8_0") std::memcpy(&bytes[at + 2], &scale, 2);
+  }
+}
+
+double value_at(const Input& input, uint64_t seed, int64_t index, int64_t width) {
+  const double random = static_cast<double>(hashed(seed + static_cast<uint64_t>(index)) >> 11) * 0x1p-53;
+  switch (input.fill) {
+    case Fill::positive:
+      return 0.5 + random;
+    case Fill::negative:
+      return -0.5 - random;
+    case Fill::ids:
+      return static_cast<double>(hashed(seed + static_cast<uint64_t>(index)) % static_cast<uint64_t>(input.number));
+    case Fill::number:
+      return input.number;
+    case Fill::row:
+      return static_cast<double>(index / width);
+    case Fill::starts:
+    case Fill::pages:
+      return static_cast<double>(index);
+    default:
+      return 2 * random - 1;
+  }
+}
+
+void store(DType type, double value, char* to) {
+  const auto put = [&](auto x) { std::memcpy(to, &x, sizeof x); };
+  switch (type) {
+    case DType::i64:
+      return put(static_cast<int64_t>(value));
+    case DType::i32:
+      return put(static_cast<int32_t>(value));
+    case DType::f16:  // 0.5 to 1, with a sign: nothing needs other ones
+      return put(static_cast<uint16_t>((value < 0 ? 0xb800 : 0x3800) | (static_cast<int>(value * 1e6) & 0x3ff)));
+    default:
+      return put(static_cast<float>(value));
+  }
+}
+
+}  // namespace
+
+void* Memory::reserve(size_t bytes) {
+  void* memory = nullptr;
+  trigraph::cuda::check(cudaMalloc(&memory, bytes ? bytes : 1), "device memory");
+  all_.push_back(memory);
+  return memory;
+}
+Memory::~Memory() {
+  for (void* memory : all_) (void)cudaFree(memory);
+}
+
+void wait(void* stream) {
+  trigraph::cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "the end of the work");
+}
+
+void copy(void* to, const void* from, size_t bytes, void* stream) {
+  trigraph::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+                        "a copy");
+}
+
+std::vector<char> read(const Value& value, void* stream) {
+  std::vector<char> bytes(value.bytes());
+  copy(bytes.data(), value.data, bytes.size(), stream);
+  wait(stream);
+  return bytes;
+}
+
+Value make_value(const Input& input, uint64_t seed, int64_t first, int64_t rows, Memory& memory, void* stream) {
+  Value value{input.type, input.dims, nullptr};
+  const bool by_row = input.dims[0] < 0;
+  if (by_row) value.dims[0] = input.fill == Fill::starts ? rows + 1 : rows;
+  std::vector<char> bytes(value.bytes());
+  if (input.fill == Fill::blocks) {
+    fill_blocks(input.text, seed, bytes);
+  } else {
+    const size_t size = bytes_of(input.type);
+    int64_t width = 1;
+    for (size_t i = 1; i < value.dims.size(); ++i) width *= value.dims[i];
+    const int64_t start = by_row && input.fill != Fill::starts ? first * width : 0;
+    for (size_t i = 0; i * size < bytes.size(); ++i)
+      store(input.type, value_at(input, seed, start + static_cast<int64_t>(i), width), &bytes[i * size]);
+  }
+  value.data = memory.reserve(bytes.size());
+  copy(value.data, bytes.data(), bytes.size(), stream);
+  wait(stream);
+  return value;
+}
+
+}  // namespace gpu_kernels
