@@ -25,7 +25,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize cuda gpu clean
+.PHONY: run test lint format sanitize races cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -64,6 +64,13 @@ sanitize: $(VENV)/.test
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(abspath build/sanitize)
 	$(BIN)/cmake --build build/sanitize/cuda
 	TRIGRAPH_TEST_LIBRARY=cuda TRIGRAPH_SEPARATE_SCRATCH=1 $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
+
+# Races between the threads of a block: every kernel in the emulator, under ThreadSanitizer.
+races: $(VENV)/.test
+	$(BIN)/cmake -S tests/cuda_emulator -B build/races -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread"
+	$(BIN)/cmake --build build/races --target gpu_kernels
+	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels small
 
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed

@@ -16,6 +16,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,21 @@ def operators(session: Session) -> None:
     """Each operator against its NumPy reference, rows alone against rows together to the bit, errors."""
     done = run(*tests(OPERATOR_TESTS), TRIGRAPH_TEST_LIBRARY="cuda")
     session.note("operators", "tests", _summary(done.stdout))
+
+
+def kernels(session: Session) -> None:
+    """gpu_kernels: every kernel at the shapes of real models, rows alone against rows together, and its speed."""
+    out = session.folder / "gpu_kernels"
+    cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
+    run(cmake or "cmake", "-S", ROOT / "tests" / "gpu_kernels", "-B", out, "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_CUDA_ARCHITECTURES=native")  # fmt: skip
+    run(cmake or "cmake", "--build", out, limit=1800)
+    report = json.loads(run(out / "gpu_kernels", limit=300).stdout)
+    session.note("kernels", "copies on the device, GB/s", f"{report['copy_gb_s']:.0f}")
+    for model in report["models"]:
+        for row in model["kernels"]:
+            speed = f"{row['us']:.1f} us, {row['of_copies']:.2f} of copies"
+            session.note("kernels", f"{model['model']}: {row['kernel']}, {row['rows']} rows", speed)
 
 
 def bits(session: Session) -> None:
@@ -160,6 +176,7 @@ def state(session: Session) -> None:
 
 
 STAGES: dict[str, Callable[[Session], None]] = {
+    "kernels": kernels,
     "operators": operators,
     "bits": bits,
     "sanitizer": sanitizer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -72,6 +73,14 @@ def test_operators(emulator: Path, file: str) -> None:
     # A run that skips its tests passes too.
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
     assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED, done.stdout
+
+
+def test_gpu_kernels(emulator: Path) -> None:
+    """The program for a first look at a GPU, on shapes that the emulator can do."""
+    done = subprocess.run([emulator / "gpu_kernels", "small"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (model,) = json.loads(done.stdout)["models"]
+    assert len(model["kernels"]) == 3 * 15 and all(row["bits"] for row in model["kernels"])
 
 
 @pytest.fixture

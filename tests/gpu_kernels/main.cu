@@ -17,6 +17,7 @@ using namespace gpu_kernels;
 namespace {
 
 constexpr int64_t kRows[] = {1, 4, 16}, kMostRows = 16;
+constexpr size_t kLittle = 1 << 20;          // weights that stay in a cache anyway
 constexpr size_t kCold = size_t{512} << 20;  // weights that are read in turns: more than any cache holds
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -69,7 +70,7 @@ class Trial {
     size_t weights = 1;
     for (size_t i = 0; i < shared_.size(); ++i)
       if (case_.inputs[i].fill == Fill::blocks) weights += shared_[i].bytes();
-    const auto copies = static_cast<uint64_t>(std::min<size_t>(32, kCold / weights + 1));
+    const auto copies = static_cast<uint64_t>(weights < kLittle ? 1 : std::min<size_t>(32, kCold / weights + 1));
     std::vector<std::vector<Value>> inputs, outputs;
     for (uint64_t n = 0; n < copies; ++n) {
       inputs.push_back(inputs_of(0, rows, n, memory));
@@ -85,10 +86,10 @@ class Trial {
     wait(stream_);
     uint64_t calls = 0;
     const double started = seconds();
-    do {
-      for (int i = 0; i < 16; ++i) call(calls++);
+    for (uint64_t together = 1; seconds() - started < 0.05; together *= 2) {
+      for (uint64_t i = 0; i < together; ++i) call(calls++);
       wait(stream_);
-    } while (seconds() - started < 0.05);
+    }
     return 1e6 * (seconds() - started) / static_cast<double>(calls);
   }
 
