@@ -70,7 +70,7 @@ races: $(VENV)/.test
 	$(BIN)/cmake -S tests/cuda_emulator -B build/races -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread"
 	$(BIN)/cmake --build build/races --target gpu_kernels
-	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels small
+	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels --bits small
 
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed

@@ -77,7 +77,7 @@ def test_operators(emulator: Path, file: str) -> None:
 
 def test_gpu_kernels(emulator: Path) -> None:
     """The program for a first look at a GPU, on shapes that the emulator can do."""
-    done = subprocess.run([emulator / "gpu_kernels", "small"], capture_output=True, text=True, check=False)
+    done = subprocess.run([emulator / "gpu_kernels", "--bits", "small"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (model,) = json.loads(done.stdout)["models"]
     assert len(model["kernels"]) == 3 * 15 and all(row["bits"] for row in model["kernels"])

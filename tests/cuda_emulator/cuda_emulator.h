@@ -112,9 +112,10 @@ inline unsigned current() {
 
 inline void resume(Fiber& fiber) {
   block.current = fiber.index;
-  races::enter(fiber.watched);
-  if (fiber.begun) _longjmp(fiber.point, 1);
+  const bool begun = fiber.begun;
   fiber.begun = true;
+  races::enter(fiber.watched);
+  if (begun) _longjmp(fiber.point, 1);
   setcontext(&fiber.entry);
 }
 

@@ -1,9 +1,10 @@
 // First contact with a GPU: every kernel at the shapes of real models, without ONNX Runtime and Python.
 //
-//     gpu_kernels [MODEL ...]        one JSON document; exit status 1 when bits differ
+//     gpu_kernels [--bits] [MODEL ...]      one JSON document; exit status 1 when bits differ; --bits: no times
 //
 // For 1, 4 and 16 rows: whether each row has the bits that it has alone, then microseconds, and GB/s of what a call
 // must read and write, as a fraction of what a copy on the device reaches. Run it under compute-sanitizer too.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -161,7 +162,7 @@ double copy_rate(void* stream) {
   return best;
 }
 
-bool run_model(const Model& model, double rate, void* stream, bool last) {
+bool run_model(const Model& model, double rate, bool timed, void* stream, bool last) {
   bool right = true;
   std::printf(" {\"model\": \"%s\", \"kernels\": [\n", model.name);
   const std::vector<Case> cases = cases_of(model, kMostRows);
@@ -169,13 +170,15 @@ bool run_model(const Model& model, double rate, void* stream, bool last) {
     Trial trial(of, stream);
     for (const int64_t rows : kRows) {
       const bool same = trial.rows_alone(rows);
-      const double time = trial.microseconds(rows);
-      const double moved = (of.bytes + static_cast<double>(rows - 1) * of.bytes_of_row) / time * 1e6;
       right = right && same;
-      std::printf(
-          "  {\"kernel\": \"%s\", \"rows\": %lld, \"bits\": %s, \"us\": %.2f, \"gb_s\": %.1f, \"of_copies\": %.3f}%s\n",
-          of.name.c_str(), static_cast<long long>(rows), same ? "true" : "false", time, moved / 1e9, moved / rate,
-          &of == &cases.back() && rows == kMostRows ? "]}" : ",");
+      std::printf("  {\"kernel\": \"%s\", \"rows\": %lld, \"bits\": %s", of.name.c_str(), static_cast<long long>(rows),
+                  same ? "true" : "false");
+      if (timed) {
+        const double time = trial.microseconds(rows);
+        const double moved = (of.bytes + static_cast<double>(rows - 1) * of.bytes_of_row) / time * 1e6;
+        std::printf(", \"us\": %.2f, \"gb_s\": %.1f, \"of_copies\": %.3f", time, moved / 1e9, moved / rate);
+      }
+      std::printf("}%s\n", &of == &cases.back() && rows == kMostRows ? "]}" : ",");
       std::fflush(stdout);
     }
   }
@@ -186,11 +189,14 @@ bool run_model(const Model& model, double rate, void* stream, bool last) {
 }  // namespace
 
 int main(int count, char** names) try {
+  std::vector<std::string> given(names + 1, names + count);
+  const auto flag = std::find(given.begin(), given.end(), "--bits");
+  const bool timed = flag == given.end();
+  if (!timed) given.erase(flag);
   std::vector<const Model*> wanted;
   for (const Model& model : models()) {
-    bool named = count < 2 && std::strcmp(model.name, "small") != 0;
-    for (int i = 1; i < count; ++i) named = named || !std::strcmp(model.name, names[i]);
-    if (named) wanted.push_back(&model);
+    const bool named = std::find(given.begin(), given.end(), model.name) != given.end();
+    if (named || (given.empty() && std::strcmp(model.name, "small") != 0)) wanted.push_back(&model);
   }
   if (wanted.empty()) trigraph::fail("no model has that name");
   cudaStream_t stream = nullptr;
@@ -198,7 +204,7 @@ int main(int count, char** names) try {
   const double rate = copy_rate(stream);
   std::printf("{\"copy_gb_s\": %.1f, \"models\": [\n", rate / 1e9);
   bool right = true;
-  for (const Model* model : wanted) right = run_model(*model, rate, stream, model == wanted.back()) && right;
+  for (const Model* model : wanted) right = run_model(*model, rate, timed, stream, model == wanted.back()) && right;
   std::printf("], \"right\": %s}\n", right ? "true" : "false");
   return right ? 0 : 1;
 } catch (const std::exception& error) {
