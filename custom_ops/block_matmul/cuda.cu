@@ -1,4 +1,6 @@
 // BlockMatMul and GatedBlockMatMul on a device.
+#include <vector>
+
 #include "../blocks/few_products.h"
 #include "../cuda/kernel.h"
 #include "signature.h"
