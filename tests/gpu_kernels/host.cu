@@ -59,8 +59,8 @@ OrtStatus* attribute(const OrtKernelInfo* info, const char* name, Set&& set) {
   return nullptr;
 }
 
-OrtApi make_api() {
-  OrtApi api{};
+// What a kernel asks when it is made.
+void add_kernel_info(OrtApi& api) {
   api.CreateStatus = [](OrtErrorCode, const char* text) { return new OrtStatus{text}; };
   api.ReleaseStatus = [](OrtStatus* status) { delete status; };
   api.KernelInfoGetAttribute_int64 = [](const OrtKernelInfo* info, const char* name, int64_t* out) {
@@ -77,6 +77,10 @@ OrtApi make_api() {
     return nullptr;
   };
   api.ReleaseAllocator = [](OrtAllocator*) {};
+}
+
+// What it asks when it is called.
+void add_kernel_context(OrtApi& api) {
   api.KernelContext_GetInputCount = [](const OrtKernelContext* context, size_t* out) -> OrtStatus* {
     *out = context->inputs.size();
     return nullptr;
@@ -119,6 +123,12 @@ OrtApi make_api() {
     *out = context->stream;
     return nullptr;
   };
+}
+
+OrtApi make_api() {
+  OrtApi api{};
+  add_kernel_info(api);
+  add_kernel_context(api);
   return api;
 }
 
