@@ -22,6 +22,7 @@ from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.opening import load_arguments, open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
+from trigraph.runtime.device.heap import share_heap
 
 if TYPE_CHECKING:
     from trigraph.runtime.server.backend import Backend
@@ -184,6 +185,7 @@ def serve(
         verbose=log.verbose or log.log_prompts,
     )
     listener = bind(settings)
+    share_heap()
     engine: Backend
     if replicas.wanted:
         arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)

@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.server.app import make_app
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.service import Service
@@ -47,6 +48,7 @@ def serve(engine: Backend, settings: Settings, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C; a second one ends it at once."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("trigraph.server").setLevel(logging.INFO if settings.verbose else logging.WARNING)
+    trim_heap()
     Server(Service(engine, settings)).run(sockets=[listener])
 
 

@@ -1,0 +1,65 @@
+"""The C library's heap, as glibc itself tells of it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from trigraph.runtime.device.heap import share_heap, trim_heap
+
+_THREADS = """
+import ctypes, threading
+from trigraph.runtime.device.heap import share_heap, trim_heap
+{begin}
+started = threading.Barrier(4)
+
+def use():
+    started.wait()
+    for _ in range(200):
+        bytes(5000)
+
+threads = [threading.Thread(target=use) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+ctypes.CDLL(None).malloc_stats()
+"""
+_TRIM = """
+from pathlib import Path
+from trigraph.runtime.device.heap import trim_heap
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+blocks = [bytes(range(250)) * 40 for _ in range(5000)]  # 50 MB, too small for mappings of their own
+kept = blocks[::50]
+del blocks
+before = resident()
+trim_heap()
+print(before - resident())
+"""
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another one")
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+
+@glibc
+def test_threads_share_a_heap() -> None:
+    heaps = {begin: run(_THREADS.format(begin=begin)).stderr.count("Arena ") for begin in ("", "share_heap()")}
+    assert heaps[""] > 1 and heaps["share_heap()"] == 1
+
+
+@glibc
+def test_what_is_free_is_given_back() -> None:
+    assert int(run(_TRIM).stdout) > 40e6
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("ctypes.CDLL", None)
+    share_heap()
+    trim_heap()
