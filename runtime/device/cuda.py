@@ -207,7 +207,7 @@ def _check_driver() -> None:
 
 
 def _check_provider() -> None:
-    remedy = "pip install 'onnxruntime-gpu[cuda,cudnn]', or use --device cpu"
+    remedy = "pip install 'onnxruntime-gpu[cuda]', or use --device cpu"
     if PROVIDER not in ort.get_available_providers():
         raise TrigraphError(f"this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime, then {remedy}")
     with contextlib.redirect_stdout(text_io.StringIO()):  # it prints what it does not find
