@@ -9,9 +9,11 @@
 
 #if defined(__GNUC__)
 #define TRIGRAPH_INLINE __attribute__((always_inline)) inline
+#define TRIGRAPH_INLINE_LAMBDA __attribute__((always_inline))
 #define TRIGRAPH_NOINLINE __attribute__((noinline))
 #else
 #define TRIGRAPH_INLINE inline
+#define TRIGRAPH_INLINE_LAMBDA
 #define TRIGRAPH_NOINLINE
 #endif
 

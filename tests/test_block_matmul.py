@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import pytest
 
-from support.block_weights import BLOCK, TYPES, MatMul, activations, weights, widths
+from support.block_weights import BLOCK, TYPES, MatMul, activations, put_scales, weights, widths
 from support.operators import LIBRARY, Operator, same_bits
 from support.row_bits import run_rows
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
@@ -123,8 +123,7 @@ def test_integer_sums_are_exact(isa: str, type: str) -> None:
     size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
     raw = rng.integers(0, 256, (64, width // BLOCK[type], size), dtype=np.uint8)
     raw[:2] = np.array([0, 255], np.uint8)[:, None, None]  # the extreme codes
-    for offset in HALVES[type]:
-        raw[..., offset : offset + 2] = np.float16(1).reshape(1).view(np.uint8)
+    put_scales(type, raw, lambda: np.ones(raw.shape[:2], np.float16))
     weight = raw.reshape(64, -1)
     x = rng.integers(-127, 128, (9, width)).astype(np.float32)
     x[0], x[1], x[2:, 0] = 127, -127, 127

@@ -1,5 +1,6 @@
 """Unpacking of block types to the bit on every instruction set, and the quantisation of activations."""
 
+from pathlib import Path
 from typing import Any
 
 import gguf
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from support.block_weights import random_blocks
 from support.operators import Operator, same_bits
+from trigraph.custom_ops.blocks.grids import header
 from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES
 
@@ -26,6 +28,20 @@ def test_unpack_is_exact(isa: str, type: str) -> None:
         expected = gguf.quants.dequantize(table, gguf.GGMLQuantizationType[type])
         assert same_bits(gather_all(type, table), expected)
         assert same_bits(unpack(table, type), expected)
+
+
+def test_every_exponent(isa: str) -> None:
+    """The scale of MXFP4 is a power of two: subnormal for the first, and some products are infinite for the last."""
+    table = random_blocks("MXFP4", 256, 2, seed=4)
+    table[:, 0] = np.arange(256)
+    with np.errstate(over="ignore"):
+        expected = gguf.quants.dequantize(table, gguf.GGMLQuantizationType.MXFP4)
+    assert same_bits(gather_all("MXFP4", table), expected)
+
+
+def test_grids_are_those_of_gguf() -> None:
+    root = Path(__file__).parents[1]
+    assert (root / "custom_ops" / "blocks" / "grids.h").read_text() == "\n".join(header()) + "\n"
 
 
 def test_unpack_plain_types(isa: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from support.block_weights import put_scales
 from support.body import Body
 from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
@@ -22,7 +23,6 @@ from trigraph.custom_ops.rms_norm.reference import joined_rms_norm, rms_norm
 from trigraph.custom_ops.router.reference import router
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows
 from trigraph.custom_ops.top_token.reference import top_token
-from trigraph.models.synth.blocks import HALVES
 from trigraph.models.tensor_types import BLOCK_TYPES, TENSOR_TYPES
 
 Array = NDArray[Any]
@@ -43,10 +43,13 @@ def draw(type: str, rows: int, width: int) -> tuple[Any, Array]:
         return ("bf16", bits), bits
     block, size = GGML_QUANT_SIZES[GGMLQuantizationType[type]]
     raw = rng.integers(0, 256, (rows, width // block, size), dtype=np.uint8)
-    for at in HALVES[type]:
-        scales = rng.uniform(-0.1, 0.1, raw.shape[:2]).astype(np.float16)
-        scales[0, 0] = 3e-7  # subnormal
-        raw[..., at : at + 2] = scales[..., None].view(np.uint8)
+
+    def scales() -> Array:
+        values = rng.uniform(-0.1, 0.1, raw.shape[:2]).astype(np.float16)
+        values[0, 0] = 3e-7  # subnormal
+        return values
+
+    put_scales(type, raw, scales)
     raw = raw.reshape(rows, -1)
     return raw, raw
 

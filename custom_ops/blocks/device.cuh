@@ -24,15 +24,17 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t* out) {
   } else if constexpr (kAlign >= 4) {
     for (int i = 0; i < N; ++i) out[i] = reinterpret_cast<const uint32_t*>(p)[i];
   } else {  // whole words around the address, shifted together; nothing behind the last byte is read
-    const unsigned odd = reinterpret_cast<uintptr_t>(p) & 2;
+    const unsigned odd = reinterpret_cast<uintptr_t>(p) & (kAlign == 2 ? 2 : 3);
     const auto* words = reinterpret_cast<const uint32_t*>(p - odd);
     uint32_t low = words[0];
     for (int i = 0; i < N; ++i) {
       uint32_t high = 0;
       if (i + 1 < N)
         high = words[i + 1];
-      else if (odd)
+      else if (kAlign == 2 && odd)
         high = *reinterpret_cast<const uint16_t*>(words + N);
+      else
+        for (unsigned k = 0; k < odd; ++k) high |= uint32_t{reinterpret_cast<const uint8_t*>(words + N)[k]} << 8 * k;
       out[i] = __funnelshift_r(low, high, 8 * odd);
       low = high;
     }
@@ -47,15 +49,20 @@ __device__ __forceinline__ uint32_t biased(uint32_t codes, uint32_t bias) {
 // The lowest four bits, one to a byte.
 __device__ __forceinline__ uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u & 0x01010101u; }
 
-// Four bytes that hold a nibble each -> the levels of IQ4.
-__device__ __forceinline__ uint32_t iq4_levels(uint32_t nibbles) {
-  // -127, -104, -83, -65 | -49, -35, -22, -10 | 1, 13, 25, 38 | 53, 69, 89, 113
+// Four bytes that hold a nibble each -> the bytes of a table of 16: those of the nibbles 0 to 3, 4 to 7, 8 to 11 ..
+__device__ __forceinline__ uint32_t levels(uint32_t nibbles, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const uint32_t low = nibbles & 0x07070707u;
   const uint32_t selector = (low & 7) | (low >> 4 & 0x70) | (low >> 8 & 0x700) | (low >> 12 & 0x7000);
-  const uint32_t negative = __byte_perm(0xbfad9881u, 0xf6eaddcfu, selector);
-  const uint32_t positive = __byte_perm(0x26190d01u, 0x71594535u, selector);
   const uint32_t high = (nibbles >> 3 & 0x01010101u) * 255;
-  return (negative & ~high) | (positive & high);
+  return (__byte_perm(a, b, selector) & ~high) | (__byte_perm(c, d, selector) & high);
+}
+__device__ __forceinline__ uint32_t iq4_levels(uint32_t nibbles) {
+  // -127, -104, -83, -65 | -49, -35, -22, -10 | 1, 13, 25, 38 | 53, 69, 89, 113
+  return levels(nibbles, 0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);
+}
+__device__ __forceinline__ uint32_t mxfp4_levels(uint32_t nibbles) {
+  // 0, 1, 2, 3 | 4, 6, 8, 12, and the same negative
+  return levels(nibbles, 0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
 }
 
 // 16 bytes of nibbles: the low ones are elements 0 to 15, the high ones 16 to 31.
@@ -74,7 +81,8 @@ template <class F>
 constexpr int kAlign = F::kBytes % 16 == 0  ? 16
                        : F::kBytes % 8 == 0 ? 8
                        : F::kBytes % 4 == 0 ? 4
-                                            : 2;
+                       : F::kBytes % 2 == 0 ? 2
+                                            : 1;
 template <class F>
 constexpr int kScales = kRun / F::kRun;  // of a run
 
@@ -132,6 +140,14 @@ struct Words<IQ4_NL> {
   __device__ static void load(const uint8_t* p, int, uint32_t* word) {
     load_nibbles<2>(p + 2, word);
     for (int i = 0; i < 8; ++i) word[i] = iq4_levels(word[i]);
+  }
+};
+
+template <>
+struct Words<MXFP4> {
+  __device__ static void load(const uint8_t* p, int, uint32_t* word) {
+    load_nibbles<1>(p + 1, word);
+    for (int i = 0; i < 8; ++i) word[i] = mxfp4_levels(word[i]);
   }
 };
 

@@ -3,30 +3,19 @@
 // where kRun elements share the integers scale and min. Adding a type: a struct here, and its name in BlockTypes.
 #pragma once
 
-#include "../kernel.h"
-#if defined(__device__)  // CUDA, or its emulator
-#include "../cuda/device.cuh"
-#define TRIGRAPH_DEVICE __device__ __forceinline__
-#else
-#include "../simd.h"
-#define TRIGRAPH_DEVICE inline
-#endif
+#include "grid_formats.h"
 
 namespace trigraph::TRIGRAPH_ISA {
-
-TRIGRAPH_DEVICE float read_half(const uint8_t* p) {
-#if defined(__device__)
-  return half_bits(*reinterpret_cast<const uint16_t*>(p));
-#else
-  uint16_t h;
-  std::memcpy(&h, p, 2);
-  return fast_half(h);
-#endif
-}
 
 // The levels of IQ4_NL and IQ4_XS.
 TRIGRAPH_DEVICE const int8_t* levels4() {
   static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  return kLevels;
+}
+
+// The levels of MXFP4: twice the numbers of a float with one bit of sign, two of exponent and one of fraction.
+TRIGRAPH_DEVICE const int8_t* mxfp4_levels() {
+  static constexpr int8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   return kLevels;
 }
 
@@ -37,35 +26,6 @@ TRIGRAPH_DEVICE int scale6(const uint8_t* q, int run) {
 TRIGRAPH_DEVICE int min6(const uint8_t* q, int run) {
   return run < 4 ? q[run + 4] & 63 : q[run + 4] >> 4 | q[run] >> 6 << 4;
 }
-
-// Every type has
-//   kBlock, kBytes       elements and bytes of a block
-//   kRun                 elements that share a scale and a min, 16 or 32
-//   kBits                codes are in [0, 2^kBits), and without mins in [-2^(kBits - 1), 2^(kBits - 1))
-//   d(p), scale(p, run)  of the block at p and its run
-//   code(p, part, i)     element i of the block's 32 elements from 32 * part on
-// and with kMin also dmin(p) and min(p, run).
-struct Blocks32 {
-  static constexpr int kBlock = 32, kRun = 32;
-  static constexpr bool kMin = false;
-  static constexpr DType kDType = DType::u8;
-  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p); }
-  TRIGRAPH_DEVICE static int scale(const uint8_t*, int) { return 1; }
-};
-struct Blocks32WithMin : Blocks32 {
-  static constexpr bool kMin = true;
-  TRIGRAPH_DEVICE static float dmin(const uint8_t* p) { return -read_half(p + 2); }  // blocks hold what is added
-  TRIGRAPH_DEVICE static int min(const uint8_t*, int) { return 1; }
-};
-struct Blocks256 {
-  static constexpr int kBlock = 256;
-  static constexpr DType kDType = DType::u8;
-};
-
-// 16 bytes of nibbles: the low ones are elements 0 to 15, the high ones 16 to 31.
-TRIGRAPH_DEVICE int nibble(const uint8_t* p, int i) { return p[i % 16] >> i / 16 * 4 & 15; }
-// Bit i of the bytes at p.
-TRIGRAPH_DEVICE int bit(const uint8_t* p, int i) { return p[i / 8] >> i % 8 & 1; }
 
 struct Q8_0 : Blocks32 {
   static constexpr const char* kName = "Q8_0";
@@ -101,6 +61,17 @@ struct IQ4_NL : Blocks32 {
   static constexpr const char* kName = "IQ4_NL";
   static constexpr int kBytes = 18, kBits = 8;
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return levels4()[nibble(p + 2, i)]; }
+};
+
+struct MXFP4 : Blocks32 {
+  static constexpr const char* kName = "MXFP4";
+  static constexpr int kBytes = 17, kBits = 5;
+  static constexpr float kUnit = 0;
+  // A power of two by its exponent, and half of it, as the levels are doubled.
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) {
+    return float_of(p[0] < 2 ? 0x00200000u << p[0] : (p[0] - 1u) << 23);
+  }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return mxfp4_levels()[nibble(p + 1, i)]; }
 };
 
 struct Q2_K : Blocks256 {
@@ -180,6 +151,40 @@ struct IQ4_XS : Blocks256 {
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4()[nibble(p + 8 + part * 16, i)]; }
 };
 
+// Blocks of three levels, or of four.
+struct Ternary : Blocks256 {
+  static constexpr int kRun = 32;
+  static constexpr bool kMin = false;
+  TRIGRAPH_DEVICE static int scale(const uint8_t*, int) { return 1; }
+};
+
+// Five digits to the base of three in a byte, as a fraction of 256: times three, the next digit is the carry.
+struct TQ1_0 : Ternary {
+  static constexpr const char* kName = "TQ1_0";
+  static constexpr int kBytes = 54, kBits = 2;
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 52); }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    if (part < 5) return digit(p[i], part);
+    const int at = part * 32 + i - 160;
+    return at < 80 ? digit(p[32 + at % 16], at / 16) : digit(p[48 + at % 4], (at - 80) / 4);
+  }
+
+ private:
+  TRIGRAPH_DEVICE static int digit(uint8_t byte, int number) {
+    constexpr uint64_t kPowers = 0x511b090301;  // 1, 3, 9, 27, 81
+    return (byte * static_cast<int>(kPowers >> 8 * number & 255) & 255) * 3 / 256 - 1;
+  }
+};
+
+struct TQ2_0 : Ternary {
+  static constexpr const char* kName = "TQ2_0";
+  static constexpr int kBytes = 66, kBits = 3;
+  TRIGRAPH_DEVICE static float d(const uint8_t* p) { return read_half(p + 64); }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return (p[part / 4 * 32 + i] >> part % 4 * 2 & 3) - 1;
+  }
+};
+
 // code + kBias is in [0, 2^kBits).
 template <class F>
 constexpr int kBias = F::kMin ? 0 : 1 << (F::kBits - 1);
@@ -204,6 +209,7 @@ struct BF16 {
 template <class... F>
 struct Types {};
 using PlainTypes = Types<F32, F16, BF16>;
-using BlockTypes = Types<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS>;
+using BlockTypes = Types<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, IQ3_S,
+                         IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0>;
 
 }  // namespace trigraph::TRIGRAPH_ISA

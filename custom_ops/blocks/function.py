@@ -5,68 +5,18 @@ byte first, and finite. `rows` is [N, row bytes], and a function returns [N, wei
 """
 
 import numpy as np
+from gguf import quants
 from onnx import numpy_helper
 
-from trigraph.custom_ops.scripting import FLOAT, INT32, INT64, UINT8, Function, Tensor, body, op
+from trigraph.custom_ops.blocks import grid_function
+from trigraph.custom_ops.blocks.fields import blocks_of, by_group, each, fields, half, joined, levels, number
+from trigraph.custom_ops.scripting import FLOAT, INT32, Function, Tensor, body, op
 
-# A half by its high byte: the value where the low byte is 0, and what each step of the low byte adds.
-_HIGH = np.arange(256)
-_STEP = np.where(_HIGH < 128, 1, -1) * np.exp2(np.maximum(_HIGH >> 2 & 31, 1) - 25.0)
-HALF_STEP = numpy_helper.from_array(_STEP.astype(np.float32))
-HALF_BASE = numpy_helper.from_array((_STEP * ((_HIGH & 3) * 256 + 1024 * ((_HIGH >> 2 & 31) > 0))).astype(np.float32))
-IQ4_LEVELS = numpy_helper.from_array(
-    np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
-)
-
-
-@body
-def blocks_of(rows: Tensor, size: int) -> Tensor:
-    """[N, row bytes] -> [N, blocks, size]."""
-    return op.Reshape(rows, op.Concat([0, -1], op.Reshape(size, [1]), axis=0))
-
-
-@body
-def half(pair: Tensor) -> Tensor:
-    """Finite halves, two bytes each [N, blocks, 2] -> [N, blocks, 1]."""
-    low, high = op.Split(pair, num_outputs=2, axis=-1)
-    index = op.Cast(high, to=INT64)
-    step = op.Gather(op.Constant(value=HALF_STEP), index)
-    return op.Gather(op.Constant(value=HALF_BASE), index) + op.Cast(low, to=FLOAT) * step
-
-
-@body
-def fields(packed: Tensor, width: int, bits: int) -> Tensor:
-    """Bit fields of bytes, as bytes: [N, blocks, bytes] -> [N, blocks, bytes * 8 / bits].
-
-    For each `width` bytes first the lowest `bits` of them all, then the next ones.
-    """
-    shifts = op.Cast(op.Unsqueeze(op.Range(0, 8, bits), [1]), to=UINT8)
-    mask = op.Cast(2**bits - 1, to=UINT8)
-    wide = op.Reshape(packed, op.Concat([0, 0, -1, 1], op.Reshape(width, [1]), axis=0))
-    return op.Reshape(op.BitwiseAnd(op.BitShift(wide, shifts, direction="RIGHT"), mask), [0, 0, -1])
-
-
-@body
-def joined(low: Tensor, high: Tensor, bits: int) -> Tensor:
-    """Codes whose lowest `bits` are `low`, and those above `high`."""
-    return op.BitwiseOr(low, op.BitShift(high, op.Cast(bits, to=UINT8), direction="LEFT"))
-
-
-@body
-def number(codes: Tensor) -> Tensor:
-    return op.Cast(codes, to=FLOAT)
-
-
-@body
-def by_group(codes: Tensor, scales: Tensor) -> Tensor:
-    """Codes [N, blocks, codes] as numbers beside their group's scale [N, blocks, groups]: [N, blocks, groups, rest]."""
-    return op.Cast(op.Reshape(codes, op.Concat(op.Shape(scales), [-1], axis=0)), to=FLOAT)
-
-
-@body
-def each(scales: Tensor) -> Tensor:
-    """The scale of a group for each of its codes: [N, blocks, groups, 1]."""
-    return op.Unsqueeze(scales, [3])
+IQ4_LEVELS = numpy_helper.from_array(np.array(quants.IQ4_NL.kvalues, np.float32))
+FP4_LEVELS = numpy_helper.from_array(np.array(quants.MXFP4.kvalues, np.float32))
+# Half of a power of two by its exponent, as the levels are doubled.
+POWERS = numpy_helper.from_array(np.ldexp(np.float32(1), np.arange(256) - 128))
+DIGITS = numpy_helper.from_array(np.array([[1], [3], [9], [27], [81]], np.int32))
 
 
 @body
@@ -77,11 +27,6 @@ def six_bit_pairs(packed: Tensor) -> tuple[Tensor, Tensor]:
     high = joined(fields(last, width=4, bits=4), op.BitShift(first, 6, direction="RIGHT"), bits=4)
     scales = op.Concat(low[:, :, :4], high[:, :, :4], axis=-1)
     return number(scales), number(op.Concat(low[:, :, 4:], high[:, :, 4:], axis=-1))
-
-
-@body
-def iq4_levels(codes: Tensor) -> Tensor:
-    return op.Gather(op.Constant(value=IQ4_LEVELS), op.Cast(fields(codes, width=16, bits=4), to=INT32))
 
 
 @body
@@ -169,15 +114,43 @@ def unpack_q6_k(rows: Tensor) -> Tensor:
 @body
 def unpack_iq4_nl(rows: Tensor) -> Tensor:
     scale, codes = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
-    return op.Flatten(iq4_levels(codes) * half(scale))
+    return op.Flatten(levels(codes, op.Constant(value=IQ4_LEVELS)) * half(scale))
 
 
 @body
 def unpack_iq4_xs(rows: Tensor) -> Tensor:
     scale, high, low, codes = op.Split(blocks_of(rows, size=136), [2, 2, 4, 128], axis=-1)
     scales = joined(fields(low, width=1, bits=4), fields(high, width=1, bits=2), bits=4)
-    levels = op.Reshape(iq4_levels(codes), op.Concat(op.Shape(scales), [-1], axis=0))
-    return op.Flatten(levels * each(half(scale) * (number(scales) - 32.0)))
+    values = op.Reshape(levels(codes, op.Constant(value=IQ4_LEVELS)), op.Concat(op.Shape(scales), [-1], axis=0))
+    return op.Flatten(values * each(half(scale) * (number(scales) - 32.0)))
+
+
+@body
+def unpack_mxfp4(rows: Tensor) -> Tensor:
+    exponent, codes = op.Split(blocks_of(rows, size=17), [1, 16], axis=-1)
+    scale = op.Gather(op.Constant(value=POWERS), op.Cast(exponent, to=INT32))
+    return op.Flatten(levels(codes, op.Constant(value=FP4_LEVELS)) * scale)
+
+
+@body
+def digits(packed: Tensor, count: int) -> Tensor:
+    """Ternary digits of bytes: for all of them the first one, then the next ones."""
+    powers = op.Constant(value=DIGITS)[:count]
+    fractions = op.Mod(op.Unsqueeze(op.Cast(packed, to=INT32), [2]) * powers, 256)
+    return op.Reshape(op.Cast(fractions * 3 / 256, to=FLOAT), [0, 0, -1])
+
+
+@body
+def unpack_tq1_0(rows: Tensor) -> Tensor:
+    first, second, last, scale = op.Split(blocks_of(rows, size=54), [32, 16, 4, 2], axis=-1)
+    codes = op.Concat(digits(first, count=5), digits(second, count=5), digits(last, count=4), axis=-1)
+    return op.Flatten((codes - 1.0) * half(scale))
+
+
+@body
+def unpack_tq2_0(rows: Tensor) -> Tensor:
+    codes, scale = op.Split(blocks_of(rows, size=66), [64, 2], axis=-1)
+    return op.Flatten((number(fields(codes, width=32, bits=2)) - 1.0) * half(scale))
 
 
 UNPACK: dict[str, Function] = {
@@ -196,5 +169,15 @@ UNPACK: dict[str, Function] = {
     "Q6_K": unpack_q6_k,
     "IQ4_NL": unpack_iq4_nl,
     "IQ4_XS": unpack_iq4_xs,
+    "MXFP4": unpack_mxfp4,
+    "IQ3_S": grid_function.unpack_iq3_s,
+    "IQ3_XXS": grid_function.unpack_iq3_xxs,
+    "IQ2_S": grid_function.unpack_iq2_s,
+    "IQ2_XS": grid_function.unpack_iq2_xs,
+    "IQ2_XXS": grid_function.unpack_iq2_xxs,
+    "IQ1_M": grid_function.unpack_iq1_m,
+    "IQ1_S": grid_function.unpack_iq1_s,
+    "TQ2_0": unpack_tq2_0,
+    "TQ1_0": unpack_tq1_0,
 }
 """By ggml type: uint8 rows [N, row bytes], or [N, D] of F32, F16 or BF16 -> float32 [N, D]."""

@@ -2,8 +2,9 @@
 // across lanes.
 #pragma once
 
+#include "grid_lanes.h"
 #include "int8_products.h"
-#include "lanes.h"
+#include "ternary_lanes.h"
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 #include "int8_rows.h"
 #endif
@@ -71,7 +72,7 @@ struct LaneGroup {
       });
     });
     const Ints bits = Lanes<F>::halves(p, stride);
-    const Floats d = halves(bits), dmin = halves(right32(bits, 16));
+    const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
     each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
       const Int8Part& a = part(i, super);
       const int16_t* sums = F::kRun == 16 ? a.sum16 : a.sum32;
@@ -94,7 +95,7 @@ struct LaneGroup {
     for (int b = 0; b < blocks; ++b) {
       const uint8_t* q = p + b * F::kBytes;
       const Ints bits = Lanes<F>::halves(q, stride);
-      const Floats d = halves(bits), dmin = halves(right32(bits, 16));
+      const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
       next.fetch(b, 8);
       Lanes<F>::codes(q, stride, [&](int, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {

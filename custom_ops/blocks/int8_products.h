@@ -7,7 +7,7 @@
 //   chain[b mod 8] = fma(scale of the activations, v, chain[b mod 8]), in the order of blocks, from +0;
 //   the product is ((c0 + c4) + (c2 + c6)) + ((c1 + c5) + (c3 + c7)).
 //
-// Conversions are to nearest even. A block is 256 elements of a K type or IQ4_XS, 32 of any other.
+// Conversions are to nearest even. A block is 256 elements of a K, TQ or IQ type, 32 of any other and of IQ4_NL.
 #pragma once
 
 #include "activations.h"

@@ -12,16 +12,14 @@
 #include "lanes_neon.h"
 #endif
 
-#if defined(__GNUC__)
-#define TRIGRAPH_INLINE_LAMBDA __attribute__((always_inline))
-#else
-#define TRIGRAPH_INLINE_LAMBDA
-#endif
-
 namespace trigraph::TRIGRAPH_ISA {
 
+TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
+  load_each([p, stride](int row) TRIGRAPH_INLINE_LAMBDA { return p + row * stride; }, out);
+}
+
 // Any type, a code at a time; below are faster ones. Every type has
-//   halves(p, stride)            d in the low 16 bits of a lane, dmin in the high ones
+//   halves(p, stride)            d's half in the low 16 bits of a lane, dmin in the high ones; or d's exponent
 //   codes(p, stride, use)        calls use(run, code) for each run of the block, in any order
 // and one with scales also scales(p, stride, scales, mins): bytes of four runs in each lane.
 template <class F>
@@ -29,7 +27,7 @@ struct Lanes {
   static Ints halves(const uint8_t* p, int64_t stride) {
     uint32_t lane[kRowLanes];
     for (int r = 0; r < kRowLanes; ++r) {
-      lane[r] = float_to_half(F::d(p + r * stride));
+      lane[r] = float_to_half(F::d(p + r * stride) / F::kUnit);
       if constexpr (F::kMin) lane[r] |= static_cast<uint32_t>(float_to_half(F::dmin(p + r * stride))) << 16;
     }
     return load_ints(lane);
@@ -65,17 +63,28 @@ struct Lanes {
   }
 };
 
+// d of each row, by what `halves` gives.
+template <class F>
+TRIGRAPH_INLINE Floats block_scales(Ints bits) {
+  if constexpr (F::kUnit == 1) return halves(bits);
+  if constexpr (F::kUnit != 0) return mul(halves(bits), floats(F::kUnit));
+  // A power of two as the product of two, for the least ones are subnormal.
+  const Ints part = right32(bits, 1), rest = sub32(bits, part);
+  const auto power = [](Ints exponent) { return as_floats(left32(add32(exponent, ints(63)), 23)); };
+  return mul(power(part), power(rest));
+}
+
 TRIGRAPH_INLINE Ints low4(Ints x) { return field<0, 4, 0>(x); }
 TRIGRAPH_INLINE Ints high4(Ints x) { return field<4, 4, 0>(x); }
 TRIGRAPH_INLINE void nibbles(const Ints* raw, Ints* code) {
   TRIGRAPH_UNROLL
   for (int v = 0; v < 4; ++v) code[v] = low4(raw[v]), code[4 + v] = high4(raw[v]);
 }
-// Levels of IQ4 as codes.
+// Levels of a table of 16 as codes.
 template <class F>
-TRIGRAPH_INLINE void levels(Ints* code) {
+TRIGRAPH_INLINE void levels(const int8_t* of, Ints* code) {
   alignas(16) int8_t table[16];
-  for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(levels4()[i] + (kSignedCodes<F> ? 0 : kBias<F>));
+  for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(of[i] + (kSignedCodes<F> ? 0 : kBias<F>));
   TRIGRAPH_UNROLL
   for (int v = 0; v < 8; ++v) code[v] = look_up(table, code[v]);
 }
@@ -120,7 +129,7 @@ struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
   TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
     Ints code[8];
     load(p, stride, code);
-    levels<IQ4_NL>(code);
+    levels<IQ4_NL>(levels4(), code);
     use(0, code);
   }
 };
@@ -143,6 +152,20 @@ struct Lanes<Q5_1> : NibbleLanes<Q5_1, 8> {
     load_rows(p, stride, head);
     load(p, stride, code);
     fifth_bits(head[1], code);
+    use(0, code);
+  }
+};
+
+template <>
+struct Lanes<MXFP4> : NibbleLanes<MXFP4, 1> {
+  TRIGRAPH_INLINE static Ints halves(const uint8_t* p, int64_t stride) {
+    return both(first_halves(p, stride, false), ints(255));
+  }
+  template <class Use>
+  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+    Ints code[8];
+    load(p, stride, code);
+    levels<MXFP4>(mxfp4_levels(), code);
     use(0, code);
   }
 };
@@ -343,7 +366,7 @@ struct Lanes<IQ4_XS> {
       Ints raw[4], code[8];
       load_rows(p + 8 + 16 * run, stride, raw);
       nibbles(raw, code);
-      levels<IQ4_XS>(code);
+      levels<IQ4_XS>(levels4(), code);
       use(run, code);
     }
   }

@@ -15,6 +15,7 @@ TRIGRAPH_INLINE Ints shorts(int x) { return _mm256_set1_epi16(static_cast<int16_
 TRIGRAPH_INLINE Ints load_ints(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 TRIGRAPH_INLINE Ints add32(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 TRIGRAPH_INLINE Ints sub32(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
+TRIGRAPH_INLINE Ints add8(Ints a, Ints b) { return _mm256_add_epi8(a, b); }
 TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return _mm256_sub_epi8(a, b); }
 TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
 TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return _mm256_or_si256(a, b); }
@@ -48,7 +49,13 @@ TRIGRAPH_INLINE Ints sign_extend16(Ints a) { return _mm256_srai_epi16(a, 8); }
 TRIGRAPH_INLINE Ints where_bits(Ints a, Ints bits, int value) {
   return both(_mm256_cmpeq_epi8(both(a, bits), bits), bytes(value));
 }
+// a, negative in the bytes that share the one bit of `bits`.
+TRIGRAPH_INLINE Ints signed_by(Ints a, Ints sign, Ints bits) {
+  const Ints minus = _mm256_cmpeq_epi8(both(sign, bits), bits);
+  return sub8(_mm256_xor_si256(a, minus), minus);
+}
 TRIGRAPH_INLINE Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
+TRIGRAPH_INLINE Floats as_floats(Ints a) { return _mm256_castsi256_ps(a); }
 // The half in the low 16 bits of each lane.
 TRIGRAPH_INLINE Floats halves(Ints a) {
   const __m256i packed = _mm256_packus_epi32(both(a, ints(0xffff)), a);
@@ -60,10 +67,12 @@ TRIGRAPH_INLINE Floats fmsub(Floats a, Floats b, Floats c) { return _mm256_fmsub
 
 TRIGRAPH_INLINE void store(float* p, Floats x) { _mm256_storeu_ps(p, x); }
 
-// Dword i of the 16 bytes at p + row * stride, for each row: out[i].
-TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
-  const auto rows = [p, stride](int i) {
-    const auto row = [p, stride](int k) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + k * stride)); };
+// Dword i of the 16 bytes at at(row), for each row: out[i].
+template <class At>
+TRIGRAPH_INLINE void load_each(At&& at, Ints* out) {
+  const auto rows = [&at](int i) TRIGRAPH_INLINE_LAMBDA {
+    const auto row = [&at](int k)
+                         TRIGRAPH_INLINE_LAMBDA { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at(k))); };
     return _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(4 + i), 1);
   };
   const __m256i x0 = rows(0), x1 = rows(1), x2 = rows(2), x3 = rows(3);

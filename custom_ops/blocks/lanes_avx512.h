@@ -15,6 +15,7 @@ TRIGRAPH_INLINE Ints bytes(int x) { return _mm512_set1_epi8(static_cast<char>(x)
 TRIGRAPH_INLINE Ints load_ints(const void* p) { return _mm512_loadu_si512(p); }
 TRIGRAPH_INLINE Ints add32(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 TRIGRAPH_INLINE Ints sub32(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
+TRIGRAPH_INLINE Ints add8(Ints a, Ints b) { return _mm512_add_epi8(a, b); }
 TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return _mm512_sub_epi8(a, b); }
 TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return _mm512_and_si512(a, b); }
 TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return _mm512_or_si512(a, b); }
@@ -55,17 +56,24 @@ TRIGRAPH_INLINE Ints in_lane(Ints a, uint32_t order) {
 TRIGRAPH_INLINE Ints where_bits(Ints a, Ints bits, int value) {
   return _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(a, bits), _mm512_set1_epi8(static_cast<char>(value)));
 }
+// a, negative in the bytes that share a bit with `bits`.
+TRIGRAPH_INLINE Ints signed_by(Ints a, Ints sign, Ints bits) {
+  return _mm512_mask_sub_epi8(a, _mm512_test_epi8_mask(sign, bits), ints(0), a);
+}
 TRIGRAPH_INLINE Floats floats(float x) { return _mm512_set1_ps(x); }
 TRIGRAPH_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+TRIGRAPH_INLINE Floats as_floats(Ints a) { return _mm512_castsi512_ps(a); }
 // The half in the low 16 bits of each lane.
 TRIGRAPH_INLINE Floats halves(Ints a) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(a)); }
 TRIGRAPH_INLINE Floats fmsub(Floats a, Floats b, Floats c) { return _mm512_fmsub_ps(a, b, c); }
 TRIGRAPH_INLINE void store(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 
-// Dword i of the 16 bytes at p + row * stride, for each row: out[i].
-TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
-  const auto rows = [p, stride](int i) {
-    const auto row = [p, stride](int k) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + k * stride)); };
+// Dword i of the 16 bytes at at(row), for each row: out[i].
+template <class At>
+TRIGRAPH_INLINE void load_each(At&& at, Ints* out) {
+  const auto rows = [&at](int i) TRIGRAPH_INLINE_LAMBDA {
+    const auto row = [&at](int k)
+                         TRIGRAPH_INLINE_LAMBDA { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at(k))); };
     const __m512i one = _mm512_inserti32x4(_mm512_castsi128_si512(row(i)), row(4 + i), 1);
     return _mm512_inserti32x4(_mm512_inserti32x4(one, row(8 + i), 2), row(12 + i), 3);
   };

@@ -17,6 +17,7 @@ TRIGRAPH_INLINE Ints bytes(int x) { return vreinterpretq_s32_s8(vdupq_n_s8(stati
 TRIGRAPH_INLINE Ints load_ints(const void* p) { return vreinterpretq_s32_u8(vld1q_u8(static_cast<const uint8_t*>(p))); }
 TRIGRAPH_INLINE Ints add32(Ints a, Ints b) { return vaddq_s32(a, b); }
 TRIGRAPH_INLINE Ints sub32(Ints a, Ints b) { return vsubq_s32(a, b); }
+TRIGRAPH_INLINE Ints add8(Ints a, Ints b) { return vreinterpretq_s32_s8(vaddq_s8(as8(a), as8(b))); }
 TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return vreinterpretq_s32_s8(vsubq_s8(as8(a), as8(b))); }
 TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return vandq_s32(a, b); }
 TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return vorrq_s32(a, b); }
@@ -57,7 +58,12 @@ TRIGRAPH_INLINE Ints sign_extend16(Ints a) { return vreinterpretq_s32_s16(vshrq_
 TRIGRAPH_INLINE Ints where_bits(Ints a, Ints bits, int value) {
   return both(vreinterpretq_s32_u8(vtstq_s8(as8(a), as8(bits))), bytes(value));
 }
+// a, negative in the bytes that share a bit with `bits`.
+TRIGRAPH_INLINE Ints signed_by(Ints a, Ints sign, Ints bits) {
+  return vreinterpretq_s32_s8(vbslq_s8(vtstq_s8(as8(sign), as8(bits)), vnegq_s8(as8(a)), as8(a)));
+}
 TRIGRAPH_INLINE Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }
+TRIGRAPH_INLINE Floats as_floats(Ints a) { return vreinterpretq_f32_s32(a); }
 // The half in the low 16 bits of each lane.
 TRIGRAPH_INLINE Floats halves(Ints a) {
   return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(vreinterpretq_u32_s32(a))));
@@ -67,10 +73,10 @@ TRIGRAPH_INLINE Floats floats(float x) { return vdupq_n_f32(x); }
 TRIGRAPH_INLINE Floats fmsub(Floats a, Floats b, Floats c) { return vfmaq_f32(vnegq_f32(c), a, b); }
 TRIGRAPH_INLINE void store(float* p, Floats x) { vst1q_f32(p, x); }
 
-// Dword i of the 16 bytes at p + row * stride, for each row: out[i].
-TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
-  const Ints x0 = load_ints(p), x1 = load_ints(p + stride), x2 = load_ints(p + 2 * stride),
-             x3 = load_ints(p + 3 * stride);
+// Dword i of the 16 bytes at at(row), for each row: out[i].
+template <class At>
+TRIGRAPH_INLINE void load_each(At&& at, Ints* out) {
+  const Ints x0 = load_ints(at(0)), x1 = load_ints(at(1)), x2 = load_ints(at(2)), x3 = load_ints(at(3));
   const auto pairs = [](Ints a) { return vreinterpretq_s64_s32(a); };
   const int64x2_t a = pairs(vtrn1q_s32(x0, x1)), b = pairs(vtrn2q_s32(x0, x1));
   const int64x2_t c = pairs(vtrn1q_s32(x2, x3)), d = pairs(vtrn2q_s32(x2, x3));

@@ -31,6 +31,16 @@ HALVES: dict[str, tuple[int, ...]] = {
     "IQ4_NL": (0,),
     "Q5_0": (0,),
     "Q4_1": (0, 2),
+    "MXFP4": (),  # its scale is an exponent
+    "IQ3_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ2_S": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_XXS": (0,),
+    "IQ1_M": (),  # its half lies in four nibbles
+    "IQ1_S": (0,),
+    "TQ2_0": (64,),
+    "TQ1_0": (52,),
 }
 """Byte offsets of the half-precision fields of a block."""
 
@@ -107,12 +117,6 @@ def _block_fields(type_name: str, scale: float) -> dict[int, Bytes]:
     d = scale * (0.75 + 0.5 * uniform(rng, _HEADERS))
     signed = np.where(uniform(rng, _HEADERS) < 0.5, -d, d)
     match type_name:
-        case "Q8_0" | "Q4_0" | "Q5_0" | "IQ4_NL" | "IQ4_XS":
-            return {0: _half(signed)}
-        case "Q3_K":
-            return {108: _half(signed)}
-        case "Q6_K":
-            return {208: _half(signed)}
         case "Q4_1":
             return {0: np.hstack([_half(d), _half(-7.5 * d)])}
         case "Q5_1":
@@ -124,7 +128,26 @@ def _block_fields(type_name: str, scale: float) -> dict[int, Bytes]:
             return {0: np.hstack([_half(d), _half(7.5 * d), _packed_scales(rng)])}
         case "Q5_K":
             return {0: np.hstack([_half(d), _half(15.5 * d), _packed_scales(rng)])}
-    raise NotImplementedError(type_name)
+        case "MXFP4":
+            return {0: _exponents(scale, rng)}
+        case "IQ1_M":
+            return {48: spread_half(_half(signed), _raw_bytes(rng, 8 * _HEADERS).reshape(_HEADERS, 8))}
+    (offset,) = HALVES[type_name]
+    return {offset: _half(signed)}
+
+
+def spread_half(half: Bytes, words: Bytes) -> Bytes:
+    """The last bytes of IQ1_M blocks [..., 8]: four words, whose highest nibbles become those of a half [..., 2]."""
+    words[..., 1::2] &= np.uint8(15)
+    words[..., 1::2] |= np.stack([half << np.uint8(4), half & np.uint8(0xF0)], axis=-1).reshape(*half.shape[:-1], 4)
+    return words
+
+
+def _exponents(scale: float, rng: np.random.PCG64DXSM) -> Bytes:
+    """Powers of two with the root mean square `scale`, as exponents of MXFP4, which stand for halves of them."""
+    low = np.floor(np.log2(scale))
+    more = uniform(rng, _HEADERS) < (scale**2 / 4**low - 1) / 3
+    return (128 + low + more).astype(np.uint8)[:, None]
 
 
 def _paired_scales(rng: np.random.PCG64DXSM, count: int, bits: int) -> tuple[Bytes, Bytes]:

@@ -1,5 +1,6 @@
 """Random weights of every stored type, rows to multiply them with, and the operator that does."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gguf
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.operators import LIBRARY, Operator
-from trigraph.models.synth.blocks import HALVES, random_weights
+from trigraph.models.synth.blocks import HALVES, random_weights, spread_half
 
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
 
@@ -17,10 +18,21 @@ def random_blocks(type: str, rows: int, blocks: int, seed: int) -> NDArray[np.ui
     rng = np.random.default_rng(seed)
     size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
     raw = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
-    for offset in HALVES[type]:
-        halves = SPECIAL[rng.integers(0, len(SPECIAL), (rows, blocks, 1))]
-        raw[..., offset : offset + 2] = halves.view(np.uint8)
+    put_scales(type, raw, lambda: SPECIAL[rng.integers(0, len(SPECIAL), (rows, blocks))])
     return raw.reshape(rows, -1)
+
+
+def put_scales(type: str, raw: NDArray[np.uint8], draw: Callable[[], NDArray[np.float16]]) -> None:
+    """Gives blocks [rows, blocks, bytes] the scales that `draw` returns [rows, blocks], once for each half of a block.
+
+    A type whose scale is an exponent gets the next power of two.
+    """
+    for offset in HALVES[type]:
+        raw[..., offset : offset + 2] = draw()[..., None].view(np.uint8)
+    if type == "IQ1_M":
+        raw[..., 48:] = spread_half(draw()[..., None].view(np.uint8), raw[..., 48:])
+    if type == "MXFP4":
+        raw[..., 0] = 127 + np.frexp(draw().astype(np.float32))[1]
 
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
