@@ -16,7 +16,7 @@ from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_
 from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
-from trigraph.models.model import Model, open_model
+from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
 from trigraph.models.sampling import suggested_sampling
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
@@ -37,7 +37,7 @@ class ExportOptions:
     """Choices of an export."""
 
     mtp: Path | None = None
-    """A GGUF file with the MTP head, when the model's own file has none."""
+    """A GGUF file with the MTP head, when the model's own file has none; one that is found beside it unless given."""
     max_context: int | None = None
     """Most positions of a sequence; the model's context length unless given."""
     draft_vocab: int | None = None
@@ -75,7 +75,7 @@ def export(
     from trigraph.exporter.graphs.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
-    model = open_model(source, options.mtp)
+    model = open_model(source, options.mtp or companion(source))
     _check_options(options, model.config)
     notices = _portable_notices(model, options) if options.portable else ()
     files = _weight_files(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -82,6 +83,23 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
         source = mtp_file or file
         tensors |= _check_tensors(source, head, mtp_shapes(config, source.tensors))
     return Model(config, file, mtp_file, MappingProxyType(tensors))
+
+
+def companion(path: str | Path) -> Path | None:
+    """The MTP file that belongs to a model without a head: the first `mtp-*.gguf` beside it that is one of its own."""
+    found = sorted(Path(path).parent.glob("mtp-*.gguf"))
+    if not found:  # which costs no look into the model
+        return None
+    file = GGUFFile.open(path)
+    config = read_config(file)
+    if any(name.startswith(in_block(config.trunk_layers, "")) for name in file.tensors):
+        return None
+    for candidate in found:
+        with suppress(TrigraphError):
+            head = GGUFFile.open(candidate)
+            _check_companion(config, read_config(head), file, head)
+            return candidate
+    return None
 
 
 def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[str, ...] = ()) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
+from trigraph.models.model import companion
 from trigraph.models.progress import Progress, silent
 from trigraph.models.staging import check_writable
 from trigraph.models.wrong_path import wrong_path
@@ -73,7 +74,7 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
     referenced, not linked: a link would keep the disk space of a model that the user deletes. Raises TrigraphError when
     the file is no model or neither cache can be written.
     """
-    options = dataclasses.replace(options, weights="reference")
+    options = dataclasses.replace(options, weights="reference", mtp=options.mtp or companion(source))
     name, stamp = _identity(source, options)
     try:
         entry = _Entry(_user_cache() / name, stamp)

@@ -102,7 +102,7 @@ def copied_package(tmp_path_factory: pytest.TempPathFactory, operator_library: P
 @pytest.fixture(scope="session")
 def rich_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file whose export makes each kind of file: graphs, a side file, a tokenizer, a template, copied weights."""
-    types = {"*ffn_up*": "IQ3_S"}
+    types = {"*ffn_up*": "NVFP4"}
     return write_random(tmp_path_factory.mktemp("source") / "model.gguf", "qwen35", preset="blocks", types=types)
 
 

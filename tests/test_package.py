@@ -23,6 +23,7 @@ from support.random_gguf import Item, write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
+from trigraph.runtime.package_cache import cached_package
 
 
 def test_link(nano_gguf: Path, tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_copy(nano_gguf: Path, tmp_path: Path) -> None:
 def test_reference_with_converted_weights(tmp_path: Path, operator_library: Path) -> None:
     """The GGUF stays where it is; the side file, in the package, is found from the same folder."""
     (tmp_path / "models").mkdir()
-    model = write_random(tmp_path / "models/model.gguf", "qwen35", preset="blocks", types={"*ffn_down*": "IQ3_S"})
+    model = write_random(tmp_path / "models/model.gguf", "qwen35", preset="blocks", types={"*ffn_down*": "NVFP4"})
     manifest = export(model, tmp_path / "out/package", ExportOptions(weights="reference"))
     assert manifest.weights_folder == str(tmp_path)
     assert [file.location for file in manifest.weight_files] == ["models/model.gguf", "out/package/side.bin"]
@@ -152,6 +153,22 @@ def test_split_parts_and_equal_names(tmp_path: Path) -> None:
     assert describe(tmp_path / "package").mtp
 
 
+def test_an_mtp_file_beside_the_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of another model nor a damaged one is; a head of the model's own file comes first."""
+    trunk = write_random(tmp_path / "model.gguf", "qwen35", preset="nano", mtp=False)
+    write_random(tmp_path / "mtp-another.gguf", "qwen35moe", preset="nano", mtp="only")
+    (tmp_path / "mtp-damaged.gguf").write_bytes(b"GGUF")
+    assert "draft" not in export(trunk, tmp_path / "without").graphs
+    head = write_random(tmp_path / "mtp-model.gguf", "qwen35", preset="nano", mtp="only")
+    manifest = export(trunk, tmp_path / "with")
+    assert "draft" in manifest.graphs
+    assert {file.location for file in manifest.weight_files} == {trunk.name, head.name}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "draft" in read_manifest(cached_package(trunk, ExportOptions()).folder).graphs
+    whole = write_random(tmp_path / "whole.gguf", "qwen35", preset="nano")
+    assert [file.location for file in export(whole, tmp_path / "whole").weight_files] == [whole.name]
+
+
 def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
     """Block types become Q8_0 and vectors F32; graphs point to the copies."""
     vectors = {"blk.1.attn_norm.weight": "F16"}
@@ -159,11 +176,11 @@ def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
     def float16_norm(item: Item) -> list[Item]:
         return [Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item]
 
-    types = {"*ffn_up*": "IQ3_S", "*attn_v*": "TQ2_0", **vectors}
+    types = {"*ffn_up*": "NVFP4", **vectors}
     path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types, edit=float16_norm)
     seen: list[tuple[str, int, int]] = []
     manifest = export(path, tmp_path / "package", ExportOptions(), lambda *step: seen.append(step))
-    assert any("IQ3_S" in notice and "Q8_0" in notice for notice in manifest.notices)
+    assert any("NVFP4" in notice and "Q8_0" in notice for notice in manifest.notices)
     model = open_model(path)
     graph = onnx.load(tmp_path / "package/verify.onnx", load_external_data=False).graph
     side = np.fromfile(tmp_path / "package/side.bin", np.uint8)
@@ -179,7 +196,7 @@ def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
         expected = quants.quantize(model.array(tensor.name), GGMLQuantizationType[kind])
         np.testing.assert_array_equal(rows, expected.view(np.uint8).reshape(rows.shape))
         converted.add(model.tensor(tensor.name).type)
-    assert converted == {"IQ3_S", "TQ2_0", "F16"}
+    assert converted == {"NVFP4", "F16"}
     (attribute,) = (
         attribute.s
         for node in graph.node

@@ -99,9 +99,23 @@ def test_q4_k_m_of_the_dense_models() -> None:
     assert "output.weight" not in tied
 
 
+def test_publishers_mixes() -> None:
+    types = _types("qwen3.6-35b-a3b", "UD-IQ3_XXS")
+    assert {types[f"blk.{i}.ffn_{role}_exps.weight"] for i in range(41) for role in ("gate", "up")} == {"IQ3_XXS"}
+    assert types["blk.3.ffn_down_exps.weight"] == "IQ3_S"
+    assert types["blk.3.attn_q.weight"] == types["blk.0.attn_qkv.weight"] == types["token_embd.weight"] == "Q6_K"
+    assert types["blk.0.ssm_out.weight"] == types["blk.0.ffn_up_shexp.weight"] == "Q8_0"
+    experts = _types("qwen3.6-35b-a3b", "MXFP4_MOE")
+    assert {kind for name, kind in experts.items() if "_exps" in name} == {"MXFP4"}
+    assert {kind for name, kind in experts.items() if "_exps" not in name} == {"Q8_0", "F32"}
+    dense = _types("qwen3.6-27b", "UD-Q2_K_XL")
+    assert (dense["blk.0.ffn_up.weight"], dense["blk.0.ffn_down.weight"]) == ("Q2_K", "Q3_K")
+
+
 @pytest.mark.parametrize(
     ("geometry", "quant", "gigabytes"),
     [
+        ("qwen3.6-35b-a3b", "UD-Q4_K_XL", 22.85),
         ("qwen3.6-35b-a3b", "Q4_K_M", 22.4),
         ("qwen3.6-27b", "Q4_K_M", 16.8),
         ("qwen3-next-80b-a3b", "Q4_K_M", 51.2),

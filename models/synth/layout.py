@@ -26,6 +26,10 @@ _FILE_TYPES = {
     "Q5_K_M": gguf.LlamaFileType.MOSTLY_Q5_K_M,
     "Q6_K": gguf.LlamaFileType.MOSTLY_Q6_K,
     "IQ4_XS": gguf.LlamaFileType.MOSTLY_IQ4_XS,
+    "MXFP4_MOE": gguf.LlamaFileType.MOSTLY_MXFP4_MOE,
+    "UD-Q4_K_XL": gguf.LlamaFileType.MOSTLY_Q4_K_M,
+    "UD-Q2_K_XL": gguf.LlamaFileType.MOSTLY_Q2_K,
+    "UD-IQ3_XXS": gguf.LlamaFileType.MOSTLY_IQ3_XXS,
     "mixed": gguf.LlamaFileType.GUESSED,
 }
 

@@ -2,7 +2,9 @@
 
 Source of the mixes: llama.cpp's quantiser (`llama-quant.cpp`, without an importance matrix), with what published files
 of these models do differently: `ssm_alpha`, `ssm_beta`, `ssm_ba` and the shared experts in Q8_0, and the down experts
-of Q4_K_M in Q5_K where the quantiser would leave Q4_K.
+of Q4_K_M in Q5_K where the quantiser would leave Q4_K. The mixes of Unsloth (UD) have the shape that their publisher
+describes (unsloth.ai/docs/models/qwen3.5/gguf-benchmarks): few bits for the routed experts, one more for those that go
+down, and many for attention, the Gated DeltaNet and the shared experts. Single layers differ from file to file.
 """
 
 from __future__ import annotations
@@ -24,6 +26,17 @@ _DEFAULT_TYPE = {
     "Q5_K_M": "Q5_K",
     "Q6_K": "Q6_K",
     "IQ4_XS": "IQ4_XS",
+    "MXFP4_MOE": "Q8_0",
+    "UD-Q4_K_XL": "Q8_0",
+    "UD-Q2_K_XL": "Q6_K",
+    "UD-IQ3_XXS": "Q6_K",
+}
+# By mix, the types of the feed-forward matrices up and gate, and down; in MXFP4_MOE only experts have them.
+_FFN_TYPES = {
+    "MXFP4_MOE": ("MXFP4", "MXFP4"),
+    "UD-Q4_K_XL": ("Q4_K", "Q5_K"),
+    "UD-Q2_K_XL": ("Q2_K", "Q3_K"),
+    "UD-IQ3_XXS": ("IQ3_XXS", "IQ3_S"),
 }
 QUANTS = (*_DEFAULT_TYPE, "mixed")
 
@@ -31,8 +44,13 @@ _ALWAYS_Q8_0 = (
     names.SSM_ALPHA, names.SSM_BETA, names.SSM_BA, names.FFN_GATE_SHEXP, names.FFN_UP_SHEXP, names.FFN_DOWN_SHEXP
 )  # fmt: skip
 
+_EXPERTS = (names.FFN_GATE_EXPS, names.FFN_UP_EXPS, names.FFN_GATE_UP_EXPS)
+
 # For rows that are no whole number of 256-wide blocks.
-_NARROW = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
+_NARROW = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0",
+    "TQ2_0": "Q4_0", **dict.fromkeys(("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), "IQ4_NL"),
+}  # fmt: skip
 
 
 def check_quant(quant: str) -> None:
@@ -56,6 +74,8 @@ def matrix_type(quant: str, geometry: Geometry, name: str, row_length: int, inde
 
 def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
     default = _DEFAULT_TYPE[quant]
+    if quant in _FFN_TYPES:
+        return _dynamic_type(quant, name)
     if name == names.OUTPUT or (name == names.TOKEN_EMBD and geometry.tied):
         return "Q8_0" if default == "Q8_0" else "Q6_K"
     if name == names.TOKEN_EMBD:
@@ -77,6 +97,18 @@ def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
         if quant == "Q4_K_M" and role == names.FFN_DOWN_EXPS:
             return "Q5_K"
     return default
+
+
+def _dynamic_type(quant: str, name: str) -> str:
+    """A few bits for experts, or for the whole feed-forward network of a dense model; as many for the others."""
+    up, down = _FFN_TYPES[quant]
+    role = names.role(name)
+    dense = quant != "MXFP4_MOE"
+    if role in _EXPERTS or (dense and role in (names.FFN_GATE, names.FFN_UP)):
+        return up
+    if role == names.FFN_DOWN_EXPS or (dense and role == names.FFN_DOWN):
+        return down
+    return "Q8_0" if role in (*_ALWAYS_Q8_0, names.SSM_OUT) else _DEFAULT_TYPE[quant]
 
 
 def _gets_more_bits(layer: int, blocks: int) -> bool:

@@ -58,7 +58,9 @@ class ModelArguments:
     model: Model
     context: Context = None
     threads: Threads = None
-    mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, for a model file without one.")] = None
+    mtp: Annotated[
+        Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
+    ] = None
     device: Device = "cpu"
     experts: Annotated[
         str,

@@ -24,7 +24,9 @@ from trigraph.runtime.device.choice import open_device
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL.gguf", help="The model; for a split model, its first file.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
-    mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, for a model file without one.")] = None,
+    mtp: Annotated[
+        Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
+    ] = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
     kv_type: Annotated[
