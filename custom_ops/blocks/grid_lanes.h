@@ -66,29 +66,23 @@ TRIGRAPH_INLINE Ints top_scales(const Ints* word) {
 }
 
 template <class F>
-struct GridLanes {
+struct GridLanes : DecodedLanes<F> {
   TRIGRAPH_INLINE static Ints halves(const uint8_t* p, int64_t stride) { return first_halves(p, stride, false); }
 
-  // Four parts at a time, whose signs `signs(p, stride, half, out)` gives.
-  template <class Signs, class Use>
-  TRIGRAPH_INLINE static void signed_parts(const uint8_t* p, int64_t stride, Signs&& signs, Use&& use) {
+ protected:
+  // Four parts at a time, whose signs `signs(half, out)` gives.
+  template <class Signs>
+  TRIGRAPH_INLINE static void signed_parts(const uint8_t* p, int64_t stride, Signs&& signs, Ints* code) {
     TRIGRAPH_LOOP
     for (int half = 0; half < 2; ++half) {
       Ints sign[4];
       signs(half, sign);
       TRIGRAPH_LOOP
-      for (int k = 0; k < 4; ++k) {
-        Ints code[8];
+      for (int k = 0; k < 4; ++k, code += 8) {
         grid_levels<F>(p, stride, 4 * half + k, code);
         signed_codes<F>(sign[k], code);
-        use_runs(4 * half + k, code, use);
       }
     }
-  }
-  template <class Use>
-  TRIGRAPH_INLINE static void use_runs(int part, const Ints* code, Use&& use) {
-    TRIGRAPH_UNROLL
-    for (int i = 0; i < 32 / F::kRun; ++i) use(part * (32 / F::kRun) + i, code + i * F::kRun / 4);
   }
 };
 
@@ -102,14 +96,13 @@ struct Lanes<IQ3_XXS> : GridLanes<IQ3_XXS> {
       scales[k] = top_scales(word);
     }
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     const auto signs = [=](int half, Ints* sign) TRIGRAPH_INLINE_LAMBDA {
       load_rows(p + 66 + 16 * half, stride, sign);
       TRIGRAPH_UNROLL
       for (int k = 0; k < 4; ++k) sign[k] = even_signs(sign[k]);
     };
-    signed_parts(p, stride, signs, use);
+    signed_parts(p, stride, signs, code);
   }
 };
 
@@ -120,11 +113,10 @@ struct Lanes<IQ3_S> : GridLanes<IQ3_S> {
     load_rows(p + 94, stride, x);
     scales[0] = nibble_scales(x[3], 0), scales[1] = nibble_scales(x[3], 1);
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     const auto signs = [=](int half, Ints* sign)
                            TRIGRAPH_INLINE_LAMBDA { load_rows(p + 74 + 16 * half, stride, sign); };
-    signed_parts(p, stride, signs, use);
+    signed_parts(p, stride, signs, code);
   }
 };
 
@@ -147,14 +139,13 @@ struct Lanes<IQ2_XXS> : GridLanes<IQ2_XXS> {
       scales[k] = top_scales(word);
     }
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     const auto signs = [=](int half, Ints* sign) TRIGRAPH_INLINE_LAMBDA {
       words(p, stride, half, sign);
       TRIGRAPH_UNROLL
       for (int k = 0; k < 4; ++k) sign[k] = even_signs(sign[k]);
     };
-    signed_parts(p, stride, signs, use);
+    signed_parts(p, stride, signs, code);
   }
 };
 
@@ -166,8 +157,7 @@ struct Lanes<IQ2_XS> : GridLanes<IQ2_XS> {
     TRIGRAPH_UNROLL
     for (uint32_t k = 0; k < 4; ++k) scales[k] = nibble_scales(x[2 + k / 2], k % 2);
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     // Seven bits above each index; a part has four of them.
     const auto signs = [=](int half, Ints* sign) TRIGRAPH_INLINE_LAMBDA {
       TRIGRAPH_UNROLL
@@ -183,7 +173,7 @@ struct Lanes<IQ2_XS> : GridLanes<IQ2_XS> {
         }
       }
     };
-    signed_parts(p, stride, signs, use);
+    signed_parts(p, stride, signs, code);
   }
 };
 
@@ -195,11 +185,10 @@ struct Lanes<IQ2_S> : GridLanes<IQ2_S> {
     TRIGRAPH_UNROLL
     for (uint32_t k = 0; k < 4; ++k) scales[k] = nibble_scales(x[2 + k / 2], k % 2);
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     const auto signs = [=](int half, Ints* sign)
                            TRIGRAPH_INLINE_LAMBDA { load_rows(p + 34 + 16 * half, stride, sign); };
-    signed_parts(p, stride, signs, use);
+    signed_parts(p, stride, signs, code);
   }
 };
 
@@ -217,18 +206,15 @@ struct Lanes<IQ1_S> : GridLanes<IQ1_S> {
     for (int k = 0; k < 2; ++k)
       scales[k] = odd_scales(either(in_lane(pair(x[2 * k]), 0x80800200u), in_lane(pair(x[2 * k + 1]), 0x02008080u)));
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     Ints x[4];
     load_rows(p + 34, stride, x);
     TRIGRAPH_LOOP
-    for (int part = 0; part < 8; ++part) {
-      Ints code[8];
+    for (int part = 0; part < 8; ++part, code += 8) {
       grid_levels<IQ1_S>(p, stride, part, code);
       const Ints less = in_lane(both(right16(x[part / 2], 14), ints(0x00020002)), part % 2 ? 0x02020202u : 0);
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) code[v] = iq1_codes(code[v], less);
-      use(part, code);
     }
   }
 };
@@ -252,13 +238,11 @@ struct Lanes<IQ1_M> : GridLanes<IQ1_M> {
       scales[k] = odd_scales(either(low, either(three(left32(word, 10), 16), three(left32(word, 15), 24))));
     }
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     Ints x[4];
     load_rows(p + 32, stride, x);
     TRIGRAPH_LOOP
-    for (int part = 0; part < 8; ++part) {
-      Ints code[8];
+    for (int part = 0; part < 8; ++part, code += 8) {
       grid_levels<IQ1_M>(p, stride, part, code);
       const Ints less[2] = {both(right16(x[part / 2], 2), bytes(2)), both(right16(x[part / 2], 6), bytes(2))};
       TRIGRAPH_UNROLL
@@ -266,7 +250,6 @@ struct Lanes<IQ1_M> : GridLanes<IQ1_M> {
         const auto byte = static_cast<uint32_t>(part % 2 * 2 + v / 4);
         code[v] = iq1_codes(code[v], in_lane(less[v / 2 % 2], 0x01010101u * byte));
       }
-      use_runs(part, code, use);
     }
   }
 };

@@ -63,6 +63,19 @@ struct Lanes {
   }
 };
 
+// Types whose codes take long to find: `decode` does a whole block of 256 apart from the products, one copy of it for
+// any number of activation rows.
+template <class F>
+struct DecodedLanes {
+  template <class Use>
+  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+    Ints code[F::kBlock / 4];
+    Lanes<F>::decode(p, stride, code);
+    TRIGRAPH_LOOP
+    for (int run = 0; run < F::kBlock / F::kRun; ++run) use(run, code + run * F::kRun / 4);
+  }
+};
+
 // d of each row, by what `halves` gives.
 template <class F>
 TRIGRAPH_INLINE Floats block_scales(Ints bits) {
