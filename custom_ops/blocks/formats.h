@@ -8,16 +8,10 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 // The levels of IQ4_NL and IQ4_XS.
-TRIGRAPH_DEVICE const int8_t* levels4() {
-  static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-  return kLevels;
-}
+TRIGRAPH_TABLE int8_t levels4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // The levels of MXFP4: twice the numbers of a float with one bit of sign, two of exponent and one of fraction.
-TRIGRAPH_DEVICE const int8_t* mxfp4_levels() {
-  static constexpr int8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  return kLevels;
-}
+TRIGRAPH_TABLE int8_t fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // 6-bit scales and mins of Q4_K and Q5_K: eight of each in the 12 bytes at q.
 TRIGRAPH_DEVICE int scale6(const uint8_t* q, int run) {
@@ -60,7 +54,7 @@ struct Q5_1 : Blocks32WithMin {
 struct IQ4_NL : Blocks32 {
   static constexpr const char* kName = "IQ4_NL";
   static constexpr int kBytes = 18, kBits = 8;
-  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return levels4()[nibble(p + 2, i)]; }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return levels4[nibble(p + 2, i)]; }
 };
 
 struct MXFP4 : Blocks32 {
@@ -71,7 +65,7 @@ struct MXFP4 : Blocks32 {
   TRIGRAPH_DEVICE static float d(const uint8_t* p) {
     return float_of(p[0] < 2 ? 0x00200000u << p[0] : (p[0] - 1u) << 23);
   }
-  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return mxfp4_levels()[nibble(p + 1, i)]; }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return fp4_levels[nibble(p + 1, i)]; }
 };
 
 struct Q2_K : Blocks256 {
@@ -148,7 +142,7 @@ struct IQ4_XS : Blocks256 {
   TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
     return ((p[4 + run / 2] >> run % 2 * 4 & 15) | (p[2 + run / 4] >> run % 4 * 2 & 3) << 4) - 32;
   }
-  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4()[nibble(p + 8 + part * 16, i)]; }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return levels4[nibble(p + 8 + part * 16, i)]; }
 };
 
 // Blocks of three levels, or of four.

@@ -20,10 +20,18 @@ inline constexpr LevelTable<F> kLevels;
 // Levels of the 32 elements from 32 * part on.
 template <class F>
 TRIGRAPH_INLINE void grid_levels(const uint8_t* p, int64_t stride, int part, Ints* level) {
+  constexpr int kEntries = 32 / F::kOf;
+  alignas(64) uint16_t index[kRowLanes][kEntries];
   TRIGRAPH_UNROLL
-  for (int k = 0; k < 32 / F::kOf; ++k) {
+  for (int row = 0; row < kRowLanes; ++row)
+    for (int k = 0; k < kEntries / 4; ++k) {
+      const uint64_t four = F::indices(p + row * stride, part, k);
+      std::memcpy(&index[row][4 * k], &four, 8);
+    }
+  TRIGRAPH_UNROLL
+  for (int k = 0; k < kEntries; ++k) {
     Ints x[4];
-    load_each([=](int row) TRIGRAPH_INLINE_LAMBDA { return kLevels<F>.level[F::index(p + row * stride, part, k)]; }, x);
+    load_each([&](int row) TRIGRAPH_INLINE_LAMBDA { return kLevels<F>.level[index[row][k]]; }, x);
     level[k * F::kOf / 4] = x[0];
     if (F::kOf == 8) level[2 * k + 1] = x[1];
   }

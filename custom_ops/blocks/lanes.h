@@ -94,12 +94,18 @@ TRIGRAPH_INLINE void nibbles(const Ints* raw, Ints* code) {
   for (int v = 0; v < 4; ++v) code[v] = low4(raw[v]), code[4 + v] = high4(raw[v]);
 }
 // Levels of a table of 16 as codes.
-template <class F>
-TRIGRAPH_INLINE void levels(const int8_t* of, Ints* code) {
-  alignas(16) int8_t table[16];
-  for (int i = 0; i < 16; ++i) table[i] = static_cast<int8_t>(of[i] + (kSignedCodes<F> ? 0 : kBias<F>));
+template <class F, const int8_t (&kOf)[16]>
+struct LevelCodes {
+  alignas(16) int8_t code[16] = {};
+  constexpr LevelCodes() {
+    for (int i = 0; i < 16; ++i) code[i] = static_cast<int8_t>(kOf[i] + (kSignedCodes<F> ? 0 : kBias<F>));
+  }
+};
+template <class F, const int8_t (&kOf)[16]>
+TRIGRAPH_INLINE void levels(Ints* code) {
+  static constexpr LevelCodes<F, kOf> kTable;
   TRIGRAPH_UNROLL
-  for (int v = 0; v < 8; ++v) code[v] = look_up(table, code[v]);
+  for (int v = 0; v < 8; ++v) code[v] = look_up(kTable.code, code[v]);
 }
 // Fifth bits: bit i of each lane belongs to element i.
 TRIGRAPH_INLINE void fifth_bits(Ints bits, Ints* code) {
@@ -142,7 +148,7 @@ struct Lanes<IQ4_NL> : NibbleLanes<IQ4_NL, 2> {
   TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
     Ints code[8];
     load(p, stride, code);
-    levels<IQ4_NL>(levels4(), code);
+    levels<IQ4_NL, levels4>(code);
     use(0, code);
   }
 };
@@ -178,7 +184,7 @@ struct Lanes<MXFP4> : NibbleLanes<MXFP4, 1> {
   TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
     Ints code[8];
     load(p, stride, code);
-    levels<MXFP4>(mxfp4_levels(), code);
+    levels<MXFP4, fp4_levels>(code);
     use(0, code);
   }
 };
@@ -379,7 +385,7 @@ struct Lanes<IQ4_XS> {
       Ints raw[4], code[8];
       load_rows(p + 8 + 16 * run, stride, raw);
       nibbles(raw, code);
-      levels<IQ4_XS>(levels4(), code);
+      levels<IQ4_XS, levels4>(code);
       use(run, code);
     }
   }
