@@ -2,9 +2,13 @@
 #pragma once
 
 #include "lanes.h"
+#if defined(TRIGRAPH_ISA_avx512)
+#include "grids_avx512.h"
+#endif
 
 namespace trigraph::TRIGRAPH_ISA {
 
+#if !defined(TRIGRAPH_ISA_avx512)
 // The levels of a grid's entries, a byte each.
 template <class F>
 struct LevelTable {
@@ -17,23 +21,31 @@ struct LevelTable {
 template <class F>
 inline constexpr LevelTable<F> kLevels;
 
-// Levels of the 32 elements from 32 * part on.
+// Levels of 4 * kOf elements by four indices of each row, 16 bits each.
 template <class F>
-TRIGRAPH_INLINE void grid_levels(const uint8_t* p, int64_t stride, int part, Ints* level) {
-  constexpr int kEntries = 32 / F::kOf;
-  alignas(64) uint16_t index[kRowLanes][kEntries];
+TRIGRAPH_INLINE void levels_of(const uint16_t (*index)[4], Ints* level) {
   TRIGRAPH_UNROLL
-  for (int row = 0; row < kRowLanes; ++row)
-    for (int k = 0; k < kEntries / 4; ++k) {
-      const uint64_t four = F::indices(p + row * stride, part, k);
-      std::memcpy(&index[row][4 * k], &four, 8);
-    }
-  TRIGRAPH_UNROLL
-  for (int k = 0; k < kEntries; ++k) {
+  for (int k = 0; k < 4; ++k) {
     Ints x[4];
     load_each([&](int row) TRIGRAPH_INLINE_LAMBDA { return kLevels<F>.level[index[row][k]]; }, x);
     level[k * F::kOf / 4] = x[0];
     if (F::kOf == 8) level[2 * k + 1] = x[1];
+  }
+}
+#endif
+
+// Levels of the 32 elements from 32 * part on.
+template <class F>
+TRIGRAPH_INLINE void grid_levels(const uint8_t* p, int64_t stride, int part, Ints* level) {
+  alignas(64) uint16_t index[8 / F::kOf][kRowLanes][4];
+  TRIGRAPH_UNROLL
+  for (int k = 0; k < 8 / F::kOf; ++k) {
+    TRIGRAPH_UNROLL
+    for (int row = 0; row < kRowLanes; ++row) {
+      const uint64_t four = F::indices(p + row * stride, part, k);
+      std::memcpy(index[k][row], &four, 8);
+    }
+    levels_of<F>(index[k], level + k * F::kOf);
   }
 }
 
