@@ -7,6 +7,7 @@ weights have mean zero and the wanted root mean square.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from statistics import NormalDist
@@ -145,9 +146,10 @@ def spread_half(half: Bytes, words: Bytes) -> Bytes:
 
 def _exponents(scale: float, rng: np.random.PCG64DXSM) -> Bytes:
     """Powers of two with the root mean square `scale`, as exponents of MXFP4, which stand for halves of them."""
-    low = np.floor(np.log2(scale))
+    low = math.floor(math.log2(scale))
     more = uniform(rng, _HEADERS) < (scale**2 / 4**low - 1) / 3
-    return (128 + low + more).astype(np.uint8)[:, None]
+    exponents: Bytes = np.asarray(128 + low + more, np.uint8)
+    return exponents[:, None]
 
 
 def _paired_scales(rng: np.random.PCG64DXSM, count: int, bits: int) -> tuple[Bytes, Bytes]:

@@ -30,6 +30,8 @@ def draw(rng: np.random.Generator, item: Item, kind: str) -> Array:
         return (step + np.log(-np.expm1(-step))).astype(np.float32)
     if kind in _SCALES:
         return _random_blocks(rng, item.shape, kind, item.std)
+    if kind == "NVFP4":
+        return _random_nvfp4(rng, item.shape, item.std)
     values = rng.standard_normal(item.shape, dtype=np.float32)
     values *= np.float32(item.std)
     if kind == "F32":
@@ -77,3 +79,10 @@ def _random_blocks(rng: np.random.Generator, shape: tuple[int, ...], kind: str, 
     unit = float(gguf.quants.dequantize(sample, quant).std())
     set_scales(data, std / unit * rng.uniform(0.8, 1.2, len(data)))
     return data.reshape(*shape[:-1], shape[-1] // block * block_bytes)
+
+
+def _random_nvfp4(rng: np.random.Generator, shape: tuple[int, ...], std: float) -> npt.NDArray[np.uint8]:
+    """Four scales of eight bits, then levels whose root mean square is 5.9, twice as large as they are."""
+    data = rng.integers(0, 256, (int(np.prod(shape)) // 64, 36), dtype=np.uint8)
+    data[:, :4] = (7 + round(np.log2(std / 5.9 * 2))) << 3
+    return data.reshape(*shape[:-1], shape[-1] // 64 * 36)
