@@ -227,6 +227,13 @@ def test_an_empty_prompt(client: httpx.Client) -> None:
     assert response.status_code == 400 and response.json()["error"]["code"] == "invalid_value"
 
 
+def test_a_prompt_that_is_too_long(client: httpx.Client) -> None:
+    response = client.post("/v1/completions", json={"prompt": 5000 * "x"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "this model's maximum context length is" in error["message"]  # what LiteLLM looks for
+
+
 def test_paths_and_methods_that_are_not_there(client: httpx.Client) -> None:
     assert client.get("/v1/nothing").status_code == client.post("/v1/nothing").status_code == 404
     wrong = client.get("/v1/completions")

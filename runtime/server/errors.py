@@ -49,13 +49,17 @@ class ApiError(Exception):
 
     def body(self, path: str) -> dict[str, Any]:
         """The error as the API at `path` writes it."""
-        if path.startswith("/v1/messages"):
+        anthropic = path.startswith("/v1/messages")
+        message = self.message
+        if self.code == "context_length_exceeded":
+            # Agents look for these words, and shorten the conversation.
+            head = "prompt is too long" if anthropic else "this model's maximum context length is exceeded"
+            message = f"{head}: {message}"
+        if anthropic:
             kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
-            # Claude Code looks for these words, and shortens the conversation.
-            head = "prompt is too long: " if self.code == "context_length_exceeded" else ""
-            return {"type": "error", "error": {"type": kind, "message": head + self.message}}
+            return {"type": "error", "error": {"type": kind, "message": message}}
         kind = _OPENAI_TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def explained(error: BaseException) -> ApiError:
