@@ -34,20 +34,30 @@ TRIGRAPH_INLINE void levels_of(const uint16_t (*index)[4], Ints* level) {
 }
 #endif
 
-// Levels of the 32 elements from 32 * part on.
+// The indices of a block. They go through memory, whose loads cost less than taking words apart.
 template <class F>
-TRIGRAPH_INLINE void grid_levels(const uint8_t* p, int64_t stride, int part, Ints* level) {
-  alignas(64) uint16_t index[8 / F::kOf][kRowLanes][4];
-  TRIGRAPH_UNROLL
-  for (int k = 0; k < 8 / F::kOf; ++k) {
-    TRIGRAPH_UNROLL
-    for (int row = 0; row < kRowLanes; ++row) {
-      const uint64_t four = F::indices(p + row * stride, part, k);
-      std::memcpy(index[k][row], &four, 8);
+struct GridIndices {
+  alignas(64) uint16_t index[8][8 / F::kOf][kRowLanes][4];  // of parts
+
+  TRIGRAPH_NOINLINE GridIndices(const uint8_t* p, int64_t stride) {
+    TRIGRAPH_LOOP
+    for (int row = 0; row < kRowLanes; ++row, p += stride) {
+      TRIGRAPH_UNROLL
+      for (int part = 0; part < 8; ++part) {
+        TRIGRAPH_UNROLL
+        for (int k = 0; k < 8 / F::kOf; ++k) {
+          const uint64_t four = F::indices(p, part, k);
+          std::memcpy(index[part][k][row], &four, 8);
+        }
+      }
     }
-    levels_of<F>(index[k], level + k * F::kOf);
   }
-}
+  // Levels of the 32 elements from 32 * part on.
+  TRIGRAPH_INLINE void levels(int part, Ints* level) const {
+    TRIGRAPH_UNROLL
+    for (int k = 0; k < 8 / F::kOf; ++k) levels_of<F>(index[part][k], level + k * F::kOf);
+  }
+};
 
 // Signs as `even_signs` of formats.
 TRIGRAPH_INLINE Ints even_signs(Ints bits) {
@@ -93,13 +103,14 @@ struct GridLanes : DecodedLanes<F> {
   // Four parts at a time, whose signs `signs(half, out)` gives.
   template <class Signs>
   TRIGRAPH_INLINE static void signed_parts(const uint8_t* p, int64_t stride, Signs&& signs, Ints* code) {
+    const GridIndices<F> indices(p, stride);
     TRIGRAPH_LOOP
     for (int half = 0; half < 2; ++half) {
       Ints sign[4];
       signs(half, sign);
       TRIGRAPH_LOOP
       for (int k = 0; k < 4; ++k, code += 8) {
-        grid_levels<F>(p, stride, 4 * half + k, code);
+        indices.levels(4 * half + k, code);
         signed_codes<F>(sign[k], code);
       }
     }
@@ -229,9 +240,10 @@ struct Lanes<IQ1_S> : GridLanes<IQ1_S> {
   TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     Ints x[4];
     load_rows(p + 34, stride, x);
+    const GridIndices<IQ1_S> indices(p, stride);
     TRIGRAPH_LOOP
     for (int part = 0; part < 8; ++part, code += 8) {
-      grid_levels<IQ1_S>(p, stride, part, code);
+      indices.levels(part, code);
       const Ints less = in_lane(both(right16(x[part / 2], 14), ints(0x00020002)), part % 2 ? 0x02020202u : 0);
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) code[v] = iq1_codes(code[v], less);
@@ -261,9 +273,10 @@ struct Lanes<IQ1_M> : GridLanes<IQ1_M> {
   TRIGRAPH_NOINLINE static void decode(const uint8_t* p, int64_t stride, Ints* code) {
     Ints x[4];
     load_rows(p + 32, stride, x);
+    const GridIndices<IQ1_M> indices(p, stride);
     TRIGRAPH_LOOP
     for (int part = 0; part < 8; ++part, code += 8) {
-      grid_levels<IQ1_M>(p, stride, part, code);
+      indices.levels(part, code);
       const Ints less[2] = {both(right16(x[part / 2], 2), bytes(2)), both(right16(x[part / 2], 6), bytes(2))};
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) {
