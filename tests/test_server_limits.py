@@ -97,6 +97,17 @@ def test_heads_and_bodies_that_do_not_come(client: httpx.Client) -> None:
         assert b" 408 " in connection.recv(100)
 
 
+def test_a_body_that_drips_on_after_the_answer(client: httpx.Client) -> None:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+        assert b" 200 " in connection.recv(1000)
+        started = time.monotonic()
+        with pytest.raises(OSError):  # closed, within the time for a body
+            while time.monotonic() - started < 5:
+                connection.sendall(b" ")
+                time.sleep(0.02)
+
+
 def test_hosts_and_origins(client: httpx.Client) -> None:
     own = f"localhost:{client.base_url.port}"
     for host, status in ((own, 200), ("127.0.0.1", 200), ("[::1]:9", 200), ("evil.example", 403), ("[", 403)):

@@ -93,7 +93,7 @@ class Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Closes connections whose request's head does not come in time."""
+    """Closes connections when the head of a request, or the rest of one that is answered, does not come in time."""
 
     head_seconds = 30.0
 
@@ -109,7 +109,8 @@ class _Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """See Protocol."""
         super().data_received(data)
-        self._watch(waiting=self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0]))
+        head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        self._watch(waiting=head or (self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See Protocol."""
@@ -117,7 +118,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self, *, waiting: bool) -> None:
-        """Starts or stops the time for the head of a request."""
+        """Starts or stops the time for what a client has yet to send."""
         if not waiting and self._late is not None:
             self._late.cancel()
             self._late = None
