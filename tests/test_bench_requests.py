@@ -107,7 +107,7 @@ def test_engines_serve_the_same_loads_in_rotating_order() -> None:
 
 def test_our_engine_keeps_as_many_requests_in_flight_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, _ = engine_of(chaotic(VOCAB), context=64, sequences=3)
-    submit, lock, in_flight, most = type(engine).submit, threading.Lock(), 0, 0
+    submit, lock, full, in_flight, most = type(engine).submit, threading.Lock(), threading.Event(), 0, 0
 
     def counted(*arguments: object) -> object:
         nonlocal in_flight, most
@@ -117,6 +117,7 @@ def test_our_engine_keeps_as_many_requests_in_flight_as_asked(monkeypatch: pytes
         def finished() -> str:
             nonlocal in_flight
             text = result()
+            full.wait(60)
             with lock:
                 in_flight -= 1
             return text
@@ -124,6 +125,8 @@ def test_our_engine_keeps_as_many_requests_in_flight_as_asked(monkeypatch: pytes
         with lock:
             in_flight += 1
             most = max(most, in_flight)
+            if most == 3:
+                full.set()
         monkeypatch.setattr(request, "result", finished)
         return request
 

@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,9 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.Monkey
         ReplicaArguments(replicas=2).engines(Path("model.gguf"), {})
 
 
-def test_cancelling_ends_the_request_at_the_replica() -> None:
+def test_cancelling_ends_the_request_at_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave() -> RemoteStream:
-        stream = engine.generate(tokens(20), SAMPLED)
+        stream = engine.generate(tokens(20), replace(SAMPLED, max_tokens=19_000))  # seconds, unless it is cancelled
         async for _ in stream:
             break
         stream.cancel()
@@ -143,6 +144,7 @@ def test_cancelling_ends_the_request_at_the_replica() -> None:
             await asyncio.sleep(0.01)
         return stream
 
+    monkeypatch.setitem(globals(), "new_engine", lambda: engine_of(LOGITS, context=20_000, template=TEMPLATE)[0])
     engine, replicas = front()
     stream = asyncio.run(leave())
     assert stream.stats.finish_reason == "cancelled"
