@@ -107,32 +107,33 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
         for _ in range(ceil(options.requests / concurrency)):
             prompts = [random.draw(options.prompt) for _ in range(concurrency)]
             batch = _Batch(engine, prompts, options.tokens)
-            plain = batch.lane(_PLAIN, MTPDrafter(engine.steps), fixed)
+            plain = batch.decoding(_PLAIN, MTPDrafter(engine.steps), fixed)
             plain.finish()
-            lanes = {}
+            decodings = {}
             for choice in choices:
                 drafter = ReplayDrafter(engine.steps, plain.texts(), options.accept or 0.0)
-                lanes[choice] = batch.lane(choice, drafter, engine.governor if choice == GOVERNOR else fixed)
-            _take_turns(list(lanes.values()))
-            for choice, lane in lanes.items():
-                if lane.texts() != plain.texts():
+                decodings[choice] = batch.decoding(choice, drafter, engine.governor if choice == GOVERNOR else fixed)
+            _take_turns(list(decodings.values()))
+            for choice, decoding in decodings.items():
+                if decoding.texts() != plain.texts():
                     raise RuntimeError("speculation changed a completion: this is a defect, please report it")
                 if i:
-                    taken[choice].append(lane.decoded())
-            for lane in (plain, *lanes.values()):
-                lane.close()
+                    taken[choice].append(decoding.decoded())
+            for decoding in (plain, *decodings.values()):
+                decoding.close()
             batch.close()
     return results(concurrency, taken)
 
 
-def _take_turns(lanes: list[_Lane]) -> None:
+def _take_turns(decodings: list[_Decoding]) -> None:
     """Some rounds of each, another one first each time, while all their requests decode; then the rest."""
-    turn, decoding = 0, True
-    while decoding:
-        going = [lane.advance(_ROUNDS) for lane in lanes[turn:] + lanes[:turn]]
-        turn, decoding = (turn + 1) % len(lanes), all(going)
-    for lane in lanes:
-        lane.finish()
+    turn, unfinished = 0, True
+    while unfinished:
+        going = [decoding.advance(_ROUNDS) for decoding in decodings[turn:] + decodings[:turn]]
+        unfinished = all(going)
+        turn = (turn + 1) % len(decodings)
+    for decoding in decodings:
+        decoding.finish()
 
 
 def results(concurrency: int, taken: dict[str, list[Decoded]]) -> list[DraftResult]:
@@ -165,7 +166,7 @@ class _Batch:
         rows = engine.steps.prefill(self._sequences, prompts)
         self._first = [int(token) for token in rows.tokens]
 
-    def lane(self, choice: str, drafter: Drafter, governor: Governor) -> _Lane:
+    def decoding(self, choice: str, drafter: Drafter, governor: Governor) -> _Decoding:
         """All of them, to be decoded with one choice of draft lengths."""
         asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice), drafter="mtp")
         running = []
@@ -175,7 +176,7 @@ class _Batch:
             sampler = Sampler(Sampling(temperature=0), prompt)
             length = self._engine.draft_length(asked)
             running.append(Running(self._engine.steps.fork(sequence), token, sampler, completion, length))
-        return _Lane(self._engine.steps, running, drafter, governor)
+        return _Decoding(self._engine.steps, running, drafter, governor)
 
     def close(self) -> None:
         """Gives the prompts' state back."""
@@ -183,7 +184,7 @@ class _Batch:
             self._engine.steps.release(sequence)
 
 
-class _Lane:
+class _Decoding:
     """A batch on its way with one choice of draft lengths; its rounds count while all requests decode."""
 
     def __init__(self, steps: Steps, running: list[Running], drafter: Drafter, governor: Governor) -> None:

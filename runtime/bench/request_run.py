@@ -83,7 +83,8 @@ def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
     context = options.context(manifest)
     device, started = open_device(options.device), utc_now()
     machine, bandwidth = measure(device, options.threads)
-    engine = _load(folder, options, context, (len({0, *options.draft_tokens}) + 3) * max(options.concurrency))
+    batches = len({0, *options.draft_tokens}) + 3  # the fixed lengths; the prompts, the texts to replay, the governor
+    engine = _load(folder, options, context, batches * max(options.concurrency))
     if engine.no_draft is not None:
         raise TrigraphError(f"--accept needs a model that can draft; {engine.no_draft}")
     random = RandomTokens(manifest.config.vocab)

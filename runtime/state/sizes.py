@@ -10,10 +10,8 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.state.sequence import StateLimits
 
-DEFAULT_SEQUENCES, _FEW_SEQUENCES = (
-    8,
-    2,
-)  # by default, where memory is taken when it is used, and where it is taken at once
+DEFAULT_SEQUENCES = 8  # where memory is taken when it is used
+_FEW_SEQUENCES = 2  # where it is taken at once
 # Of the memory that is free, by default. The rest is for weights that are read again, and for other programs.
 _KV_PART, _SLOTS_PART = 0.5, 0.25
 _MOST_SLOTS = 256  # by default: of a few megabytes each, and most checkpoints save seconds
