@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import AsyncGenerator, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +18,7 @@ from trigraph.runtime import Options, Sampling, load
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
 
-from support.ray_cluster import engines, kill, replica_ids
+from support.ray_cluster import await_replicas, engines, kill, listening, replica_ids
 from trigraph.runtime.server.remote import RemoteEngine, RemoteStream
 from trigraph.runtime.server.replica import Ticket, Update
 
@@ -55,7 +58,7 @@ def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypa
     async def ask() -> list[str]:
         streams = [engine.generate(local.tokenizer.encode(prompt), asked(i)) for i, prompt in enumerate(PROMPTS)]
         texts = [asyncio.create_task(text_of(stream)) for stream in streams]
-        while max(len(stream.ids) for stream in streams) < 10:
+        while min(len(stream.ids) for stream in streams) < 10:
             await asyncio.sleep(0.005)
         kill(replica_ids()[0])
         return await asyncio.gather(*texts)
@@ -79,6 +82,52 @@ def test_a_conversation_goes_where_its_state_is(engine: RemoteEngine) -> None:
         return await asyncio.gather(*(talk(number) for number in range(8)))
 
     assert min(asyncio.run(ask())) > 60
+
+
+def test_a_replica_that_falls_silent_is_lost(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.server.ray._SILENCE_SECONDS", 3.0)
+
+    async def ask() -> list[str]:
+        streams = [engine.generate(engine.tokenizer.encode(prompt), asked(i)) for i, prompt in enumerate(PROMPTS)]
+        texts = [asyncio.create_task(text_of(stream)) for stream in streams]
+        while min(len(stream.ids) for stream in streams) < 10:
+            await asyncio.sleep(0.005)
+        os.kill(stopped, signal.SIGSTOP)  # as when its machine has lost its power: no connection ends
+        return await asyncio.gather(*texts)
+
+    local = load(TINY_GGUF, threads=1)
+    expected = [local.generate(prompt, asked(i)).run() for i, prompt in enumerate(PROMPTS)]
+    await_replicas(2)
+    stopped = replica_ids()[0]
+    started = time.monotonic()
+    try:
+        assert asyncio.run(ask()) == expected
+        assert time.monotonic() - started < 25  # sooner than Ray's check of its health
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+def test_streams_that_are_left_end_at_the_replica(engine: RemoteEngine) -> None:
+    async def ask() -> float:
+        long = [engine.generate([1, 2, 3 + i], asked(i, max_tokens=None)) for i in range(8)]
+        for stream in long:
+            stream.begin()
+            stream.work()
+        while min(len(stream.ids) for stream in long) < 10:
+            await asyncio.sleep(0.005)
+        for stream in long:
+            stream.cancel()
+        started = time.monotonic()
+        await asyncio.gather(*(text_of(engine.generate([1, 2, i], asked(i, max_tokens=2))) for i in range(8)))
+        return time.monotonic() - started
+
+    assert asyncio.run(ask()) < 5  # the long ones would take longer
+
+
+def test_nothing_listens_on_the_network(engine: RemoteEngine) -> None:
+    found = listening()
+    assert len(found) > 5
+    assert [each for each in found if not each.startswith("127.")] == []
 
 
 def test_errors_are_those_of_the_engine(engine: RemoteEngine) -> None:

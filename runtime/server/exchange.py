@@ -18,11 +18,13 @@ from starlette.types import Message, Receive, Scope, Send
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
+from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.service import Service
 
 _T = TypeVar("_T")
 
 _KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that is silent for long
+_COMMENT = b": waiting\n\n"
 _CLIENT_GONE = 499
 
 
@@ -173,7 +175,7 @@ class EventStream(Response):
                 await send(message)
 
         await put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(_kept_alive(self._events())) as events:
+        async with aclosing(alive(self._events(), _KEEP_ALIVE_SECONDS, _COMMENT)) as events:
             async for event in events:
                 await put({"type": "http.response.body", "body": event, "more_body": True})
         await put({"type": "http.response.body", "body": b"", "more_body": False})
@@ -184,23 +186,6 @@ class EventStream(Response):
                 yield event
         except Exception as error:
             yield self._job.failed(explained(error))
-
-
-async def _kept_alive(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The events, and comments while none comes."""
-    while True:
-        following = asyncio.ensure_future(anext(events, None))
-        try:
-            while not (await asyncio.wait((following,), timeout=_KEEP_ALIVE_SECONDS))[0]:
-                yield b": waiting\n\n"
-        finally:
-            if not following.done():
-                following.cancel()
-                with suppress(asyncio.CancelledError):
-                    await following
-        if (event := following.result()) is None:
-            return
-        yield event
 
 
 def sent_event(data: dict[str, Any], name: str | None = None) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -36,8 +36,13 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         ticket = _ticket(pending_request)
         if ticket is None:
             return [candidate_replicas]
+        if ticket.lost:  # some of them may still be listed
+            left = [each for each in candidate_replicas if each.replica_id.unique_id not in ticket.lost]
+            candidate_replicas = left or candidate_replicas
         if ticket.fingerprint is not None:  # begun elsewhere
-            fitting = [each for each in candidate_replicas if _may_be(each, ticket.fingerprint)]
+            fitting = [
+                each for each in candidate_replicas if each.replica_metadata["fingerprint"] == ticket.fingerprint
+            ]
             candidate_replicas = fitting or candidate_replicas
         found = self._place(ticket)
         near = [each for each in candidate_replicas if each.replica_id == found]
@@ -79,6 +84,5 @@ def _keys(ticket: Ticket) -> Iterator[int]:
         yield key
 
 
-def _may_be(replica: RunningReplica, fingerprint: str) -> bool:
-    """Whether the replica has this fingerprint, or has not said yet which."""
-    return bool(replica.routing_stats.get("fingerprint", fingerprint) == fingerprint)
+def _fingerprint(replica: RunningReplica) -> str | None:
+    return cast("str | None", replica.replica_metadata.get("fingerprint"))

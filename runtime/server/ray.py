@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ import ray
 from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
+from ray._private import ray_constants
 from ray.exceptions import RayError, RayTaskError
+from ray.serve._private import replica as serve_replica
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, RayServeException, RequestCancelledError
 from ray.serve.handle import DeploymentHandle
@@ -33,6 +36,7 @@ from trigraph.runtime.execution.threads import default_threads
 from trigraph.runtime.loading import DEFAULT_WAITING, load
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.app import make_app
+from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.server.remote import RemoteEngine, ReplicaLostError
 from trigraph.runtime.server.replica import OtherModelError, Replica, Ticket, Update
@@ -45,6 +49,9 @@ PREFIX_ROUTER = "trigraph.runtime.server.prefix_router.PrefixRouter"
 _PUBLISHING_SECONDS = 5.0
 _GROWING_SECONDS = 5.0  # that requests wait before another engine is started, which takes about as long
 _DRAIN_SECONDS = 600.0  # for the completions of a replica that is stopped
+_BEAT_SECONDS = 2.0  # between signs of life of a replica that has nothing to tell
+_SILENCE_SECONDS = 30.0  # after which it counts as lost: no connection ends when a machine loses its power
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -105,13 +112,22 @@ class EngineReplica(Replica):
     """A replica that loads its engine."""
 
     def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        if ray.util.get_node_ip_address() == _LOOPBACK:
+            _bind_to_loopback()
         super().__init__(load(Path(model), **arguments))
+
+    async def stream(self, ticket: Ticket) -> AsyncGenerator[str | Update | None, None]:
+        """See `complete`; the replica's name before, and None as a sign of life."""
+        yield serve.get_replica_context().replica_id.unique_id
+        async with aclosing(self.complete(ticket)) as updates, aclosing(alive(updates, _BEAT_SECONDS, None)) as found:
+            async for update in found:
+                yield update
 
     def check_health(self) -> None:
         """See Ray Serve: raises when the model's file is not what it was."""
         self.engine.weights.check()
 
-    def record_routing_stats(self) -> dict[str, Any]:
+    def record_replica_metadata(self) -> dict[str, Any]:
         """See Ray Serve: what routers know of a replica."""
         return {"fingerprint": self.fingerprint}
 
@@ -121,25 +137,33 @@ class RayReplicas:
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
-        self._complete = handle.options(stream=True).complete
+        # Updates come over gRPC: as objects of Ray's store each would cost a front twice the time.
+        self._stream = handle.options(stream=True, _by_reference=False).stream
 
     async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         """See Replicas."""
-        updates = self._complete.remote(ticket)
-        done = False
+        updates = self._stream.remote(ticket)
+        replica, patience = None, None  # it may wait for a replica that has room
         try:
-            async for update in updates:
-                yield update
-            done = True
+            while True:
+                async with asyncio.timeout(patience):
+                    update = await anext(updates)
+                patience = _SILENCE_SECONDS
+                if isinstance(update, str):
+                    replica = update
+                elif update is not None:
+                    yield update
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise ReplicaLostError(f"no sign of life for {_SILENCE_SECONDS:.0f} s", replica) from error
         except Exception as error:
-            done = True
-            raise _explained(error) from error
+            raise _explained(error, replica) from error
         finally:
-            if not done:
-                updates.cancel()
+            updates.cancel()
 
 
-def _explained(error: Exception) -> BaseException:
+def _explained(error: Exception, replica: str | None) -> BaseException:
     """What Ray's error means for a ticket."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, RequestCancelledError):
@@ -149,7 +173,7 @@ def _explained(error: Exception) -> BaseException:
     if isinstance(cause, OtherModelError | RayServeException) or (
         isinstance(cause, RayError) and not isinstance(cause, RayTaskError)
     ):
-        return ReplicaLostError(str(cause))
+        return ReplicaLostError(str(cause), replica)
     return cause
 
 
@@ -162,6 +186,7 @@ def engines_on(address: str | None, deployed: Deployed | None) -> RemoteEngine:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     own: dict[str, Any] = {}
     if address is None and deployed is not None:
+        _stay_on_this_machine()
         cpus = max(deployed.threads * deployed.most, os.cpu_count() or 1)
         own = {"include_dashboard": False, "num_cpus": cpus}
     try:
@@ -177,6 +202,18 @@ def engines_on(address: str | None, deployed: Deployed | None) -> RemoteEngine:
         return RemoteEngine(handle.describe.remote().result(), RayReplicas(handle), DEFAULT_WAITING)
     except (RuntimeError, RayServeException) as error:
         raise TrigraphError(f"the engines do not start: {error}") from error
+
+
+def _stay_on_this_machine() -> None:
+    """Has all that is started from now on listen on the loopback address: what Ray does where clusters are unusual."""
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _bind_to_loopback() -> None:
+    """The same for the port of Ray Serve in this process, a replica, which is opened after the replica is made."""
+    add_port = serve_replica.add_port_to_grpc_server
+    serve_replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", _LOOPBACK))
 
 
 class Front:

@@ -31,6 +31,11 @@ _FIRST_PAUSE = 0.05  # seconds; twice as long each time
 class ReplicaLostError(Exception):
     """A replica has gone, or does not do for the ticket: another one may."""
 
+    def __init__(self, message: str = "", replica: str | None = None) -> None:
+        """`replica`: its name, where one had taken the ticket."""
+        super().__init__(message)
+        self.replica = replica
+
 
 class Replicas(Protocol):
     """Replicas of one engine."""
@@ -126,10 +131,13 @@ class RemoteStream(TextStream):
     async def _complete(self) -> None:
         """Has replicas compute it until it is whole."""
         losses, pause, lost = 0, _FIRST_PAUSE, None
+        names: tuple[str, ...] = ()
         while not self.transcript.finished:
             before = len(self.ids)
             weights = self._engine.identity.weights
-            ticket = Ticket(self.prompt, self.options, self._checkpoints, [*self.ids], weights, self._fingerprint)
+            ticket = Ticket(
+                self.prompt, self.options, self._checkpoints, [*self.ids], weights, self._fingerprint, names
+            )
             try:
                 async with aclosing(self._engine.replicas.complete(ticket)) as updates:
                     async for update in updates:
@@ -139,11 +147,14 @@ class RemoteStream(TextStream):
                         self._take(update)
             except ReplicaLostError as error:
                 lost = lost or time.perf_counter()
+                names = names if error.replica is None else (*names, error.replica)
                 self._preempted = self.preemptions
                 if len(self.ids) > before:
                     losses, pause = 0, _FIRST_PAUSE
                 if (losses := losses + 1) == _MOST_LOSSES:
-                    raise TrigraphError(f"{losses} replicas in a row were lost with this request") from error
+                    raise TrigraphError(
+                        f"{losses} replicas in a row were lost with this request, the last one so: {error}"
+                    ) from error
                 await asyncio.sleep(pause)
                 pause *= 2
 

@@ -85,6 +85,8 @@ class Ticket:
     """See ModelIdentity: tokens of another model mean nothing."""
     fingerprint: str | None = None
     """That of the replica that began the completion."""
+    lost: tuple[str, ...] = ()
+    """Names of replicas that had it and were lost."""
 
 
 class Update(NamedTuple):

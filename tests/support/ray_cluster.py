@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import serve
 
-from trigraph.runtime.server.ray import PREFIX_ROUTER, Deployed, engines_on
+from trigraph.runtime.server.ray import NAME, PREFIX_ROUTER, Deployed, engines_on
 from trigraph.runtime.server.remote import RemoteEngine
 
 MARK = "TRIGRAPH_TEST_CLUSTER"
@@ -32,15 +35,51 @@ def engines(model: Path, replicas: int, router: str = PREFIX_ROUTER, **arguments
 
 def replica_ids() -> list[int]:
     """The process ids of the replicas of this process's cluster."""
-    mark = f"{MARK}={os.environ[MARK]}".encode()
+    return sorted(int(folder.name) for folder in _processes() if _TITLE in (folder / "cmdline").read_bytes())
+
+
+def await_replicas(count: int, seconds: float = 60) -> None:
+    """Returns when so many replicas run, and no others start or stop."""
+    deadline = time.monotonic() + seconds
+    while (states := serve.status().applications[NAME].deployments["engine"].replica_states) != {"RUNNING": count}:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"replicas after {seconds} s: {states}")
+        time.sleep(0.1)
+    time.sleep(0.5)  # until fronts know
+
+
+def listening() -> list[str]:
+    """The addresses that the cluster's processes listen at, this one's included; those that Linux knows of."""
+    sockets = {}
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":  # listening
+                sockets[f"socket:[{fields[9]}]"] = _address(fields[1].partition(":")[0])
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if _TITLE in (folder / "cmdline").read_bytes() and mark in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:  # it has just ended, or is not ours
-            pass
+    for folder in (*_processes(), Path("/proc/self")):
+        for entry in (folder / "fd").iterdir():
+            with suppress(OSError):
+                if (address := sockets.get(os.readlink(entry))) is not None:
+                    found.append(address)
     return sorted(found)
+
+
+def _processes() -> Iterator[Path]:
+    """The folders in /proc of those that belong to the cluster."""
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is not ours
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                yield folder
+
+
+def _address(words: str) -> str:
+    """An address as /proc/net writes it: in words of 32 bits, as the processor has them."""
+    data = b"".join(bytes.fromhex(words[i : i + 8])[::-1] for i in range(0, len(words), 8))
+    address = ip_address(data)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
 
 
 def kill(process: int) -> None:

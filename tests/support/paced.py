@@ -1,0 +1,86 @@
+"""A replica that computes nothing: each of its streams gets a token every so many seconds, all in the same round."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from typing import Any
+
+from trigraph.runtime.decoding.draft_length import Round
+from trigraph.runtime.decoding.logprobs import TokenLogprob
+from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.decoding.transcript import Transcript
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.server.ray import EngineReplica
+
+
+class Pacer:
+    """The rounds, in a thread of their own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.streams: set[PacedStream] = set()
+        self._seconds = seconds
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            due = max(due + self._seconds, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+            for stream in list(self.streams):
+                stream.advance(self._seconds)
+
+
+class PacedStream(TextStream):
+    """Says the prompt again and again."""
+
+    speculation = "off as asked"
+    logprobs: list[TokenLogprob] = []  # noqa: RUF012
+
+    def __init__(self, pacer: Pacer, engine: Engine, prompt: list[int], options: Options, completed: list[int]) -> None:
+        super().__init__(prompt, options, Transcript(engine.tokenizer, options, len(prompt), engine.context))
+        self._pacer = pacer
+        for token in completed:
+            self.transcript.push(token)
+
+    def begin(self) -> None:
+        self._pacer.streams.add(self)
+
+    def work(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        self.transcript.cancel()
+        self._end()
+
+    def advance(self, seconds: float) -> None:
+        now = time.perf_counter()
+        self.started, self.first_token = self.started or self.created, self.first_token or now
+        token = self.prompt[len(self.ids) % len(self.prompt)]
+        self.rounds.append(Round([token], 0, 0, 0.0, seconds, ended=now))
+        if self.transcript.push(token):
+            self._end()
+        self.notify()
+
+    def _end(self) -> None:
+        self.done = True
+        self._pacer.streams.discard(self)
+
+
+class PacedReplica(EngineReplica):
+    """`arguments` has `seconds` besides, those of a round."""
+
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        arguments = dict(arguments)
+        pacer = Pacer(arguments.pop("seconds"))
+        super().__init__(model, arguments)
+        engine = self.engine
+
+        def generate(
+            prompt: list[int], options: Options, *, checkpoints: Collection[int], completed: list[int]
+        ) -> PacedStream:
+            return PacedStream(pacer, engine, prompt, options, completed)
+
+        object.__setattr__(engine, "generate", generate)
