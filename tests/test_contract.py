@@ -59,6 +59,7 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "page size": manifest.page_size,
         "K": manifest.max_pending,
         "3+K": 3 + manifest.max_pending,
+        "draft_vocab": manifest.draft_vocab or 0,
     }
     return Package(folder / "package", KV_TYPES[kv_type], sizes)
 
@@ -85,7 +86,7 @@ def read(text: str, sizes: dict[str, int], dtype: str | None = None) -> Port:
     """`int32 [S, P]` as element type and dimensions."""
     found = re.match(r"(\w+)? ?\[([^]]*)\]", text)
     assert found, text
-    dims = [size.strip() for size in found[2].split(",")]
+    dims = [size.strip(" `") for size in found[2].split(",")]
     return TYPES[found[1] or dtype or ""], tuple(sizes.get(size, size) for size in dims)
 
 

@@ -36,7 +36,7 @@ def history(package: Path, threads: int, device: str) -> list[bytes]:
         at += count
     for count, kept in STEPS:
         draft = steps.draft(sequences, [tokens[at] for tokens in text])
-        draft = steps.draft_more(sequences, draft)
+        draft = steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
         rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
         result = steps.verify(sequences, [tokens[at : at + count] for tokens in text])
         rows += [result.logits.tobytes(), result.hidden.tobytes(), result.tokens.tobytes()]

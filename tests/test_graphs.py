@@ -66,7 +66,7 @@ def chain(steps: Steps, tokens: list[int], token: int, count: int) -> tuple[list
         drafts.append(int(draft.tokens[0]))
         probabilities.append(float(draft.probability[0]))
         hidden.append(draft.hidden[0].copy())
-        draft = steps.draft_more([sequence], draft)
+        draft = steps.draft_more([sequence], draft.tokens.tolist(), draft.hidden)
     steps.state.release(sequence)
     return drafts, probabilities, hidden
 

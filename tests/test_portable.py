@@ -82,7 +82,7 @@ class Script:
             if steps.can_draft:
                 draft = steps.draft(members, rng.integers(0, vocab, len(members)).tolist())
                 yield {"probability": draft.probability.copy(), "draft hidden": draft.hidden.copy()}
-                draft = steps.draft_more(members, draft)
+                draft = steps.draft_more(members, draft.tokens.tolist(), draft.hidden)
                 yield {"probability": draft.probability.copy(), "draft hidden": draft.hidden.copy()}
             counts = rng.integers(1, K + 1, len(members))
             yield self._result(steps.verify(members, [rng.integers(0, vocab, n).tolist() for n in counts]))

@@ -97,7 +97,7 @@ def test_what_waits_behind_a_checkpoint_is_left_out(kept: int) -> None:
     for token in (1, 2):
         guess = steps.draft([sequence], [token])
         drafted = guess.tokens.tolist()
-        steps.draft_more([sequence], guess)
+        steps.draft_more([sequence], guess.tokens.tolist(), guess.hidden)
         steps.verify([sequence], [[token, *drafted, 3]])
         cache.insert(sequence, None)  # while tokens are pending
         steps.accept(sequence, kept)

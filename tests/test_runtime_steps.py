@@ -54,7 +54,7 @@ def test_random_histories_of_drafts_verifies_and_prefills(draft: bool) -> None:
         if draft and random.random() < 0.7:
             guess = steps.draft(batch, [tokens[0] for tokens in new])
             for _ in range(int(random.integers(0, 4))):
-                guess = steps.draft_more(batch, guess)
+                guess = steps.draft_more(batch, guess.tokens.tolist(), guess.hidden)
         result = steps.verify(batch, new)
         row = 0
         for i, sequence, tokens in zip(chosen, batch, new, strict=True):

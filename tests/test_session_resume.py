@@ -25,7 +25,7 @@ def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[
             found.append(guess.probability.tobytes())
             proposed = [int(guess.tokens[0])]
             for _ in range(drafts - 1):
-                guess = steps.draft_more([sequence], guess)
+                guess = steps.draft_more([sequence], guess.tokens.tolist(), guess.hidden)
                 proposed.append(int(guess.tokens[0]))
         step = steps.verify([sequence], [[token, *proposed]])
         kept = 0

@@ -54,6 +54,7 @@ def build_draft(net: Network, vocab: int | None) -> None:
     prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.hidden])
     sequences = _sequences(graph)
     hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
+    graph.output(logits, "logits")
     _top_token(net, logits, probability=True)
     graph.output(hidden, "hidden")
 

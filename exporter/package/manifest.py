@@ -14,7 +14,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
 
-CONTRACT_VERSION = 2
+CONTRACT_VERSION = 3
 """Version of the graphs' inputs, outputs and state, theirs as well as the manifest's; a host refuses any other."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"

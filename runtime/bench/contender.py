@@ -80,4 +80,4 @@ class Trigraph:
         if self._chain is None:
             self._chain = self._steps.draft([self._sequence], [token])
         else:
-            self._chain = self._steps.draft_more([self._sequence], self._chain)
+            self._chain = self._steps.draft_more([self._sequence], self._chain.tokens.tolist(), self._chain.hidden)

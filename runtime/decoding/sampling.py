@@ -1,32 +1,29 @@
 """The choice of the next token from a row of logits.
 
 Order of the filters, as in transformers and vLLM: biases, penalties, temperature, top-k, top-p, min-p. The random
-number of a position depends on the seed and that position alone, so a text does not depend on how many tokens a step
+numbers of a position depend on the seed and that position alone, so a text does not depend on how many tokens a step
 verified.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from collections import Counter, abc, deque
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate, takewhile
-from typing import Any, Protocol, TypeAlias
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.decoding import draws
 from trigraph.runtime.decoding.constraint import Guide
 from trigraph.runtime.decoding.thought import Thought
 from trigraph.runtime.decoding.top_logits import top_logits
 
-Numbers: TypeAlias = list[float] | NDArray[np.float64]
-
-_BLOCK = 64  # positions whose random numbers are drawn at once
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
     ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more"),
     ("top_k", int, lambda value: value >= 0, "0 (off) or more"),
@@ -77,6 +74,11 @@ class Sampling:
             if not 0 <= token < vocab:
                 raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
 
+    @cached_property
+    def filters(self) -> draws.Filters:
+        """Which tokens can be drawn."""
+        return draws.Filters(self.temperature, self.top_k, self.top_p, self.min_p)
+
     @property
     def penalizes(self) -> bool:
         """Whether any penalty changes logits."""
@@ -110,6 +112,7 @@ class Sampler:
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._banned = {token for token, bias in options.logit_bias if bias == -math.inf}
         self._penalties = Penalties(options, history) if options.penalizes else None
+        self._greedy = options.temperature == 0 and self._penalties is None and not len(self._biased)
 
     def pick(self, step: Rows, row: int, position: int) -> int:
         """The token at `position` of the sequence, chosen from row `row` of `step`."""
@@ -123,6 +126,18 @@ class Sampler:
             self._penalties.add(token)
         if (follower := self._follower) is not None:
             follower.advance(token)
+
+    def guess(self, drafted: Rows, row: int, position: int) -> int:
+        """What `pick` would choose at `position` if row `row` were the model's, of its first tokens at least.
+
+        Constraints have no say, and penalties know no guesses before this one.
+        """
+        if self._greedy:
+            return int(drafted.tokens[row])
+        try:
+            return choose(self._adjusted(drafted.logits[row]), self.options, position)
+        except TrigraphError:  # a guess may be wrong, and the verify sees for itself
+            return int(drafted.tokens[row])
 
     @property
     def _follower(self) -> Guide | Thought | None:
@@ -145,7 +160,7 @@ class Sampler:
 
     def _chosen(self, step: Rows, row: int, position: int, guide: Guide | None) -> int:
         options = self.options
-        if options.temperature == 0 and self._penalties is None and not len(self._biased):
+        if self._greedy:
             best = int(step.tokens[row])
             if guide is None or guide.allows(best):
                 return best
@@ -153,7 +168,7 @@ class Sampler:
         if guide is None:
             return choose(logits, options, position)
         ids = self._candidates(logits, guide)
-        return int(ids[choose(logits[ids], options, position)])
+        return choose(logits[ids], options, position, ids)
 
     def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> NDArray[np.int64]:
         """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""
@@ -168,8 +183,8 @@ class Sampler:
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits with biases and penalties; a copy, unless there are none."""
         if len(self._biased):
-            logits = logits.copy()
-            np.add.at(logits, self._biased, self._biases)
+            logits, known = logits.copy(), self._biased < len(logits)
+            np.add.at(logits, self._biased[known], self._biases[known])
         return logits if self._penalties is None else self._penalties.apply(logits)
 
 
@@ -193,10 +208,11 @@ class Penalties:
         self._counts[token] += 1
 
     def apply(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A penalised copy of `logits` [vocabulary]."""
+        """A penalised copy of `logits` [n], of the first n tokens."""
         options = self._options
         ids = np.fromiter(self._counts.keys(), np.int64, len(self._counts))
         counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
+        ids, counts = ids[ids < len(logits)], counts[ids < len(logits)]
         values = logits[ids]
         values = np.where(values > 0, values / options.repeat_penalty, values * options.repeat_penalty)
         values = values - options.presence_penalty - options.frequency_penalty * counts
@@ -205,95 +221,19 @@ class Penalties:
         return penalized
 
 
-def choose(logits: NDArray[np.float32], options: Sampling, position: int) -> int:
-    """The token that `options` draw from one row of logits [vocabulary] at `position`."""
-    if options.temperature == 0:
-        best = int(logits.argmax())
-        _check_finite(float(logits[best]))
-        return best
-    ids, probabilities = distribution(logits, options)
-    cumulative = _cumulative(probabilities)
-    drawn = bisect_right(cumulative, uniform(options.seed, position) * cumulative[-1])
-    # The product may round up to the total: the last token that can be drawn, not a banned one behind it.
-    return ids[min(drawn, bisect_left(cumulative, cumulative[-1]))]
+def choose(logits: NDArray[np.float32], options: Sampling, position: int, ids: NDArray[np.int64] | None = None) -> int:
+    """The token that `options` draw at `position` from logits [n], of tokens `ids` [n] or of the first n tokens.
 
-
-def distribution(logits: NDArray[np.float32], options: Sampling) -> tuple[abc.Sequence[int], Numbers]:
-    """The tokens that survive the filters, most likely first, and their probabilities (not renormalised).
-
-    Without any filter the tokens stay in the order of their ids. Raises TrigraphError when no logit is a finite number.
+    Raises TrigraphError when no logit is a finite number.
     """
-    probabilities: Numbers
-    if options.top_k:
-        ids, values = top_logits(logits, options.top_k)
-        probabilities = _few_probabilities(values, options.temperature)
+    if options.temperature > 0:
+        drawn = draws.draw(logits, ids, options.filters, options.seed, position)
     else:
-        every = _probabilities(logits, options.temperature)
-        if options.top_p == 1 and options.min_p == 0:
-            return range(len(logits)), every
-        ids, probabilities = _likely(logits, every, options)
-    if options.top_p < 1:
-        kept = bisect_left(_cumulative(probabilities), options.top_p) + 1
-        ids, probabilities = ids[:kept], probabilities[:kept]
-    if options.min_p > 0:
-        least = options.min_p * probabilities[0]
-        kept = sum(probability >= least for probability in probabilities)
-        ids, probabilities = ids[:kept], probabilities[:kept]
-    return ids, probabilities
-
-
-def _few_probabilities(logits: list[float], temperature: float) -> list[float]:
-    # In plain Python: for a few numbers each call into NumPy costs more than they do.
-    largest = logits[0] if logits else math.nan
-    _check_finite(largest)
-    weights = [math.exp((logit - largest) / temperature) for logit in logits]
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
-
-
-def _probabilities(logits: NDArray[np.float32], temperature: float) -> NDArray[np.float64]:
-    # No survivor: comparisons with NaN are false.
-    largest = float(logits.max()) if len(logits) else math.nan
-    _check_finite(largest)
-    weights: NDArray[np.float64] = np.exp((logits.astype(np.float64) - largest) / temperature)
-    weights /= weights.sum()
-    return weights
-
-
-def _cumulative(probabilities: Numbers) -> Numbers:
-    return probabilities.cumsum() if isinstance(probabilities, np.ndarray) else list(accumulate(probabilities))
-
-
-def _check_finite(largest: float) -> None:
-    if not math.isfinite(largest):
+        best = int(logits.argmax())
+        drawn = (best if ids is None else int(ids[best])) if math.isfinite(logits[best]) else None
+    if drawn is None:
         raise TrigraphError(
             "the logits of all tokens that may follow are not finite numbers; "
             "are the model's weights damaged, or these tokens banned by logit_bias?"
         )
-
-
-def _likely(
-    logits: NDArray[np.float32], probabilities: NDArray[np.float64], options: Sampling
-) -> tuple[list[int], list[float]]:
-    """Enough of the most likely tokens that top-p and min-p cannot ask for more."""
-    size = 256
-    while True:
-        ids, _ = top_logits(logits, size)
-        chosen = probabilities[ids]
-        enough = chosen.sum() >= options.top_p or chosen[-1] < options.min_p * chosen[0]
-        if len(ids) == len(logits) or enough:
-            return ids, chosen.tolist()
-        size *= 16
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on its arguments only: block `position` of the Philox stream keyed by `seed`."""
-    return _uniforms(seed, position // _BLOCK)[position % _BLOCK]
-
-
-@lru_cache(maxsize=64)
-def _uniforms(seed: int, block: int) -> list[float]:
-    """The numbers of positions [block * _BLOCK, (block + 1) * _BLOCK): first words of the stream's blocks of four."""
-    words = np.random.Philox(key=seed, counter=block * _BLOCK).random_raw(4 * _BLOCK)[::4]
-    numbers: list[float] = ((words >> np.uint64(11)) * 2.0**-53).tolist()
-    return numbers
+    return drawn

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trigraph.runtime.decoding.draft_length import Offer, Round
 from trigraph.runtime.decoding.governor import Governor
@@ -118,7 +122,10 @@ def _keep(request: Running, drafts: list[int], result: StepResult, row: int) -> 
 
 
 class MTPDrafter:
-    """Drafts with the model's MTP head, until its probability of a token falls under the request's `draft_p_min`."""
+    """Drafts with the model's MTP head what the requests' own samplers would draw if the head were right.
+
+    A draft whose probability falls under the request's `draft_p_min` ends the chain.
+    """
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -128,25 +135,39 @@ class MTPDrafter:
         runs: list[DraftRun] = []
         drafts: list[list[int]] = [[] for _ in running]
         chained = [i for i, limit in enumerate(limits) if limit]
-        guess: DraftResult | None = None
+        tokens = [running[i].token for i in chained]
+        hidden: NDArray[np.float32] | None = None
         while chained:
             started = time.perf_counter()
             sequences = [running[i].sequence for i in chained]
-            if guess is None:
+            if hidden is None:
                 behind = sum(sequence.length - sequence.mtp_len for sequence in sequences)
-                guess = self._steps.draft(sequences, [running[i].token for i in chained])
+                guess = self._steps.draft(sequences, tokens)
             else:
                 behind = 0
-                guess = self._steps.draft_more(sequences, guess)
-            tokens, probabilities = guess.tokens.tolist(), guess.probability.tolist()
-            runs.append(DraftRun(len(chained) + behind, len(chained), time.perf_counter() - started))
-            rows = []
+                guess = self._steps.draft_more(sequences, tokens, hidden)
+            rows, tokens = [], []
             for row, i in enumerate(chained):
-                if probabilities[row] >= running[i].draft_p_min:
-                    drafts[i].append(tokens[row])
+                token = _guess(running[i], guess, row, len(drafts[i]))
+                if token is not None:
+                    drafts[i].append(token)
                     if len(drafts[i]) < limits[i]:
                         rows.append(row)
-            if rows and len(rows) < len(chained):
-                guess = guess.of(rows)
+                        tokens.append(token)
+            runs.append(DraftRun(len(chained) + behind, len(chained), time.perf_counter() - started))
+            hidden = guess.hidden if len(rows) == len(chained) else guess.hidden[rows]
             chained = [chained[row] for row in rows]
         return Proposal(drafts, runs)
+
+
+def _guess(request: Running, drafted: DraftResult, row: int, depth: int) -> int | None:
+    """The draft after `depth` others; None where it is too unlikely for the request."""
+    token = request.sampler.guess(drafted, row, request.sequence.length + 1 + depth)
+    if request.draft_p_min:
+        likely, probability = int(drafted.tokens[row]), float(drafted.probability[row])
+        if token != likely:
+            logits = drafted.logits[row]
+            probability *= math.exp(float(logits[token]) - float(logits[likely]))
+        if probability < request.draft_p_min:
+            return None
+    return token

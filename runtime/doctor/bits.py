@@ -76,9 +76,9 @@ def _add_rows(found: _Hashes, rows: Any) -> None:
 def _draft(found: _Hashes, steps: Steps, sequences: list[Sequence], tokens: list[int]) -> None:
     guess = steps.draft(sequences, tokens)
     for _ in range(3):
-        for array in guess:
+        for array in (guess.tokens, guess.probability, guess.hidden):
             found.add("drafts", array)
-        guess = steps.draft_more(sequences, guess)
+        guess = steps.draft_more(sequences, guess.tokens.tolist(), guess.hidden)
 
 
 def _state(steps: Steps, sequence: Sequence) -> Iterator[tuple[str, NDArray[Any]]]:

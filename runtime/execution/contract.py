@@ -39,6 +39,7 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
     outputs: dict[str, Port] = {"tokens": ("int64", (rows,)), "hidden": ("float", (rows, config.hidden))}
     if draft:
         outputs["probability"] = ("float", (rows,))
+        outputs["logits"] = ("float", (rows, manifest.draft_vocab or config.vocab))
     else:
         outputs["logits"] = ("float", (rows, config.vocab))
     for tensor in manifest.state:

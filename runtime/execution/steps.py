@@ -38,13 +38,10 @@ class StepResult(NamedTuple):
 class DraftResult(NamedTuple):
     """What the MTP head predicts for each sequence, as views that the next draft overwrites."""
 
-    tokens: NDArray[np.int64]  # [sequences]
-    probability: NDArray[np.float32]  # [sequences], of that token
+    logits: NDArray[np.float32]  # [sequences, draft vocabulary]
+    tokens: NDArray[np.int64]  # [sequences], the most likely ones
+    probability: NDArray[np.float32]  # [sequences], of these tokens
     hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
-
-    def of(self, rows: list[int]) -> DraftResult:
-        """Those of some of the sequences, in memory of their own."""
-        return DraftResult(self.tokens[rows], self.probability[rows], self.hidden[rows])
 
 
 class Steps:
@@ -166,11 +163,12 @@ class Steps:
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         return result
 
-    def draft_more(self, sequences: abc.Sequence[Sequence], previous: DraftResult) -> DraftResult:
-        """Predicts one token more, from the previous prediction and the head's own hidden state."""
-        pieces = [[token] for token in previous.tokens.tolist()]
-        hiddens = [previous.hidden[i : i + 1] for i in range(len(pieces))]
-        result = self._run_draft(sequences, pieces, hiddens, [seq.mtp_len + seq.drafted_len for seq in sequences])
+    def draft_more(self, sequences: abc.Sequence[Sequence], tokens: Tokens, hidden: NDArray[np.float32]) -> DraftResult:
+        """Predicts the token after draft `tokens[i]`, from the head's own `hidden` [sequences, hidden] before it."""
+        pieces = [[token] for token in tokens]
+        result = self._run_draft(
+            sequences, pieces, hidden[:, None], [seq.mtp_len + seq.drafted_len for seq in sequences]
+        )
         for sequence in sequences:
             sequence.drafted_len += 1
         return result
@@ -239,7 +237,7 @@ class Steps:
         self,
         sequences: abc.Sequence[Sequence],
         tokens: abc.Sequence[Tokens],
-        hiddens: abc.Sequence[NDArray[np.float32]],
+        hiddens: abc.Iterable[NDArray[np.float32]],
         past_lens: abc.Sequence[int],
     ) -> DraftResult:
         if self._draft is None:
@@ -259,7 +257,7 @@ class Steps:
             row += len(new)
         binding.run()
         outputs = binding.outputs
-        return DraftResult(outputs["tokens"], outputs["probability"], outputs["hidden"])
+        return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 
     def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
         if sequence.damaged:

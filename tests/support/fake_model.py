@@ -115,8 +115,7 @@ class FakeGraph:
         outputs: dict[str, Any] = {"tokens": np.zeros(rows, np.int64), "hidden": np.zeros((rows, HIDDEN), np.float32)}
         if draft:
             outputs["probability"] = np.zeros(rows, np.float32)
-        else:
-            outputs["logits"] = np.zeros((rows, self.model.vocab), np.float32)
+        outputs["logits"] = np.zeros((rows, self.model.vocab), np.float32)
         return Binding(inputs, outputs, lambda: self._run(inputs, outputs))
 
     def _run(self, inputs: Arrays, outputs: Arrays) -> None:
@@ -203,6 +202,7 @@ class FakeGraph:
             full = (*full, token)
         assert self.model.guess is not None
         outputs["tokens"][i], outputs["probability"][i] = self.model.guess(full)
+        outputs["logits"][i] = np.where(np.arange(self.model.vocab) == outputs["tokens"][i], 0, -100)
         outputs["hidden"][i] = [self.model.number(full), 1]
 
     def _at(self, name: str, table: np.ndarray, position: int) -> Any:

@@ -34,7 +34,7 @@ def draft_chains(engine: Engine, sequences: list[Sequence], tokens: list[int]) -
     guess = engine.steps.draft(sequences, tokens)
     found = [draft_bits(guess)]
     for _ in range(CHAINED):
-        guess = engine.steps.draft_more(sequences, guess)
+        guess = engine.steps.draft_more(sequences, guess.tokens.tolist(), guess.hidden)
         found.append(draft_bits(guess))
     return [list(chain) for chain in zip(*found, strict=True)]
 

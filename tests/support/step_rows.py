@@ -25,6 +25,6 @@ def rows_of_steps(engine: Engine) -> list[bytes]:
             engine.steps.accept(sequence, min(accepted, len(tokens)))
     draft = engine.steps.draft(sequences, [4, 5, 6])
     keep(draft.tokens, draft.probability, draft.hidden)
-    draft = engine.steps.draft_more(sequences, draft)
+    draft = engine.steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
     keep(draft.tokens, draft.probability, draft.hidden)
     return rows

@@ -12,7 +12,7 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-constexpr int64_t kContractVersion = 2;
+constexpr int64_t kContractVersion = 3;
 
 struct Options {
   std::filesystem::path package;

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
 
-const CONTRACT_VERSION = 2;
+const CONTRACT_VERSION = 3;
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), [values.length]);
 // The first content of state does not matter.

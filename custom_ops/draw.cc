@@ -1,0 +1,172 @@
+// The random choice of a token from a row of logits. runtime/decoding/draws.py says what is computed and is the same in
+// NumPy, to the bit: plain IEEE arithmetic in one order, no function of a mathematics library.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "ort_api.h"
+
+extern "C" int64_t trigraph_top_logits(const float* logits, int64_t count, int64_t k, int64_t* ids, float* values);
+
+namespace {
+
+constexpr int64_t kFew = 256;    // candidates that top-p and min-p are tried on first, where top-k sets no limit
+constexpr int64_t kBlock = 64;   // tokens that are passed over together when none of them can win
+constexpr double kLeast = -708;  // e^x of what is less counts as 0
+constexpr double kInverseFactorials[] = {
+    1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,       1.0 / 720,
+    1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+
+template <typename To, typename From>
+To bits_of(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// e^x for x <= 0: 2^n times the Taylor series of the rest, which is ln 2 / 2 at most.
+inline double exp_of(double x) {
+  double y = x < kLeast ? kLeast : x;
+  double n = (y * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;  // to the nearest whole number
+  double rest = (y - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+  double sum = kInverseFactorials[13];
+  for (int k = 12; k >= 0; --k) sum = sum * rest + kInverseFactorials[k];
+  double scale = bits_of<double>((static_cast<int64_t>(n) + 1023) << 52);
+  return x < kLeast ? 0 : sum * scale;
+}
+
+// ln x for 2^-53 <= x < 1: of the mantissa by the series of artanh((m - 1) / (m + 1)), and of the power of two.
+inline double log_of(double x) {
+  uint64_t bits = bits_of<uint64_t>(x);
+  double power = static_cast<double>(static_cast<int64_t>(bits >> 52) - 1022);
+  double mantissa = bits_of<double>((bits & 0xFFFFFFFFFFFFFu) | 0x3FE0000000000000u);  // from 1/2 to 1
+  if (mantissa < 0x1.6a09e667f3bcdp-1) {
+    mantissa *= 2;
+    power -= 1;
+  }
+  double s = (mantissa - 1) / (mantissa + 1), square = s * s, sum = 1.0 / 21;
+  for (int k = 19; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
+  return power * 0x1.62e42fefa39efp-1 + 2 * s * sum;
+}
+
+// Output `number` of the generator SplitMix64 with this state.
+inline uint64_t random_bits(uint64_t state, uint64_t number) {
+  uint64_t z = state + (number + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// The token's number between 0 and 1.
+inline double uniform(uint64_t key, int64_t token) {
+  return (static_cast<double>(static_cast<int64_t>(random_bits(key, token) >> 12)) + 0.5) * 0x1p-52;
+}
+
+// A row of logits; `ids` names their tokens, which otherwise are 0, 1, ..
+struct Row {
+  const float* logits;
+  const int64_t* ids;
+  int64_t count;
+  double temperature;
+  double largest = 0;
+
+  int64_t token(int64_t i) const { return ids ? ids[i] : i; }
+  double weight(float logit) const { return exp_of((static_cast<double>(logit) - largest) / temperature); }
+};
+
+struct Filters {
+  int64_t top_k;
+  double top_p, min_p;
+};
+
+// The least of time / weight wins, where a token's time is an exponential random number; ties to the lowest id.
+struct Race {
+  uint64_t key;
+  int64_t winner = -1;
+  double best = std::numeric_limits<double>::infinity();
+
+  void enter(int64_t token, double weight) {
+    double time = -log_of(uniform(key, token)) / weight;
+    if (time < best || (time == best && token < winner)) {
+      best = time;
+      winner = token;
+    }
+  }
+
+  // A time is at least 1 - its number, and a weight is at most 1. The margin is for rounding.
+  bool open_to(int64_t token) const { return 1 - uniform(key, token) < best * (1 + 1e-9); }
+};
+
+// The race of the most likely `k`, as far as the filters let them in; false where they might let in more than k.
+bool race_of_few(const Row& row, int64_t k, double total, const Filters& filters, Race& race) {
+  std::vector<int64_t> places(k);
+  std::vector<float> values(k);
+  std::vector<double> weights(k);
+  int64_t found = trigraph_top_logits(row.logits, row.count, k, places.data(), values.data());
+  for (int64_t i = 0; i < found; ++i) weights[i] = row.weight(values[i]);
+  if (filters.top_k > 0) {
+    total = 0;
+    for (int64_t i = 0; i < found; ++i) total += weights[i];
+  }
+  double sum = 0;
+  int64_t kept = 0;
+  bool ended = false;
+  while (!ended && kept < found) {
+    if (weights[kept] == 0 || weights[kept] < filters.min_p) break;
+    sum += weights[kept++];
+    ended = filters.top_p < 1 && sum >= filters.top_p * total;
+  }
+  if (!ended && kept == k && k < row.count && filters.top_k == 0) return false;
+  for (int64_t i = 0; i < kept; ++i) race.enter(row.token(places[i]), weights[i]);
+  return true;
+}
+
+void race_of_all(const Row& row, int64_t likely, Race& race) {
+  race.enter(row.token(likely), 1);
+  for (int64_t start = 0; start < row.count; start += kBlock) {
+    int64_t stop = std::min(start + kBlock, row.count);
+    int close = 0;  // counted, not sought: such a loop becomes vector instructions
+    for (int64_t i = start; i < stop; ++i) close += race.open_to(row.token(i));
+    for (int64_t i = start; close && i < stop; ++i) {
+      if (i == likely || !race.open_to(row.token(i))) continue;
+      double weight = row.weight(row.logits[i]);
+      if (weight > 0) race.enter(row.token(i), weight);
+    }
+  }
+}
+
+double sum_of_weights(const Row& row) {
+  std::vector<double> weights(row.count);
+  for (int64_t i = 0; i < row.count; ++i) weights[i] = row.weight(row.logits[i]);
+  double total = 0;
+  for (double weight : weights) total += weight;
+  return total;
+}
+
+}  // namespace
+
+// The token that is drawn from `count` logits, of tokens `ids` (null: of the first tokens), at `position` with `seed`,
+// after the filters top-k (0: off), top-p (1: off) and min-p (0: off). -1 where the largest logit is not finite.
+extern "C" TRIGRAPH_EXPORT int64_t trigraph_draw(const float* logits, const int64_t* ids, int64_t count,
+                                                 double temperature, int64_t top_k, double top_p, double min_p,
+                                                 uint64_t seed, uint64_t position) {
+  Row row{logits, ids, count, temperature};
+  int64_t likely;
+  float largest;
+  if (count == 0 || trigraph_top_logits(logits, count, 1, &likely, &largest) == 0 || !std::isfinite(largest)) return -1;
+  row.largest = largest;
+  Filters filters{top_k, top_p, min_p};
+  Race race{random_bits(random_bits(seed, 0), position)};
+  if (top_k == 0 && top_p == 1 && min_p == 0) {
+    race_of_all(row, likely, race);
+    return race.winner;
+  }
+  double total = top_k == 0 && top_p < 1 ? sum_of_weights(row) : 0;
+  int64_t k = std::min(top_k > 0 ? top_k : kFew, count);
+  while (!race_of_few(row, k, total, filters, race)) k = std::min(16 * k, count);
+  return race.winner;
+}
