@@ -16,15 +16,21 @@ const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* grouped_expert_ffn();
 const OrtCustomOp* paged_kv_write_f16();
 const OrtCustomOp* paged_kv_write_f32();
+const OrtCustomOp* paged_kv_write_q8_0();
 const OrtCustomOp* paged_attention_f16();
 const OrtCustomOp* paged_attention_f32();
+const OrtCustomOp* paged_attention_q8_0();
 
 std::vector<const OrtCustomOp*> operators() {
-  return {block_matmul(),       gated_block_matmul(),  block_gather(),
-          rms_norm(),           joined_rms_norm(),     router(),
-          top_token(),          last_rows(),           previous_rows(),
-          gated_delta_net(),    grouped_expert_ffn(),  paged_kv_write_f16(),
-          paged_kv_write_f32(), paged_attention_f16(), paged_attention_f32()};
+  return {block_matmul(),        gated_block_matmul(),
+          block_gather(),        rms_norm(),
+          joined_rms_norm(),     router(),
+          top_token(),           last_rows(),
+          previous_rows(),       gated_delta_net(),
+          grouped_expert_ffn(),  paged_kv_write_f16(),
+          paged_kv_write_f32(),  paged_kv_write_q8_0(),
+          paged_attention_f16(), paged_attention_f32(),
+          paged_attention_q8_0()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -17,7 +17,7 @@ else:
 op: Any = onnxscript.opset23
 """The standard operators."""
 
-FLOAT, DOUBLE = onnxscript.FLOAT.dtype, onnxscript.DOUBLE.dtype
+FLOAT, FLOAT16, DOUBLE = onnxscript.FLOAT.dtype, onnxscript.FLOAT16.dtype, onnxscript.DOUBLE.dtype
 INT32, INT64, UINT8 = onnxscript.INT32.dtype, onnxscript.INT64.dtype, onnxscript.UINT8.dtype
 
 Function: TypeAlias = onnxscript.OnnxFunction[..., Any]

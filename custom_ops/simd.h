@@ -11,10 +11,12 @@
 #define TRIGRAPH_INLINE __attribute__((always_inline)) inline
 #define TRIGRAPH_INLINE_LAMBDA __attribute__((always_inline))
 #define TRIGRAPH_NOINLINE __attribute__((noinline))
+#define TRIGRAPH_RESTRICT __restrict__
 #else
 #define TRIGRAPH_INLINE inline
 #define TRIGRAPH_INLINE_LAMBDA
 #define TRIGRAPH_NOINLINE
+#define TRIGRAPH_RESTRICT
 #endif
 
 // Before a loop over a template's row count: its arrays of vectors must live in registers.

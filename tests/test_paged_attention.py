@@ -24,13 +24,13 @@ def test_matches_the_reference(isa: str, width: int, group: int, dtype: Any) -> 
     step = make_step(heads, LENGTHS, PASTS)
     attention = Attention(heads)
     key, value = attention.write(step)
-    wanted_key, wanted_value = paged_kv_write(*step.write, **heads.attributes)
+    wanted_key, wanted_value = paged_kv_write(*step.write, **heads.rotary)
     written = np.isnan(step.past_key) & ~np.isnan(wanted_key)
     assert same_bits(key[~written], step.past_key[~written]) and same_bits(value, wanted_value)
     # Float32 and float64 may round to neighbours.
     ulp = np.finfo(dtype).eps * np.maximum(np.abs(wanted_key[written]), 1)
     assert_close(key[written] / ulp, wanted_key[written] / ulp, 1.0 if dtype == np.float16 else 16.0)
-    wanted = paged_attention(*step.attend(key, value), **heads.attributes)
+    wanted = paged_attention(*step.attend(key, value), **heads.rotary)
     assert_close(attention.attend(step, key, value), wanted, 4e-6)
 
 
@@ -67,7 +67,7 @@ def test_large_scores(isa: str) -> None:
     step = make_step(heads, [3, 70], [600, 1])
     step.q_norm *= 100  # scores of thousands, far above where exp ends
     key, value = Attention(heads).write(step)
-    wanted = paged_attention(*step.attend(key, value), **heads.attributes)
+    wanted = paged_attention(*step.attend(key, value), **heads.rotary)
     assert_close(Attention(heads).attend(step, key, value), wanted, 2e-3)
 
 

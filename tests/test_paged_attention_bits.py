@@ -31,6 +31,11 @@ HEADS = [
         {"width": 48, "kv": 1, "group": 1, "page": 16},
         {"width": 80, "kv": 1, "group": 13, "page": 16},
     )
+] + [
+    Heads(width=256, kv=1, group=8, page=64, dtype=np.uint8),
+    Heads(width=128, kv=2, group=3, page=7, dtype=np.uint8),
+    Heads(width=96, kv=1, group=1, page=16, dtype=np.uint8),
+    Heads(width=32, kv=2, group=13, page=16, dtype=np.uint8),
 ]
 Cache = tuple[NDArray[Any], NDArray[Any]]
 
@@ -78,7 +83,7 @@ def play(isa: str, index: int, threads: int, text: Step, cuts: Sequence[tuple[in
     entries = text.page_table[0, np.arange(total) // page], np.arange(total) % page
     for found, expected in zip(cache, wanted_cache, strict=True):
         assert same_bits(found[entries], expected[entries])
-    exact = paged_attention(*text.attend(*wanted_cache), **HEADS[index].attributes)
+    exact = paged_attention(*text.attend(*wanted_cache), **HEADS[index].rotary)
     assert_close(np.concatenate(wanted), exact, 4e-6)
 
 

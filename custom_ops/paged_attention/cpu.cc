@@ -12,6 +12,7 @@
 
 #include "../kernel.h"
 #include "../simd.h"
+#include "entry.h"
 #include "ragged.h"
 #include "rotary.h"
 #include "tile.h"
@@ -23,11 +24,6 @@ constexpr int64_t kTargetRows = 64;   // rows of a prefill tile; its queries and
 constexpr int64_t kVerifyTokens = 8;  // a tile holds a whole verify
 constexpr int64_t kAngleRows = 16;
 constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that wait to be merged
-
-template <class T>
-void widen(const T* x, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; i += VL) store(out + i, load_entry(x + i));
-}
 
 struct Tile : Run {
   int64_t head;  // of the cache
@@ -58,6 +54,10 @@ struct Step {
   int64_t group;  // query heads of a kv head
   int64_t rows;   // most rows of a tile
 
+  static constexpr bool kRotated = std::is_same_v<T, Q8>;
+  // Whether a head is widened once for all rows that read it.
+  static constexpr bool kWiden = kRotated || kWidenFloats;
+
   int64_t width() const { return cache.width; }
   int64_t query_heads() const { return cache.heads * group; }
   const float* query(const Tile& tile, int64_t m) const {
@@ -68,7 +68,7 @@ struct Step {
   // Where the tile's kv head has its keys, or values, of positions [first, first + count).
   void locate(const Tile& tile, const T* base, int64_t first, int64_t count, const T** entries) const {
     for (int64_t p = 0; p < count;) {
-      const T* entry = base + sequences.entry(tile.sequence, first + p) * cache.entry() + tile.head * width();
+      const T* entry = base + sequences.entry(tile.sequence, first + p) * cache.entry() + tile.head * cache.stride;
       const int64_t end = std::min(count, p + sequences.page_size() - (first + p) % sequences.page_size());
       for (; p < end; ++p, entry += cache.entry()) entries[p] = entry;
     }
@@ -84,7 +84,7 @@ struct Step {
     for (int64_t p = 0; p < positions; p += kGroup) {
       const int64_t count = std::min(kGroup, positions - p);
       for (int64_t i = 0; kWiden && i < count; ++i) {
-        prefetch(entries[p + i + kAhead], width());
+        prefetch(entries[p + i + kAhead], cache.stride);
         widen(entries[p + i], width(), wide + i * width());
       }
       for (int64_t block = 0, m = 0; block < blocks; ++block) {
@@ -103,9 +103,11 @@ struct Step {
   // The tile's queries, normed, rotated and scaled: [rows, width].
   void prepare(const Tile& tile, float* q) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(width()));
-    for (int64_t m = 0; m < tile.count * group; ++m)
+    for (int64_t m = 0; m < tile.count * group; ++m) {
       rotary.apply(query(tile, m), norm, angles + (tile.row + m / group) * rotary.angle_size(), width(), scale,
                    q + m * width());
+      if (kRotated) rotate(q + m * width(), width(), key_rotation(width()));
+    }
   }
 
   void walk(const Tile& tile, const float* q, int64_t split, const Softmax& result) const {
@@ -167,8 +169,9 @@ struct Step {
       const vf inverse = splat(1.0f / total.sum[m]);
       const float *gate = query(tile, m) + width(), *values = total.values + m * width();
       float* y = out + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * width();
-      for (int64_t i = 0; i < width(); i += VL)
-        store(y + i, mul(mul(load(values + i), inverse), sigmoid(load(gate + i))));
+      for (int64_t i = 0; i < width(); i += VL) store(y + i, mul(load(values + i), inverse));
+      if (kRotated) rotate(y, width(), value_rotation(width()));
+      for (int64_t i = 0; i < width(); i += VL) store(y + i, mul(load(y + i), sigmoid(load(gate + i))));
     }
   }
 
@@ -236,8 +239,8 @@ struct Step {
 };
 
 template <class T>
-struct PagedAttention : PagedAttentionSignature<std::is_same_v<T, float>> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info) {}
+struct PagedAttention : PagedAttentionSignature<T> {
+  explicit PagedAttention(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
 
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
@@ -280,6 +283,10 @@ const OrtCustomOp* paged_attention_f16() {
 }
 const OrtCustomOp* paged_attention_f32() {
   static const Op<PagedAttention<float>> op;
+  return &op;
+}
+const OrtCustomOp* paged_attention_q8_0() {
+  static const Op<PagedAttention<Q8>> op;
   return &op;
 }
 

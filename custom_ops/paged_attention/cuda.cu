@@ -13,12 +13,6 @@ constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy without 
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
 constexpr int kQueryWarps = 8;
 
-// Two neighbouring elements of an entry.
-__device__ __forceinline__ float2 load_pair(const float* p) { return *reinterpret_cast<const float2*>(p); }
-__device__ __forceinline__ float2 load_pair(const __half* p) {
-  const uint32_t both = *reinterpret_cast<const uint32_t*>(p);
-  return {half_bits(static_cast<uint16_t>(both)), half_bits(static_cast<uint16_t>(both >> 16))};
-}
 // Softmax over some positions: largest score, sum of exp(score - largest), and of that times two elements of the
 // values.
 struct Softmax {
@@ -36,17 +30,22 @@ struct Softmax {
 };
 
 struct Geometry {
-  int width, kv_heads, group;
+  int width, kv_heads, group, stride;
+  int key_rotation, value_rotation;  // 0: the cache is not rotated
   __host__ __device__ int heads() const { return kv_heads * group; }
 };
 
+// For columns i and i + 1; lanes behind the head take part.
 __device__ __forceinline__ void finish(const Geometry& g, const float* q_gate, int64_t row, int head, int i,
                                        const Softmax& total, float* y) {
+  const float inverse = 1.0f / total.sum;
+  float2 values = {total.values.x * inverse, total.values.y * inverse};
+  if (g.value_rotation) values = rotate(values, g.value_rotation);
+  if (i >= g.width) return;
   const float* gate = q_gate + ((row * g.heads() + head) * 2 + 1) * g.width + i;
   float* out = y + (row * g.heads() + head) * g.width + i;
-  const float inverse = 1.0f / total.sum;
-  out[0] = total.values.x * inverse * sigmoid(gate[0]);
-  out[1] = total.values.y * inverse * sigmoid(gate[1]);
+  out[0] = values.x * sigmoid(gate[0]);
+  out[1] = values.y * sigmoid(gate[1]);
 }
 
 // Queries normed, rotated and scaled: [rows, heads, width]; a block for each row.
@@ -61,6 +60,7 @@ __global__ void __launch_bounds__(kQueryWarps* kWarp)
   float* shared = reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarp * g.width;
   for (int head = threadIdx.x / kWarp; head < g.heads(); head += kQueryWarps) {
     norm_rotate(q_gate + (row * g.heads() + head) * 2 * g.width, norm, rotation, position, g.width, scale, shared);
+    if (g.key_rotation) rotate(shared, g.width, g.key_rotation);
     for (int i = threadIdx.x % kWarp; i < g.width; i += kWarp)
       queries[(row * g.heads() + head) * g.width + i] = shared[i];
     __syncwarp();
@@ -111,11 +111,11 @@ __device__ __forceinline__ void score_split(const Geometry& g, const float* quer
     const T* key = keys + shared.offset[min(p, seen - 1)];
     float score[kRows] = {};
     for (int i = lane; i < g.width; i += kLanes) {
-      const float element = widen(key[i]);
+      const float value = element(key, i);
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
         if (m >= count) break;
-        score[m] = fmaf(query[m * g.width + i], element, score[m]);
+        score[m] = fmaf(query[m * g.width + i], value, score[m]);
       }
     }
 #pragma unroll
@@ -147,11 +147,11 @@ __device__ __forceinline__ void exponentiate(int count, int seen, Shared& shared
 
 // Adds a split to the totals of two columns of the values.
 template <class T>
-__device__ __forceinline__ void add_split(const T* values, int count, int seen, bool first, const Shared& shared,
-                                          Softmax* total) {
+__device__ __forceinline__ void add_split(const T* values, int column, int count, int seen, bool first,
+                                          const Shared& shared, Softmax* total) {
   float2 sums[kRows] = {};
   for (int p = 0; p < seen; ++p) {
-    const float2 value = load_pair(values + shared.offset[p]);
+    const float2 value = load_pair(values + shared.offset[p], column);
 #pragma unroll
     for (int m = 0; m < kRows; ++m) {
       if (m >= count) break;
@@ -187,21 +187,20 @@ __global__ void attend(Ragged sequences, Geometry g, const float* queries, const
 
   for (int i = thread; i < rows.count * g.width; i += blockDim.x)
     query[i] = queries[(rows.row * g.heads() + rows.head) * g.width + i];
-  Softmax total[kRows];
+  Softmax total[kRows] = {};
   for (int split = begin; split < end; ++split) {
     const int64_t first = int64_t{split} * kSplit;
     const int seen = static_cast<int>(min(int64_t{kSplit}, rows.position + 1 - first));
     __syncthreads();
     for (int p = thread; p < seen; p += blockDim.x)
-      shared.offset[p] = (sequences.entry(rows.sequence, first + p) * g.kv_heads + rows.kv_head) * g.width;
+      shared.offset[p] = (sequences.entry(rows.sequence, first + p) * g.kv_heads + rows.kv_head) * g.stride;
     __syncthreads();
     score_split(g, query, rows.count, keys, seen, shared);
     __syncthreads();
     exponentiate(rows.count, seen, shared);
     __syncthreads();
-    if (column < g.width) add_split(values + column, rows.count, seen, split == begin, shared, total);
+    if (column < g.width) add_split(values, column, rows.count, seen, split == begin, shared, total);
   }
-  if (column >= g.width) return;
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
     if (m >= rows.count) break;
@@ -209,6 +208,7 @@ __global__ void attend(Ragged sequences, Geometry g, const float* queries, const
       finish(g, q_gate, rows.row, rows.head + m, column, total[m], y);
       continue;
     }
+    if (column >= g.width) break;
     const int64_t index = partials.index(g, rows.row, rows.head + m, begin);
     *reinterpret_cast<float2*>(partials.values(g, index) + column) = total[m].values;
     if (column == 0) *reinterpret_cast<float2*>(partials.scalars(g, index)) = {total[m].largest, total[m].sum};
@@ -219,9 +219,10 @@ __global__ void attend(Ragged sequences, Geometry g, const float* queries, const
 __global__ void merge_splits(Ragged sequences, Geometry g, Partials partials, const float* q_gate, float* y,
                              const int* verdict) {
   const int column = 2 * threadIdx.x, head = blockIdx.y;
-  if (!*verdict || column >= g.width) return;
+  if (!*verdict) return;
   const int64_t row = blockIdx.x, position = sequences.position_of(row, sequences.sequence_of(row));
   const auto partial = [&](int split) -> Softmax {
+    if (column >= g.width) return {};
     const int64_t index = partials.index(g, row, head, split);
     const float2 scalars = *reinterpret_cast<const float2*>(partials.scalars(g, index));
     return {scalars.x, scalars.y, *reinterpret_cast<const float2*>(partials.values(g, index) + column)};
@@ -232,8 +233,8 @@ __global__ void merge_splits(Ragged sequences, Geometry g, Partials partials, co
 }
 
 template <class T>
-struct PagedAttention : PagedAttentionSignature<std::is_same_v<T, float>> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info) {}
+struct PagedAttention : PagedAttentionSignature<T> {
+  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info) { check_cache_type<T>(info); }
 
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
@@ -248,7 +249,13 @@ struct PagedAttention : PagedAttentionSignature<std::is_same_v<T, float>> {
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
     const cudaStream_t stream = stream_of(context);
-    const Geometry g{static_cast<int>(cache.width), static_cast<int>(cache.heads), static_cast<int>(group)};
+    constexpr bool kRotated = std::is_same_v<T, Q8>;
+    const Geometry g{static_cast<int>(cache.width),
+                     static_cast<int>(cache.heads),
+                     static_cast<int>(group),
+                     static_cast<int>(cache.stride),
+                     static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
+                     static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
     const Arena::Memory queries = arena_.take<float>(rows * columns / 2), verdict = arena_.take<int>(1);
     const size_t width_bytes = cache.width * sizeof(float);
     const auto row_count = static_cast<unsigned>(rows);
@@ -284,6 +291,10 @@ const OrtCustomOp* paged_attention_f16() {
 }
 const OrtCustomOp* paged_attention_f32() {
   static const Op<Checked<PagedAttention<float>>> op;
+  return &op;
+}
+const OrtCustomOp* paged_attention_q8_0() {
+  static const Op<Checked<PagedAttention<Q8>>> op;
   return &op;
 }
 

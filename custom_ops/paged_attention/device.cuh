@@ -122,4 +122,78 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   __syncwarp();
 }
 
+// entry.h's `rotate` by one warp; `x` is shared memory.
+__device__ inline void rotate(float* x, int width, int size) {
+  const int lane = threadIdx.x % kWarp;
+  for (int half = size / 2; half; half /= 2) {
+    for (int i = lane; i < width / 2; i += kWarp) {
+      const int at = i / half * 2 * half + i % half;
+      const float a = x[at], b = x[at + half];
+      x[at] = a + b;
+      x[at + half] = a - b;
+    }
+    __syncwarp();
+  }
+  const float scale = 1.0f / sqrtf(static_cast<float>(size));
+  for (int i = lane; i < width; i += kWarp) x[i] *= scale;
+  __syncwarp();
+}
+
+// The same for two neighbouring columns a lane.
+__device__ inline float2 rotate(float2 x, int size) {
+  for (int lanes = size / 4; lanes; lanes /= 2) {
+    const float2 other = {__shfl_xor_sync(kAllLanes, x.x, lanes), __shfl_xor_sync(kAllLanes, x.y, lanes)};
+    const bool second = threadIdx.x & lanes;
+    x = second ? float2{other.x - x.x, other.y - x.y} : float2{x.x + other.x, x.y + other.y};
+  }
+  const float scale = 1.0f / sqrtf(static_cast<float>(size));
+  return {(x.x + x.y) * scale, (x.x - x.y) * scale};
+}
+
+// entry.h's `write_head` by one warp; `head` is shared memory.
+template <class T>
+__device__ void write_head(float* head, int width, int rotation, T* out) {
+  const int lane = threadIdx.x % kWarp;
+  if constexpr (!std::is_same_v<T, Q8>) {
+    for (int i = lane; i < width; i += kWarp) narrow(head[i], out + i);
+  } else {
+    rotate(head, width, rotation);
+    for (int b = 0; b < width; b += kQ8Width, out += kQ8Bytes) {
+      const float x = head[b + lane];
+      uint32_t largest = __float_as_uint(x) & 0x7fffffff;
+      for (int offset = kWarp / 2; offset; offset /= 2)
+        largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+      const float magnitude = __uint_as_float(largest);
+      const bool finite = largest < 0x7f800000, some = finite && magnitude > 1e-36f;
+      const float scale = magnitude / 127.0f, shifted = some ? x * (1.0f / scale) : 0.0f, size = fabsf(shifted);
+      const int whole = static_cast<int>(size), code = whole + (size - static_cast<float>(whole) >= 0.5f);
+      const uint16_t half = some ? __half_as_ushort(__float2half_rn(scale)) : finite ? 0 : 0x7e00;
+      if (lane < 2) out[lane].byte = static_cast<uint8_t>(half >> 8 * lane);
+      out[2 + lane].byte = static_cast<uint8_t>(shifted < 0 ? -code : code);
+    }
+  }
+}
+
+// An element of a head, which stays rotated.
+template <class T>
+__device__ __forceinline__ float element(const T* head, int i) {
+  if constexpr (std::is_same_v<T, Q8>) {
+    const Q8* block = head + i / kQ8Width * kQ8Bytes;
+    const uint16_t half = *reinterpret_cast<const uint16_t*>(block);
+    return half_bits(half) * static_cast<float>(static_cast<int8_t>(block[2 + i % kQ8Width].byte));
+  } else {
+    return widen(head[i]);
+  }
+}
+
+// Two neighbouring elements of a head.
+__device__ __forceinline__ float2 load_pair(const float* head, int i) {
+  return *reinterpret_cast<const float2*>(head + i);
+}
+__device__ __forceinline__ float2 load_pair(const __half* head, int i) {
+  const uint32_t both = *reinterpret_cast<const uint32_t*>(head + i);
+  return {half_bits(static_cast<uint16_t>(both)), half_bits(static_cast<uint16_t>(both >> 16))};
+}
+__device__ __forceinline__ float2 load_pair(const Q8* head, int i) { return {element(head, i), element(head, i + 1)}; }
+
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -19,37 +19,58 @@ def norm_rotate(x: Tensor, weight: Tensor, position: Tensor, rope_dims: int, rop
 
 
 @body
+def places(sequence: Tensor, position: Tensor, page_table: Tensor, page_size: Tensor) -> Tensor:
+    """Page and offset of each position [T] of its sequence: int64 [T, 2]."""
+    entry = op.Concat(op.Unsqueeze(sequence, [1]), op.Unsqueeze(position / page_size, [1]), axis=1)
+    page = op.Cast(op.GatherND(page_table, entry), to=INT64)
+    return op.Concat(op.Unsqueeze(page, [1]), op.Unsqueeze(position % page_size, [1]), axis=1)
+
+
+@body
 def paged_kv_write(
     k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
     rope_dims: int, rope_theta: float, eps: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     sequence, _, position = row_positions(cu_seqlens, past_lens)
-    page_size = op.Shape(past_key, start=1, end=2)
     shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2), axis=0)
     key = norm_rotate(op.Reshape(k, shape), k_norm, position, rope_dims, rope_theta, eps)
-    value = op.Reshape(v, shape)
-    entry = op.Concat(op.Unsqueeze(sequence, [1]), op.Unsqueeze(position / page_size, [1]), axis=1)
-    page = op.Cast(op.GatherND(page_table, entry), to=INT64)
-    place = op.Concat(op.Unsqueeze(page, [1]), op.Unsqueeze(position % page_size, [1]), axis=1)
+    place = places(sequence, position, page_table, op.Shape(past_key, start=1, end=2))
     present_key = op.ScatterND(past_key, place, op.CastLike(key, past_key))
-    present_value = op.ScatterND(past_value, place, op.CastLike(value, past_value))
+    present_value = op.ScatterND(past_value, place, op.CastLike(op.Reshape(v, shape), past_value))
     return present_key, present_value
 
 
 @body
-def entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
-    """Keys or values of each sequence up to the longest: float32 [S, positions, KV, D], zeros from `ends` [S] on."""
+def sequence_ends(cu_seqlens: Tensor, past_lens: Tensor) -> Tensor:
+    """Positions of each sequence after the step: int64 [S]."""
+    cu = op.Cast(cu_seqlens, to=INT64)
+    return op.Cast(past_lens, to=INT64) + cu[1:] - cu[:-1]
+
+
+@body
+def stored_entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
+    """What the cache holds of each sequence up to the longest: [S, positions, KV, elements of a head]."""
     page_size = op.Shape(cache, start=1, end=2)
     pages = (op.ReduceMax(ends) + page_size - 1) / page_size
     first = op.Range(0, op.Squeeze(pages), 1) * page_size
     # Entries of the table past the end of a sequence mean nothing.
     table = op.Where(first < op.Unsqueeze(ends, [1]), op.Cast(page_table, to=INT64)[:, : op.Squeeze(pages)], 0)
-    shape = op.Concat(op.Shape(ends), [-1], op.Shape(cache, start=2), axis=0)
-    found = op.Cast(op.Reshape(op.Gather(cache, table), shape), to=FLOAT)
-    # What a page holds past the end may be NaN, and no weight of zero would hide that.
-    position = op.Range(0, op.Squeeze(pages * page_size), 1)
+    return op.Reshape(op.Gather(cache, table), op.Concat(op.Shape(ends), [-1], op.Shape(cache, start=2), axis=0))
+
+
+@body
+def masked(found: Tensor, ends: Tensor) -> Tensor:
+    """Entries [S, positions, KV, D], zeros from `ends` [S] on: what a page holds there may be NaN, which no weight of
+    zero would hide."""
+    position = op.Range(0, op.Squeeze(op.Shape(found, start=1, end=2)), 1)
     return op.Where(op.Unsqueeze(position < op.Unsqueeze(ends, [1]), [2, 3]), found, 0.0)
+
+
+@body
+def entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
+    """Keys or values of each sequence up to the longest: float32 [S, positions, KV, D]."""
+    return masked(op.Cast(stored_entries(cache, page_table, ends), to=FLOAT), ends)
 
 
 @body
@@ -72,23 +93,37 @@ def attend(q: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Tensor:
 
 
 @body
+def queries(
+    q_gate: Tensor, q_norm: Tensor, position: Tensor, rope_dims: int, rope_theta: float, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Normed and rotated queries, and gates: [T, H, D] each."""
+    heads = op.Reshape(q_gate, op.Concat(op.Shape(position), [-1], 2 * op.Shape(q_norm), axis=0))
+    q, gate = op.Split(heads, num_outputs=2, axis=-1)
+    return norm_rotate(q, q_norm, position, rope_dims, rope_theta, eps), gate
+
+
+@body
+def attend_rows(
+    q: Tensor, keys: Tensor, values: Tensor, sequence: Tensor, number: Tensor, position: Tensor, cu_seqlens: Tensor
+) -> Tensor:
+    """Attention of rows q [T, H, D], each at its position of its sequence: [T, H * D]."""
+    cu = op.Cast(cu_seqlens, to=INT64)
+    # Rows of every sequence side by side, as many as the longest has; what is past the end of one is dropped again.
+    longest = op.ReduceMax(cu[1:] - cu[:-1])
+    rows = op.Min(op.Unsqueeze(cu[:-1], [1]) + op.Range(0, op.Squeeze(longest), 1), op.Shape(sequence) - 1)
+    mixed = attend(op.Gather(q, rows), keys, values, op.Gather(position, rows))
+    return op.GatherND(mixed, op.Concat(op.Unsqueeze(sequence, [1]), op.Unsqueeze(number, [1]), axis=1))
+
+
+@body
 def paged_attention(
     q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
     rope_dims: int, rope_theta: float, eps: float,
 ) -> Tensor:  # fmt: skip
     sequence, number, position = row_positions(cu_seqlens, past_lens)
-    cu = op.Cast(cu_seqlens, to=INT64)
-    starts, counts = cu[:-1], cu[1:] - cu[:-1]
-    heads = op.Reshape(q_gate, op.Concat(op.Shape(sequence), [-1], 2 * op.Shape(q_norm), axis=0))
-    q, gate = op.Split(heads, num_outputs=2, axis=-1)
-    q = norm_rotate(q, q_norm, position, rope_dims, rope_theta, eps)
-    # Rows of every sequence side by side, as many as the longest has; what is past the end of one is dropped again.
-    longest = op.ReduceMax(counts)
-    rows = op.Min(op.Unsqueeze(starts, [1]) + op.Range(0, op.Squeeze(longest), 1), op.Shape(sequence) - 1)
-    ends = op.Cast(past_lens, to=INT64) + counts
+    q, gate = queries(q_gate, q_norm, position, rope_dims, rope_theta, eps)
+    ends = sequence_ends(cu_seqlens, past_lens)
     keys, values = entries(key, page_table, ends), entries(value, page_table, ends)
-    mixed = attend(op.Gather(q, rows), keys, values, op.Gather(position, rows))
-    place = op.Concat(op.Unsqueeze(sequence, [1]), op.Unsqueeze(number, [1]), axis=1)
-    y = op.GatherND(mixed, place)
+    y = attend_rows(q, keys, values, sequence, number, position, cu_seqlens)
     return y * op.Sigmoid(op.Reshape(gate, op.Shape(y)))

@@ -4,20 +4,16 @@
 
 #include "../kernel.h"
 #include "../simd.h"
+#include "entry.h"
 #include "ragged.h"
 #include "rotary.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-void narrow(const float* x, int64_t count, float* out) { std::memcpy(out, x, count * sizeof(float)); }
-void narrow(const float* x, int64_t count, uint16_t* out) {
-  for (int64_t i = 0; i < count; i += VL) store_f16(out + i, load(x + i));
-}
-
 template <class T>
-struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
-  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
+struct PagedKVWrite : PagedKVWriteSignature<T> {
+  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
 
   void compute(Context& context) const {
     const NewEntries in(context, rotary_);
@@ -35,14 +31,15 @@ struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
       float* angles = head + cache.width;
       rotary_.angles(run.position, run.count, angles);
       for (int64_t i = 0; i < run.count; ++i) {
-        const int64_t from = (run.row + i) * cache.entry();
+        const float *k = in.k.as<float>() + (run.row + i) * cache.columns(),
+                    *v = in.v.as<float>() + (run.row + i) * cache.columns();
         const int64_t to = sequences.entry(run.sequence, run.position + i) * cache.entry();
-        for (int64_t h = 0; h < cache.entry(); h += cache.width) {
-          rotary_.apply(in.k.as<float>() + from + h, in.norm.as<float>(), angles + i * angle_size, cache.width, 1.0f,
-                        head);
-          narrow(head, cache.width, keys + to + h);
+        for (int64_t h = 0; h < cache.heads; ++h) {
+          rotary_.apply(k + h * cache.width, in.norm.as<float>(), angles + i * angle_size, cache.width, 1.0f, head);
+          write_head(head, cache.width, key_rotation(cache.width), keys + to + h * cache.stride);
+          std::memcpy(head, v + h * cache.width, static_cast<size_t>(cache.width) * sizeof(float));
+          write_head(head, cache.width, value_rotation(cache.width), values + to + h * cache.stride);
         }
-        narrow(in.v.as<float>() + from, cache.entry(), values + to);
       }
     });
   }
@@ -71,6 +68,10 @@ const OrtCustomOp* paged_kv_write_f16() {
 }
 const OrtCustomOp* paged_kv_write_f32() {
   static const Op<PagedKVWrite<float>> op;
+  return &op;
+}
+const OrtCustomOp* paged_kv_write_q8_0() {
+  static const Op<PagedKVWrite<Q8>> op;
   return &op;
 }
 

@@ -10,25 +10,28 @@ constexpr int kThreads = 2 * kWarp;  // one warp for the key, one for the value
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     write_entries(Ragged sequences, Rotation rotation, const float* k, const float* v, const float* norm, int width,
-                  T* keys, T* values) {
+                  int stride, int key_rotation, int value_rotation, T* keys, T* values) {
   if (!sequences.holds()) return;
   float* head = reinterpret_cast<float*>(shared_memory());
   const int64_t row = blockIdx.x, heads = gridDim.y;
   const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp;
   const int64_t position = sequences.position_of(row, s);
   const int64_t from = (row * heads + blockIdx.y) * width;
-  const int64_t to = (sequences.entry(s, position) * heads + blockIdx.y) * width;
+  const int64_t to = (sequences.entry(s, position) * heads + blockIdx.y) * stride;
   if (threadIdx.x < kWarp) {
     norm_rotate(k + from, norm, rotation, position, width, 1.0f, head);
-    for (int i = lane; i < width; i += kWarp) narrow(head[i], keys + to + i);
+    write_head(head, width, key_rotation, keys + to);
   } else {
-    for (int i = lane; i < width; i += kWarp) narrow(v[from + i], values + to + i);
+    head += width;
+    for (int i = lane; i < width; i += kWarp) head[i] = v[from + i];
+    __syncwarp();
+    write_head(head, width, value_rotation, values + to);
   }
 }
 
 template <class T>
-struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
-  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) {}
+struct PagedKVWrite : PagedKVWriteSignature<T> {
+  explicit PagedKVWrite(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
 
   void compute(Context& context) const {
     const NewEntries in(context, rotary_);
@@ -40,9 +43,9 @@ struct PagedKVWrite : PagedKVWriteSignature<std::is_same_v<T, float>> {
     copy_other_buffer(in.past_key, key, sizeof(T), stream);
     copy_other_buffer(in.past_value, value, sizeof(T), stream);
     const dim3 grid(static_cast<unsigned>(in.k.dims[0]), static_cast<unsigned>(cache.heads));
-    launch(write_entries<T>, grid, kThreads, static_cast<size_t>(cache.width) * sizeof(float), stream, sequences,
-           Rotation(rotary_), in.k.as<float>(), in.v.as<float>(), in.norm.as<float>(), cache.width, key.as<T>(),
-           value.as<T>());
+    launch(write_entries<T>, grid, kThreads, static_cast<size_t>(2 * cache.width) * sizeof(float), stream, sequences,
+           Rotation(rotary_), in.k.as<float>(), in.v.as<float>(), in.norm.as<float>(), cache.width, cache.stride,
+           key_rotation(cache.width), value_rotation(cache.width), key.as<T>(), value.as<T>());
   }
 
  private:
@@ -57,6 +60,10 @@ const OrtCustomOp* paged_kv_write_f16() {
 }
 const OrtCustomOp* paged_kv_write_f32() {
   static const Op<Checked<PagedKVWrite<float>>> op;
+  return &op;
+}
+const OrtCustomOp* paged_kv_write_q8_0() {
+  static const Op<Checked<PagedKVWrite<Q8>>> op;
   return &op;
 }
 

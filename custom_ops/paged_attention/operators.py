@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _position_bytes(cache: Tensor) -> int:
-    """A key or value of one position, in a cache [pages, page size, kv heads, head dimension]."""
+    """A key or value of one position, in a cache [pages, page size, kv heads, elements or bytes of a head]."""
     return int(cache.dims[2]) * int(cache.dims[3]) * cache.element_bytes
 
 
@@ -32,14 +32,16 @@ def _attention_cost(node: Node, work: Workload) -> Cost:
 
 def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.paged_attention.function import paged_kv_write
+    from trigraph.custom_ops.paged_attention.quantised_function import paged_kv_write_q8_0
 
-    return paged_kv_write
+    return paged_kv_write_q8_0 if "type" in attributes else paged_kv_write
 
 
 def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.paged_attention.function import paged_attention
+    from trigraph.custom_ops.paged_attention.quantised_function import paged_attention_q8_0
 
-    return paged_attention
+    return paged_attention_q8_0 if "type" in attributes else paged_attention
 
 
 OPERATORS = (

@@ -1,18 +1,26 @@
 """Attention over paged keys and values: what PagedKVWrite and PagedAttention compute.
 
 Shapes: T or R rows (tokens) of S sequences laid end to end, H query heads, KV kv heads, head dimension D; the cache
-is [pages, page size, KV, D], float16 or float32. Row i of sequence s has position past_lens[s] + i, and position p of
+is [pages, page size, KV, D], float16 or float32, or uint8 [pages, page size, KV, D / 32 x 34]: Q8_0 blocks. Row i of sequence s has position past_lens[s] + i, and position p of
 sequence s lives in page page_table[s, p // page size] at offset p % page size.
+Heads in Q8_0 blocks are rotated by Hadamard matrices first, which spreads outliers over a block: keys by the largest
+that fits, values by blocks of at most 64 (llama.cpp #21038). Queries turn as keys do, so that scores do not change, and
+the values' rotation is undone after attention.
 Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p theta^(-2i / rope_dims).
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.floating]
+Cache: TypeAlias = NDArray[np.floating] | NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int32]
+
+MOST_KEY, MOST_VALUE = 1024, 64
+"""Largest sizes of the matrices that rotate a quantised head."""
 
 
 def _norm_rotate(
@@ -28,6 +36,31 @@ def _norm_rotate(
     return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, x[..., rope_dims:]], -1)
 
 
+def rotate(x: Array, most: int) -> Array:
+    """Heads [..., D] times H / sqrt(n) in blocks of n, the largest power of two up to `most` that divides D; again, x.
+
+    H is the Hadamard matrix of Sylvester's construction: its element (i, j) is -1 to the number of bits in i & j.
+    """
+    size = min(most, x.shape[-1] & -x.shape[-1])
+    bits = np.arange(size)[:, None] >> np.arange(10) & 1
+    matrix = (1.0 - 2 * (bits @ bits.T % 2)) / np.sqrt(size)
+    return (x.reshape(-1, size).astype(np.float64) @ matrix).reshape(x.shape)
+
+
+def encode(heads: Array, most: int, dtype: Any) -> Cache:
+    """Heads as a cache of `dtype` holds them; quantised ones in blocks that are rotated up to `most`."""
+    if dtype != np.uint8:
+        return heads.astype(dtype)
+    return quants.quantize(rotate(heads, most).astype(np.float32), GGMLQuantizationType.Q8_0)
+
+
+def decode(stored: Cache) -> Array:
+    """Heads in a cache, in float64; those of Q8_0 blocks are still rotated."""
+    if stored.dtype != np.uint8:
+        return stored.astype(np.float64)
+    return quants.dequantize(stored, GGMLQuantizationType.Q8_0).astype(np.float64)
+
+
 def _positions(cu_seqlens: Ints, past_lens: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sequence and position of every row."""
     lengths = np.diff(cu_seqlens)
@@ -39,8 +72,8 @@ def paged_kv_write(
     k: Array,
     v: Array,
     k_norm: Array,
-    past_key: Array,
-    past_value: Array,
+    past_key: Cache,
+    past_value: Cache,
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
@@ -48,22 +81,23 @@ def paged_kv_write(
     rope_dims: int,
     rope_theta: float,
     eps: float,
-) -> tuple[Array, Array]:
+) -> tuple[Cache, Cache]:
     """The cache with the rows' entries written: k [T, KV * D] normed and rotated, v [T, KV * D] as it is."""
-    page, heads, width = past_key.shape[1:]
+    page, heads, width = past_key.shape[1], past_key.shape[2], len(k_norm)
     sequence, position = _positions(cu_seqlens, past_lens)
     pages, offsets = page_table[sequence, position // page], position % page
     key, value = past_key.copy(), past_value.copy()
-    key[pages, offsets] = _norm_rotate(k.reshape(-1, heads, width), k_norm, position, rope_dims, rope_theta, eps)
-    value[pages, offsets] = v.reshape(-1, heads, width)
+    turned = _norm_rotate(k.reshape(-1, heads, width), k_norm, position, rope_dims, rope_theta, eps)
+    key[pages, offsets] = encode(turned, MOST_KEY, key.dtype)
+    value[pages, offsets] = encode(v.reshape(-1, heads, width), MOST_VALUE, value.dtype)
     return key, value
 
 
 def paged_attention(
     q_gate: Array,
     q_norm: Array,
-    key: Array,
-    value: Array,
+    key: Cache,
+    value: Cache,
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
@@ -76,20 +110,23 @@ def paged_attention(
 
     A row sees positions 0 to its own; query head h reads kv head h // (H / KV).
     """
-    page, kv_heads, width = key.shape[1:]
+    page, kv_heads, width = key.shape[1], key.shape[2], len(q_norm)
+    rotated = key.dtype == np.uint8
     heads = q_gate.shape[1] // (2 * width)
     q_gate = q_gate.reshape(-1, heads, 2 * width)
     sequence, position = _positions(cu_seqlens, past_lens)
     q = _norm_rotate(q_gate[..., :width], q_norm, position, rope_dims, rope_theta, eps)
+    q = rotate(q, MOST_KEY) if rotated else q
     gate = q_gate[..., width:].astype(np.float64)
     out = np.empty((len(q), heads, width), np.float32)
     for row, (s, last) in enumerate(zip(sequence, position, strict=True)):
         seen = np.arange(last + 1)
         entries = page_table[s, seen // page], seen % page
-        k = np.repeat(key[entries].astype(np.float64), heads // kv_heads, 1)
-        v = np.repeat(value[entries].astype(np.float64), heads // kv_heads, 1)
+        k = np.repeat(decode(key[entries]), heads // kv_heads, 1)
+        v = np.repeat(decode(value[entries]), heads // kv_heads, 1)
         scores = np.einsum("hd,phd->hp", q[row], k) / np.sqrt(width)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         attended = np.einsum("hp,phd->hd", weights / weights.sum(-1, keepdims=True), v)
+        attended = rotate(attended, MOST_VALUE) if rotated else attended
         out[row] = attended / (1 + np.exp(-gate[row]))
     return out.reshape(len(q), -1)

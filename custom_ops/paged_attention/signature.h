@@ -1,17 +1,45 @@
 // The operators as a graph sees them: inputs, attributes and the shapes of cache and queries, checked. One kernel for
-// each type of the cache, float32 or float16, because ONNX Runtime infers an output's type from a fixed input type
-// only.
+// each type of the cache, float32, float16 or blocks of bytes, because ONNX Runtime infers an output's type from a
+// fixed input type only.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <type_traits>
 
 #include "../kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-template <bool kFloat>
+// A byte of a cache whose heads are Q8_0 blocks: of 32 elements a scale in half, then codes.
+struct Q8 {
+  uint8_t byte;
+};
+constexpr int kQ8Width = 32, kQ8Bytes = 34;
+
+template <class T>
+constexpr DType kCacheType = std::is_same_v<T, float> ? DType::f32
+                             : std::is_same_v<T, Q8>  ? DType::u8
+                                                      : DType::f16;
+
+// Quantised heads are rotated first, by blocks of a Hadamard matrix / sqrt(its size), which spreads outliers; scores do
+// not change when queries turn as keys do, and the values' rotation is undone after attention (llama.cpp #21038).
+// Sizes of the blocks: the largest power of two that divides a head, 64 at most for values.
+inline int64_t key_rotation(int64_t width) { return std::min<int64_t>(1024, width & -width); }
+inline int64_t value_rotation(int64_t width) { return std::min<int64_t>(64, width & -width); }
+
+// A node with a cache of bytes says what they are.
+template <class T>
+void check_cache_type(const KernelInfo& info) {
+  if constexpr (std::is_same_v<T, Q8>)
+    if (const std::string type = info.text("type"); type != "Q8_0")
+      fail("attribute type is %s, and a cache of bytes holds Q8_0", type.c_str());
+}
+
+template <class T>
 struct PagedKVWriteSignature {
-  static constexpr DType kType = kFloat ? DType::f32 : DType::f16;
+  static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedKVWrite";
   static constexpr Argument kInputs[] = {
       {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
@@ -19,9 +47,9 @@ struct PagedKVWriteSignature {
   static constexpr Argument kOutputs[] = {{"present_key", kType}, {"present_value", kType}};
 };
 
-template <bool kFloat>
+template <class T>
 struct PagedAttentionSignature {
-  static constexpr DType kType = kFloat ? DType::f32 : DType::f16;
+  static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedAttention";
   static constexpr Argument kInputs[] = {
       {"q_gate", DType::f32},    {"q_norm", DType::f32},     {"key", kType},
@@ -54,20 +82,28 @@ struct RotaryAttributes {
   }
 };
 
-// Geometry of a cache [pages, page size, kv heads, head dim], keys and values alike.
+// Geometry of a cache [pages, page size, kv heads, head], keys and values alike.
 struct CacheShape {
   int64_t pages, page_size, heads, width;
+  int64_t stride;  // elements of the tensor that hold a head: its width, or the bytes of its blocks
 
   CacheShape(const Tensor& key, const Tensor& value) {
     key.expect({-1, -1, -1, -1});
     value.expect({key.dims[0], key.dims[1], key.dims[2], key.dims[3]});
-    pages = key.dims[0], page_size = key.dims[1], heads = key.dims[2], width = key.dims[3];
+    pages = key.dims[0], page_size = key.dims[1], heads = key.dims[2], width = stride = key.dims[3];
     if (page_size < 1) fail("input %s has an empty page", key.name);
     if (heads < 1) fail("input %s has no heads", key.name);
+    if (key.type == DType::u8) {
+      if (stride < kQ8Bytes || stride % kQ8Bytes != 0)
+        fail("input %s has %lld bytes a head, not a multiple of %d", key.name, static_cast<long long>(stride),
+             kQ8Bytes);
+      width = stride / kQ8Bytes * kQ8Width;
+    }
     if (width < 16 || width % 16 != 0)
       fail("input %s has head dimension %lld, not a multiple of 16", key.name, static_cast<long long>(width));
   }
-  int64_t entry() const { return heads * width; }  // elements of one position
+  int64_t columns() const { return heads * width; }  // of the rows of keys or values to write
+  int64_t entry() const { return heads * stride; }   // elements of one position
 };
 
 // The inputs of a PagedKVWrite but for the sequences, checked.
@@ -82,8 +118,8 @@ struct NewEntries {
         past_key(context.input(3)),
         past_value(context.input(4)),
         cache(past_key, past_value) {
-    k.expect({-1, cache.entry()});
-    v.expect({k.dims[0], cache.entry()});
+    k.expect({-1, cache.columns()});
+    v.expect({k.dims[0], cache.columns()});
     rotary.check(norm, cache.width);
   }
 };
@@ -91,7 +127,7 @@ struct NewEntries {
 // Query heads of a kv head, by the columns of q_gate.
 inline int64_t query_group(const Tensor& q_gate, const CacheShape& cache) {
   q_gate.expect({-1, -1});
-  const int64_t columns = q_gate.dims[1], per_group = 2 * cache.entry();
+  const int64_t columns = q_gate.dims[1], per_group = 2 * cache.columns();
   if (columns < per_group || columns % per_group != 0)
     fail("input %s has %lld columns, not a multiple of 2 x %lld kv heads x %lld dimensions", q_gate.name,
          static_cast<long long>(columns), static_cast<long long>(cache.heads), static_cast<long long>(cache.width));

@@ -27,16 +27,14 @@ constexpr int64_t kGroup = 24;   // positions whose entries stay in L1 while all
 constexpr int64_t kAhead = 32;   // positions between an entry in use and the one to ask memory for
 constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
 
-// Whether an entry is widened once for all rows. On x86-64 the conversion is part of the load that each use makes
-// anyway.
+// Whether an entry of floats or halves is widened once for all rows. On x86-64 the conversion is part of the load that
+// each use makes anyway.
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-constexpr bool kWiden = false;
+constexpr bool kWidenFloats = false;
 #else
-constexpr bool kWiden = true;
+constexpr bool kWidenFloats = true;
 #endif
 
-inline vf load_entry(const float* p) { return load(p); }
-inline vf load_entry(const uint16_t* p) { return load_f16(p); }
 inline Part load_entry_part(const float* p) { return load_part(p); }
 inline Part load_entry_part(const uint16_t* p) { return load_f16_part(p); }
 
@@ -69,7 +67,7 @@ TRIGRAPH_INLINE void dot_part(const float* q, const T* const* entry, const T* co
     Part x[POSITIONS];
     TRIGRAPH_TILE_UNROLL
     for (int p = 0; p < POSITIONS; ++p) x[p] = load_entry_part(entry[p] + part * kPartLanes + i);
-    if (!kWiden && i * static_cast<int>(sizeof(T)) % (64 * kParts) == 64 * part)
+    if (!kWidenFloats && i * static_cast<int>(sizeof(T)) % (64 * kParts) == 64 * part)
       for (int p = 0; p < POSITIONS; ++p) prefetch(ahead[p] + i);
     TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
@@ -133,7 +131,7 @@ TRIGRAPH_TILE void sum_tile(const float* weights, const Entries<T>& entries, int
     Part x[PARTS];
     TRIGRAPH_TILE_UNROLL
     for (int j = 0; j < PARTS; ++j) x[j] = load_entry_part(entry + j * kPartLanes);
-    if (!kWiden) prefetch(ahead, PARTS * kPartLanes);
+    if (!kWidenFloats) prefetch(ahead, PARTS * kPartLanes);
     TRIGRAPH_TILE_UNROLL
     for (int m = 0; m < ROWS; ++m) {
       const Part y = splat_part(weights[m * kSplit + p]);

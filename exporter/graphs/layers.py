@@ -13,6 +13,7 @@ from trigraph.exporter.graphs.ffn import feed_forward
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences
 from trigraph.models import names
+from trigraph.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ def kv_write(
     net: Network, layer: int, state: str, key: ir.Value, value: ir.Value, sequences: Sequences, name: str
 ) -> tuple[ir.Value, ir.Value]:
     """Write projected keys and values [rows, kv heads * head dim] into the pages of `state`; returns the pages."""
-    config = net.config
     norm = net.vector(names.in_block(layer, names.ATTN_K_NORM))
     past = [net.past(f"{state}.key"), net.past(f"{state}.value")]
     present = (net.present(f"{state}.key"), net.present(f"{state}.value"))
@@ -75,11 +75,15 @@ def kv_write(
         f"{name}.kv_write",
         present,
         DOMAIN,
-        rope_dims=config.rope_dims,
-        rope_theta=config.rope_theta,
-        eps=config.rms_eps,
+        **_cache_attributes(net.config, past[0]),
     )
     return present
+
+
+def _cache_attributes(config: ModelConfig, cache: ir.Value) -> dict[str, int | float | str]:
+    """Attributes of the operators on a cache; one of bytes says what blocks they are."""
+    blocks = {"type": "Q8_0"} if cache.dtype == ir.DataType.UINT8 else {}
+    return {"rope_dims": config.rope_dims, "rope_theta": config.rope_theta, "eps": config.rms_eps, **blocks}
 
 
 def attention(
@@ -94,9 +98,7 @@ def attention(
         f"{name}.mix",
         [shape(query)[0], config.heads * config.head_dim],
         domain=DOMAIN,
-        rope_dims=config.rope_dims,
-        rope_theta=config.rope_theta,
-        eps=config.rms_eps,
+        **_cache_attributes(config, cache[0]),
     )
     return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
 

@@ -121,4 +121,5 @@ class Network:
 
 
 def _dtype(tensor: StateTensor) -> ir.DataType:
-    return {"float16": ir.DataType.FLOAT16, "float32": ir.DataType.FLOAT}[tensor.dtype]
+    types = {"float16": ir.DataType.FLOAT16, "float32": ir.DataType.FLOAT, "uint8": ir.DataType.UINT8}
+    return types[tensor.dtype]

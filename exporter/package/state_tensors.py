@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
 from trigraph.models.config import ModelConfig
+from trigraph.models.errors import TrigraphError
 
 MAX_PENDING = 8
 """K: most tokens of a sequence in one verify, and so the most that can wait for acceptance."""
 PAGE_SIZE = 64
 """Positions in a KV page."""
 
-KV_TYPES = {"f16": "float16", "f32": "float32"}
-_ITEM_BYTES = {"float16": 2, "float32": 4}
+KV_TYPES = {"f16": "float16", "f32": "float32", "q8_0": "uint8"}
+"""Element types of the tensors for each type of keys and values; q8_0 is bytes of blocks."""
+_ITEM_BYTES = {"float16": 2, "float32": 4, "uint8": 1}
+_Q8_WIDTH, _Q8_BYTES = GGML_QUANT_SIZES[GGMLQuantizationType.Q8_0]
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class StateTensor:
 
     name: str
     dtype: str
-    """"float16" or "float32"."""
+    """"float16", "float32" or "uint8"."""
     dims: tuple[int | str, ...]
     """The first one is "slots" or "pages", which the host chooses."""
     graphs: tuple[str, ...]
@@ -35,7 +40,10 @@ class StateTensor:
 
 
 def state_tensors(config: ModelConfig, kv_type: str) -> tuple[StateTensor, ...]:
-    """Every state tensor of a model, in the order of the layers."""
+    """Every state tensor of a model, in the order of the layers.
+
+    Raises TrigraphError when blocks of the type do not fit heads.
+    """
     tensors = []
     for layer, recurrent in enumerate(config.recurrent):
         prefix = f"{'gdn' if recurrent else 'kv'}.{layer}"
@@ -48,7 +56,12 @@ def state_tensors(config: ModelConfig, kv_type: str) -> tuple[StateTensor, ...]:
 
 
 def _pages(config: ModelConfig, prefix: str, kv_type: str, graphs: tuple[str, ...]) -> list[StateTensor]:
-    dims = ("pages", PAGE_SIZE, config.kv_heads, config.head_dim)
+    size = config.head_dim
+    if kv_type == "q8_0":
+        if size % _Q8_WIDTH:
+            raise TrigraphError(f"kv-type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16")
+        size = size // _Q8_WIDTH * _Q8_BYTES
+    dims = ("pages", PAGE_SIZE, config.kv_heads, size)
     return [StateTensor(f"{prefix}.{part}", KV_TYPES[kv_type], dims, graphs) for part in ("key", "value")]
 
 

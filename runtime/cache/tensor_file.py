@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.staging import check_writable, staged_file
 
-_DTYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
+_DTYPES = {"float16": "F16", "float32": "F32", "uint8": "U8", "int64": "I64"}
 _CHECKSUMS = "crc32"
 
 

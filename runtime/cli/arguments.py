@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
+from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
@@ -44,6 +45,13 @@ Activations = Annotated[
     typer.Option(
         help="Type of activations multiplied with quantised weights: float32, or int8, which is faster (default: int8)",
         autocompletion=lambda: list(ACTIVATIONS),
+    ),
+]
+KVType = Annotated[
+    str,
+    typer.Option(
+        help="Type of keys and values: f16, f32, or q8_0: about half the memory of f16.",
+        autocompletion=lambda: list(KV_TYPES),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

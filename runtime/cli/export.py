@@ -12,7 +12,6 @@ import typer
 from trigraph.exporter import ExportOptions, describe
 from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.picture import write_picture
-from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
@@ -29,9 +28,7 @@ def export(
     ] = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
-    kv_type: Annotated[
-        str, typer.Option(help="Type of keys and values: f16 or f32.", autocompletion=lambda: list(KV_TYPES))
-    ] = "f16",
+    kv_type: arguments.KVType = "f16",
     activations: arguments.Activations = None,
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")

@@ -331,6 +331,7 @@ struct __half {
   uint16_t bits;
 };
 inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
+inline uint16_t __half_as_ushort(__half half) { return half.bits; }
 inline float __half2float(__half half) {
   const uint32_t sign = uint32_t{half.bits & 0x8000u} << 16, rest = half.bits & 0x7fffu;
   if (rest >= 0x7c00) return __uint_as_float(sign | 0x7f800000 | (rest & 0x3ff) << 13);

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.operators import LIBRARY, Operator
+from trigraph.custom_ops.paged_attention.reference import MOST_KEY, MOST_VALUE, encode
 
 ROPE = {"rope_theta": 1e7, "eps": 1e-6}
 UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
@@ -24,8 +25,22 @@ class Heads:
     dtype: Any = np.float16
 
     @property
-    def attributes(self) -> dict[str, Any]:
+    def rotary(self) -> dict[str, Any]:
+        """Attributes that the reference takes too."""
         return {"rope_dims": self.width // 4, **ROPE}
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return self.rotary | ({"type": "Q8_0"} if self.dtype == np.uint8 else {})
+
+    def empty(self, pages: int) -> NDArray[Any]:
+        """Pages that hold NaN alone."""
+        shape = (pages, self.page, self.kv)
+        if self.dtype != np.uint8:
+            return np.full((*shape, self.width), np.nan, self.dtype)
+        blocks = np.zeros((*shape, self.width // 32, 34), np.uint8)
+        blocks[..., 1], blocks[..., 2:] = 0x7E, 1
+        return blocks.reshape(*shape, -1)
 
 
 @dataclass
@@ -78,14 +93,13 @@ def make_step(heads: Heads, lengths: Sequence[int], pasts: Sequence[int], seed: 
     needed = [-(-(past + n) // heads.page) for past, n in zip(pasts, lengths, strict=True)]
     ids = rng.permutation(sum(needed) + 2).astype(np.int32)
     table = np.full((len(needed), max(needed, default=0) + 1), UNUSED_PAGE, np.int32)
-    key = np.full((len(ids), heads.page, heads.kv, heads.width), np.nan, heads.dtype)
-    value = key.copy()
+    key, value = heads.empty(len(ids)), heads.empty(len(ids))
     for s, (count, past) in enumerate(zip(needed, pasts, strict=True)):
         table[s, :count], ids = ids[:count], ids[count:]
         seen = np.arange(past)
         entries = table[s, seen // heads.page], seen % heads.page
-        key[entries] = normal(past, heads.kv, heads.width)
-        value[entries] = normal(past, heads.kv, heads.width)
+        key[entries] = encode(normal(past, heads.kv, heads.width), MOST_KEY, heads.dtype)
+        value[entries] = encode(normal(past, heads.kv, heads.width), MOST_VALUE, heads.dtype)
     rows = sum(lengths)
     return Step(
         q_gate=normal(rows, heads.kv * heads.group * 2 * heads.width),
