@@ -43,7 +43,7 @@ class ExportOptions:
     draft_vocab: int | None = None
     """Draft only token ids below this; DRAFT_VOCAB unless given."""
     kv_type: str = "f16"
-    """"f16" or "f32"."""
+    """"f16", "f32" or "q8_0"."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
     weights: str = "link"

@@ -28,8 +28,9 @@ TYPES = {
     "int64": onnx.TensorProto.INT64,
     "float16": onnx.TensorProto.FLOAT16,
     "float32": onnx.TensorProto.FLOAT,
+    "uint8": onnx.TensorProto.UINT8,
 }
-KV_TYPES = {"f16": "float16", "f32": "float32"}
+KV_TYPES = {"f16": "float16", "f32": "float32", "q8_0": "uint8"}
 
 Port = tuple[int, tuple[int | str, ...]]
 """Element type and dimensions."""
@@ -129,10 +130,14 @@ def state_rows(package: Package) -> Iterator[tuple[list[str], Port, list[str]]]:
     kinds: dict[str, Port] = {}
     for names, kind, graphs in table("| X |"):
         family = names[1:].split(".")[0]
-        head_dim = PRESETS["nano"].gdn_dim if family == "gdn" else PRESETS["nano"].head_dim
-        text = kind.replace("float16 or float32", package.kv_type)
+        width = PRESETS["nano"].head_dim
+        sizes = {
+            "head dim": PRESETS["nano"].gdn_dim,
+            "head size": width * 34 // 32 if package.kv_type == "uint8" else width,
+        }
+        text = kind.replace("float16, float32 or uint8", package.kv_type)
         same = re.fullmatch(r"as `(\w+)`", text)
-        kinds[family] = kinds[same[1]] if same else read(text, package.sizes | {"head dim": head_dim})
+        kinds[family] = kinds[same[1]] if same else read(text, package.sizes | sizes)
         numbers = attention if family == "kv" else [layer for layer in layers if layer not in attention]
         found = {part.format(layer=layer) for part in re.findall(r"`([^`]+)`", names) for layer in numbers}
         yield sorted(found), kinds[family], graphs.split(", ")

@@ -18,6 +18,7 @@ MODELS = [
     ("tiny-moe", "mixed", "int8", "f32"),
     ("tiny-next", "mixed", "int8", "f16"),
     ("tiny-next", "F16", "float32", "f16"),
+    ("trained", "Q8_0", "int8", "q8_0"),
 ]
 STEPS = ((3, 1), (8, 8), (1, 1), (5, 2), (2, 2))  # tokens of a verify, and how many are kept
 

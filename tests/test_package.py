@@ -210,7 +210,7 @@ def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (ExportOptions(kv_type="q8_0"), "kv-type is 'q8_0', expected one of f16, f32"),
+        (ExportOptions(kv_type="q4_0"), "kv-type is 'q4_0', expected one of f16, f32, q8_0"),
         (ExportOptions(activations="int4"), "activations is 'int4'"),
         (ExportOptions(weights="move"), "weights is 'move'"),
         (ExportOptions(max_context=0), "max-context is 0, expected 1 to 4096"),

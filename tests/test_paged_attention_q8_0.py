@@ -1,5 +1,5 @@
-"""A cache of rotated heads in Q8_0 blocks: blocks as `gguf` makes them, attention as the NumPy reference computes it from
-them, and how far that is from attention over float32 entries."""
+"""A cache of rotated heads in Q8_0 blocks: blocks as `gguf` makes them, attention as the NumPy reference computes it
+from them, and how far that is from attention over float32 entries."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def written_values(heads: Heads, values: NDArray[np.float32]) -> NDArray[np.uint
 
 @pytest.mark.parametrize("width", [32, 64, 96, 256])
 def test_blocks_have_the_bytes_of_gguf(isa: str, width: int) -> None:
-    """Of values whose rotation is exact in float32: of integers, divided by 8 or, in blocks of 32, by the root of 32."""
+    """Of values whose rotation is exact in float32 but for one factor: integers, and a power of two of them."""
     heads, rng = cached(width), np.random.default_rng(width)
     values = rng.integers(-900, 900, (40, heads.kv, width)).astype(np.float32)
     values[1] = 0
@@ -112,11 +112,11 @@ def test_rotation_keeps_outliers_from_costing_the_others() -> None:
     def error(key: Any, value: Any, heads: Heads) -> float:
         return float(np.abs(Attention(heads).attend(step, key, value) - wanted).mean())
 
-    plain = [quants.dequantize(quants.quantize(np.nan_to_num(x), Q8_0), Q8_0) for x in (key, value)]
+    plain_key, plain_value = (quants.dequantize(quants.quantize(np.nan_to_num(x), Q8_0), Q8_0) for x in (key, value))
     heads = cached(group=4)
     rotated = replace(step, past_key=heads.empty(len(key)), past_value=heads.empty(len(key)))
     ours = error(*Attention(heads).write(rotated), heads)
-    assert 0 < 2 * ours < error(*plain, exact)
+    assert 0 < 2 * ours < error(plain_key, plain_value, exact)
 
 
 def test_bad_values_stay_in_their_row(isa: str) -> None:

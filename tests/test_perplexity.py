@@ -73,6 +73,16 @@ def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
         assert abs(score(engine(activations), TEXT, CONTEXT, windows=3).nll - np.mean(values)) < 1e-2
 
 
+def test_quantised_keys_and_values(engine: Callable[[str], Engine], packages: Packages) -> None:
+    """Perplexity is that of halves to a thousandth, and the next token hardly ever another."""
+    package = packages("trained", "Q8_0", activations="float32", kv_type="q8_0")
+    quantised = load(package, context=CONTEXT, threads=1, sequences=PARALLEL)
+    result = score(quantised, TEXT, CONTEXT, reference=engine("float32"))
+    assert result.divergence is not None
+    assert abs(result.nll - result.divergence.reference_nll) < 1e-3
+    assert 0 < result.divergence.mean < 1e-4 and result.divergence.same_top > 0.99
+
+
 def test_windows_do_not_depend_on_their_companions(
     engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ MODELS = [
     ("tiny-moe", "Q4_K_M", "int8", "f16"),
     ("tiny-next", "mixed", "int8", "f32"),
     ("tiny-next", "IQ4_XS", "float32", "f16"),
+    ("tiny-dense", "Q4_K_M", "int8", "q8_0"),
 ]
 LENGTH, SEQUENCES, K = 150, 4, 8
 WAYS = ((1, 512), (2, 13))  # threads, chunk

@@ -15,6 +15,7 @@ MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
     ("tiny-moe", "Q4_K_M", "float32", "f32"),
     ("tiny-next", "mixed", "int8", "f16"),
+    ("tiny-moe", "Q4_K_M", "int8", "q8_0"),
 ]
 LENGTH = 150
 

@@ -13,22 +13,6 @@ constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy without 
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
 constexpr int kQueryWarps = 8;
 
-// Softmax over some positions: largest score, sum of exp(score - largest), and of that times two elements of the
-// values.
-struct Softmax {
-  float largest, sum;
-  float2 values;
-
-  // *this and, after it, one more split.
-  __device__ void merge(const Softmax& split) {
-    const float most = fmaxf(largest, split.largest), keep = exp(largest - most), take = exp(split.largest - most);
-    largest = most;
-    sum = fmaf(sum, keep, split.sum * take);
-    values.x = fmaf(values.x, keep, split.values.x * take);
-    values.y = fmaf(values.y, keep, split.values.y * take);
-  }
-};
-
 struct Geometry {
   int width, kv_heads, group, stride;
   int key_rotation, value_rotation;  // 0: the cache is not rotated

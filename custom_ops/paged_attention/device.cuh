@@ -1,5 +1,5 @@
-// What the device's halves of PagedKVWrite and PagedAttention share: the sequences of a step, checked, and normed and
-// rotated heads.
+// What the device's halves of PagedKVWrite and PagedAttention share: the sequences of a step, checked, normed and
+// rotated heads, heads in the cache, and merged softmaxes.
 #pragma once
 
 #include "../cuda/kernel.h"
@@ -195,5 +195,21 @@ __device__ __forceinline__ float2 load_pair(const __half* head, int i) {
   return {half_bits(static_cast<uint16_t>(both)), half_bits(static_cast<uint16_t>(both >> 16))};
 }
 __device__ __forceinline__ float2 load_pair(const Q8* head, int i) { return {element(head, i), element(head, i + 1)}; }
+
+// Softmax over some positions: largest score, sum of exp(score - largest), and of that times two elements of the
+// values.
+struct Softmax {
+  float largest, sum;
+  float2 values;
+
+  // *this and, after it, one more split.
+  __device__ void merge(const Softmax& split) {
+    const float most = fmaxf(largest, split.largest), keep = exp(largest - most), take = exp(split.largest - most);
+    largest = most;
+    sum = fmaf(sum, keep, split.sum * take);
+    values.x = fmaf(values.x, keep, split.values.x * take);
+    values.y = fmaf(values.y, keep, split.values.y * take);
+  }
+};
 
 }  // namespace trigraph::TRIGRAPH_ISA

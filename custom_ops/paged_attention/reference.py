@@ -1,8 +1,9 @@
 """Attention over paged keys and values: what PagedKVWrite and PagedAttention compute.
 
 Shapes: T or R rows (tokens) of S sequences laid end to end, H query heads, KV kv heads, head dimension D; the cache
-is [pages, page size, KV, D], float16 or float32, or uint8 [pages, page size, KV, D / 32 x 34]: Q8_0 blocks. Row i of sequence s has position past_lens[s] + i, and position p of
-sequence s lives in page page_table[s, p // page size] at offset p % page size.
+is [pages, page size, KV, D], float16 or float32, or uint8 [pages, page size, KV, D / 32 x 34] of Q8_0 blocks.
+Row i of sequence s has position past_lens[s] + i, and position p of sequence s lives in page page_table[s, p // page
+size] at offset p % page size.
 Heads in Q8_0 blocks are rotated by Hadamard matrices first, which spreads outliers over a block: keys by the largest
 that fits, values by blocks of at most 64 (llama.cpp #21038). Queries turn as keys do, so that scores do not change, and
 the values' rotation is undone after attention.
@@ -44,7 +45,8 @@ def rotate(x: Array, most: int) -> Array:
     size = min(most, x.shape[-1] & -x.shape[-1])
     bits = np.arange(size)[:, None] >> np.arange(10) & 1
     matrix = (1.0 - 2 * (bits @ bits.T % 2)) / np.sqrt(size)
-    return (x.reshape(-1, size).astype(np.float64) @ matrix).reshape(x.shape)
+    turned: Array = x.reshape(-1, size).astype(np.float64) @ matrix
+    return turned.reshape(x.shape)
 
 
 def encode(heads: Array, most: int, dtype: Any) -> Cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -80,7 +81,7 @@ def kv_write(
     return present
 
 
-def _cache_attributes(config: ModelConfig, cache: ir.Value) -> dict[str, int | float | str]:
+def _cache_attributes(config: ModelConfig, cache: ir.Value) -> dict[str, Any]:
     """Attributes of the operators on a cache; one of bytes says what blocks they are."""
     blocks = {"type": "Q8_0"} if cache.dtype == ir.DataType.UINT8 else {}
     return {"rope_dims": config.rope_dims, "rope_theta": config.rope_theta, "eps": config.rms_eps, **blocks}

@@ -59,7 +59,9 @@ def _pages(config: ModelConfig, prefix: str, kv_type: str, graphs: tuple[str, ..
     size = config.head_dim
     if kv_type == "q8_0":
         if size % _Q8_WIDTH:
-            raise TrigraphError(f"kv-type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16")
+            raise TrigraphError(
+                f"kv-type is 'q8_0', which needs heads of a multiple of {_Q8_WIDTH}, not {size}; use f16"
+            )
         size = size // _Q8_WIDTH * _Q8_BYTES
     dims = ("pages", PAGE_SIZE, config.kv_heads, size)
     return [StateTensor(f"{prefix}.{part}", KV_TYPES[kv_type], dims, graphs) for part in ("key", "value")]

@@ -48,9 +48,9 @@ Activations = Annotated[
     ),
 ]
 KVType = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Type of keys and values: f16, f32, or q8_0: about half the memory of f16.",
+        help="Type of keys and values: f16, f32, or q8_0, which takes about half the memory (default: f16)",
         autocompletion=lambda: list(KV_TYPES),
     ),
 ]
@@ -69,6 +69,7 @@ class ModelArguments:
     mtp: Annotated[
         Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
     ] = None
+    kv_type: KVType = None
     device: Device = "cpu"
     experts: Annotated[
         str,
@@ -231,8 +232,13 @@ def read_text(file: Path | None) -> str:
         raise TrigraphError(f"{file or 'stdin'}: is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def export_options(model: Path, activations: str | None) -> ExportOptions:
-    """The export that `--activations` asks for. Raises TrigraphError for a package, which has been exported already."""
-    if activations is not None and model.is_dir():
-        raise TrigraphError(f"{model}: is a package, which fixes its activations; give the .gguf file instead")
-    return ExportOptions(activations=activations)
+def export_options(
+    model: Path, *, mtp: Path | None = None, kv_type: str | None = None, activations: str | None = None
+) -> ExportOptions:
+    """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
+    given = {"mtp": mtp, "kv_type": kv_type, "activations": activations}
+    options = {name: value for name, value in given.items() if value is not None}
+    if options and model.is_dir():
+        option = f"--{next(iter(options))}".replace("_", "-")
+        raise TrigraphError(f"{option}: {model} is a package; give {option} when exporting, or the .gguf file here")
+    return ExportOptions(**options)  # type: ignore[arg-type]

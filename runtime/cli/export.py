@@ -28,7 +28,7 @@ def export(
     ] = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
-    kv_type: arguments.KVType = "f16",
+    kv_type: arguments.KVType = None,
     activations: arguments.Activations = None,
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
@@ -45,7 +45,7 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     weights = "copy" if copy_weights else "reference" if reference else "link"
-    options = ExportOptions(mtp, max_context, draft_vocab, kv_type, activations, weights, portable)
+    options = ExportOptions(mtp, max_context, draft_vocab, kv_type or "f16", activations, weights, portable)
     started = time.perf_counter()
     with progress_bars() as progress:
         manifest = export_package(model, out, options, progress, replace=force)

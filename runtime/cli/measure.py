@@ -44,6 +44,7 @@ class BenchModelArguments:
 
     model: arguments.Model
     threads: arguments.Threads = None
+    kv_type: arguments.KVType = None
     activations: arguments.Activations = None
     device: arguments.Device = "cpu"
 
@@ -195,7 +196,7 @@ def bench(
 
 def _package(measured: BenchModelArguments, capped: str | None) -> Path:
     """The folder of the package, which a GGUF file is exported to first."""
-    exported = export_options(measured.model, measured.activations)
+    exported = export_options(measured.model, kv_type=measured.kv_type, activations=measured.activations)
     with progress_bars() as progress:
         given = measured.model.is_dir()
         package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
@@ -222,6 +223,7 @@ def perplexity(
     chunks: Annotated[
         int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
     ] = None,
+    kv_type: arguments.KVType = None,
     activations: arguments.Activations = None,
     versus: Annotated[
         str | None,
@@ -239,7 +241,7 @@ def perplexity(
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
     text = read_text(None if str(file) == "-" else file)
 
-    def opened(path: Path, activations: str | None) -> Engine:
+    def opened(path: Path, kv_type: str | None, activations: str | None) -> Engine:
         with progress_bars() as progress:
             return load(
                 path,
@@ -247,13 +249,13 @@ def perplexity(
                 context=context,
                 sequences=PARALLEL,
                 speculation=False,
-                options=export_options(path, activations),
+                options=export_options(path, kv_type=kv_type, activations=activations),
                 progress=progress,
             )
 
-    engine, reference = opened(model, activations), None
+    engine, reference = opened(model, kv_type, activations), None
     if versus is not None:
-        reference = opened(model, versus) if versus == "float32" else opened(Path(versus), None)
+        reference = opened(model, kv_type, versus) if versus == "float32" else opened(Path(versus), None, None)
     with Console(stderr=True).status("") as status:
         result = score(
             engine,

@@ -6,17 +6,13 @@ import time
 from typing import Any
 
 from trigraph.custom_ops import explain_bus_errors
-from trigraph.exporter import ExportOptions
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.cli.arguments import ModelArguments, parse_bytes
+from trigraph.runtime.cli.arguments import ModelArguments, export_options, parse_bytes
 from trigraph.runtime.cli.console import progress_bars, say
 
 
 def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int | None = None) -> dict[str, Any]:
     """What `load` is called with, beside the model's path."""
-    if model.mtp is not None and model.model.is_dir():
-        raise TrigraphError(f"--mtp {model.mtp}: {model.model} is a package; give --mtp when exporting")
     return dict(
         threads=model.threads,
         context=model.context or None,
@@ -26,7 +22,7 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         cache_dir=model.cache_dir,
         cache_size=parse_bytes("--cache-size", model.cache_size),
         speculation=speculation,
-        options=ExportOptions(mtp=model.mtp),
+        options=export_options(model.model, mtp=model.mtp, kv_type=model.kv_type),
         device=model.device,
         experts=model.experts,
     )

@@ -15,6 +15,7 @@ const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values.map(
 const anything = {
   float32: (size) => new Float32Array(size).fill(NaN),
   float16: (size) => new Uint16Array(size).fill(0xffff),
+  uint8: (size) => new Uint8Array(size).fill(0xff),
 };
 
 class Host {
