@@ -58,6 +58,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
     [
         (["fly"], "No such command 'fly'. Try 'trigraph --help'."),
         (["bench", "{tmp}", "--activations", "int8"], "give the .gguf file instead"),
+        (["run", "{tmp}", "--kv-type", "q8_0", "-p", "a"], "give --kv-type when exporting"),
         (["run"], "Missing argument 'DIR|MODEL.gguf'. Try 'trigraph run --help'."),
         (["run", "x.gguf", "--wings", "2"], "unknown option --wings: 'trigraph run --help' lists all"),
         (["run", "x.gguf", "--top_k", "2"], "unknown option --top_k: did you mean --top-k?"),

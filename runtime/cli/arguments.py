@@ -240,5 +240,7 @@ def export_options(
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():
         option = f"--{next(iter(options))}".replace("_", "-")
-        raise TrigraphError(f"{option}: {model} is a package; give {option} when exporting, or the .gguf file here")
+        raise TrigraphError(
+            f"{option}: {model} is a package; give {option} when exporting, or give the .gguf file instead"
+        )
     return ExportOptions(**options)  # type: ignore[arg-type]
