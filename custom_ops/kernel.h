@@ -50,6 +50,7 @@ struct Op : OrtCustomOp {
     KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
       auto* instance = static_cast<Instance*>(kernel);
       return guarded(instance->api, [&] {
+        const ScratchLoan scratch;
         Context wrapped(instance->api, context, Kernel::kInputs, kInputCount);
         instance->kernel.compute(wrapped);
       });

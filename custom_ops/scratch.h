@@ -1,31 +1,104 @@
-// Memory of a thread that is kept from call to call.
+// Memory of operators that is kept from call to call.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <vector>
 
 namespace trigraph {
 
-// 64-byte aligned scratch of the calling thread, kept between calls. One live use per Tag and thread; body functions of
-// parallel_for may write into the caller's buffer, or take their own.
-template <class Tag>
-void* scratch(size_t bytes) {
+// 64-byte aligned buffers, one for each tag.
+class Scratch {
+ public:
+  void* take(size_t tag, size_t bytes) {
+    if (tag >= buffers_.size()) buffers_.resize(tag + 1);
+    Buffer& buffer = buffers_[tag];
+#if defined(__SANITIZE_ADDRESS__)
+    buffer.capacity = 0;  // exactly as large as asked for, so that a step past its end is seen
+#endif
+    if (buffer.capacity < bytes) {
+      buffer = {};
+      buffer.memory.reset(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
+      buffer.capacity = bytes;
+    }
+    return buffer.memory.get();
+  }
+
+ private:
   struct Free {
     void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
-  thread_local std::unique_ptr<char, Free> buffer;
-  thread_local size_t capacity = 0;
-#if defined(__SANITIZE_ADDRESS__)
-  capacity = 0;  // exactly as large as asked for, so that a step past its end is seen
-#endif
-  if (capacity < bytes) {
-    buffer.reset();
-    capacity = 0;
-    buffer.reset(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
-    capacity = bytes;
+  struct Buffer {
+    std::unique_ptr<char, Free> memory;
+    size_t capacity = 0;
+  };
+  std::vector<Buffer> buffers_;
+};
+
+// Gives the calling thread the scratch of the operator that it computes, until it is destroyed: what the last operator
+// of any thread left. Threads come and go, and one that calls a step may never call another; a pool's threads keep
+// their own.
+class ScratchLoan {
+ public:
+  ScratchLoan() : outer_(current()) {
+    Idle& idle = idle_ones();
+    const std::lock_guard<std::mutex> lock(idle.mutex);
+    if (idle.list.empty()) {
+      idle.list.reserve(++idle.made);  // so that giving back never allocates
+      lent_ = std::make_unique<Scratch>();
+    } else {
+      lent_ = std::move(idle.list.back());
+      idle.list.pop_back();
+    }
+    current() = lent_.get();
   }
-  return buffer.get();
+  ~ScratchLoan() {
+    current() = outer_;
+    Idle& idle = idle_ones();
+    const std::lock_guard<std::mutex> lock(idle.mutex);
+    idle.list.push_back(std::move(lent_));
+  }
+  ScratchLoan(const ScratchLoan&) = delete;
+
+  // The scratch that the calling thread has on loan, or its own.
+  static Scratch& here() {
+    thread_local Scratch own;
+    return current() ? *current() : own;
+  }
+
+ private:
+  static Scratch*& current() {
+    thread_local Scratch* lent = nullptr;
+    return lent;
+  }
+  struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Scratch>> list;  // the one used last at its end
+    size_t made = 0;
+  };
+  static Idle& idle_ones() {
+    static auto* all = new Idle;  // outlives every thread
+    return *all;
+  }
+
+  Scratch* outer_;
+  std::unique_ptr<Scratch> lent_;
+};
+
+inline size_t next_scratch_tag() {
+  static std::atomic<size_t> count{0};
+  return count++;
+}
+
+// 64-byte aligned scratch of the calling thread. One live use per Tag and thread; body functions of parallel_for may
+// write into the caller's buffer, or take their own.
+template <class Tag>
+void* scratch(size_t bytes) {
+  static const size_t tag = next_scratch_tag();
+  return ScratchLoan::here().take(tag, bytes);
 }
 
 }  // namespace trigraph

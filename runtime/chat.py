@@ -81,7 +81,7 @@ class Conversation:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        with self._model.steps.lock:
+        with self._runner.between():
             tokens = self._known[0] if self._known else []
             self._model.cache.save(Path(path), self._model.identity, tokens, self.messages)
 
@@ -90,7 +90,7 @@ class Conversation:
         saved = SessionFile(Path(path), self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
-        with self._model.steps.lock:
+        with self._runner.between():
             self._model.cache.load(saved)
         self.messages, self._known = saved.messages, [saved.tokens]
 

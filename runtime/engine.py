@@ -46,7 +46,7 @@ class Engine(Model):
         """
         finish = None
         if cache is not None:
-            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache).save
+            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.between()).save
         ids, options = self._encode(prompt), options or self.defaults
         return Request(self._driver, self, ids, options, completed=completed, checkpoints=checkpoints, finish=finish)
 

@@ -10,7 +10,7 @@ from trigraph.runtime.scheduler.admission import Admission
 
 
 def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = None, room: int = 16) -> int:
-    """Tokens of a piece where a token takes a millisecond and the last round of those that decode took 20."""
+    """Tokens of a piece where a token takes a millisecond and a round of those that decode 20, but for two of them."""
     model: Any = SimpleNamespace(
         steps=SimpleNamespace(chunk=512, state=SimpleNamespace(sequences=room)),
         cache=None,
@@ -18,7 +18,7 @@ def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = 
         costs=SimpleNamespace(prefill_tokens=lambda seconds: round(seconds * 1000)),
     )
     queue: Any = [None] * waiting
-    rounds = [SimpleNamespace(seconds=0.1), SimpleNamespace(seconds=0.02)]
+    rounds = [SimpleNamespace(seconds=seconds) for seconds in (0.1, 0.02, 0.02, 0.02, 0.001)]
     active: Any = [SimpleNamespace(decodes=True, rounds=rounds) for _ in range(decoding)]
     active += [SimpleNamespace(decodes=False, rounds=[]) for _ in range(prompts)]
     return Admission(model, queue).piece(active)
@@ -28,12 +28,12 @@ def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = 
     ("decoding", "prompts", "waiting", "expected"),
     [
         (0, 1, 0, 512),  # nobody waits for it
-        (8, 1, 0, 20),  # the time between tokens doubles
-        (5, 1, 0, 20),
+        (8, 1, 0, 17),  # the time between tokens nearly doubles
+        (5, 1, 0, 17),
         (4, 1, 0, 150),
         (8, 1, 1, 150),
         (8, 0, 2, 150),
-        (1, 0, 0, 20),
+        (1, 0, 0, 17),
     ],
 )
 def test_a_piece_is_longer_while_few_decode(decoding: int, prompts: int, waiting: int, expected: int) -> None:
@@ -41,7 +41,7 @@ def test_a_piece_is_longer_while_few_decode(decoding: int, prompts: int, waiting
 
 
 def test_requests_that_find_no_place_do_not_lengthen_a_piece() -> None:
-    assert piece(8, 0, waiting=5, room=8) == 20
+    assert piece(8, 0, waiting=5, room=8) == 17
 
 
 def test_a_limit_that_was_set_holds() -> None:

@@ -20,9 +20,11 @@ import pytest
 
 from support.command import assert_one_line_error, run_command
 from support.fake_engine import assert_settled
+from support.fake_steps import make, text
 from trigraph.exporter import ExportOptions, export, is_package
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.memory import left_of_container
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
@@ -176,6 +178,55 @@ def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package:
     assert texts[-1][2] > 100, "hardly a draft was accepted"
     growth = texts[-1][1] - texts[1][1]
     assert growth < 4 << 20, texts
+
+
+_THREADS = """
+import sys, threading
+from trigraph.runtime import Options, Sampling, load
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+def compute(number):
+    engine.generate([number] * 480, Options(Sampling(temperature=0.0), max_tokens=2, ignore_eos=True)).run()
+    computed.release()
+    ended.wait()
+
+engine = load(sys.argv[1], threads=1, context=512, sequences=1, checkpoint_memory=1)
+computed, ended = threading.Semaphore(0), threading.Event()
+sizes = []
+for number in range(16):
+    threading.Thread(target=compute, args=(number,)).start()
+    computed.acquire()
+    sizes.append(resident())
+ended.set()
+print(sizes[-1] - sizes[3])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_operators_keep_no_memory_for_each_thread_that_ran_a_step(copied_package: Path) -> None:
+    """Threads of a server live long, and any of them may once compute a prompt."""
+    command = [sys.executable, "-c", _THREADS, str(copied_package)]
+    one_heap = {**os.environ, "MALLOC_ARENA_MAX": "1"}  # what glibc keeps for a thread is another matter
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=one_heap)
+    assert int(done.stdout) < 12 * 500_000
+
+
+def test_checkpoints_that_come_and_go_above_one_that_stays_leave_nothing() -> None:
+    steps = make().steps(64, 4)
+    cache = PrefixCache(steps)
+    for length in (40, *[20] * 50):
+        sequence = steps.new_sequence()
+        steps.prefill([sequence], [text(length)])
+        cache.insert(sequence, None)
+        steps.release(sequence)
+        if length == 20:
+            assert cache._evict(lambda node: node.length == 20)
+    cache.make_room(0, steps.state.pages.size - 10)  # looks at what goes next, which need not go
+    assert [node.length for node in cache._tree] == [40]
+    assert len(cache._heap) <= 3
 
 
 def main() -> None:

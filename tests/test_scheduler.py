@@ -57,16 +57,19 @@ def test_prompts_come_in_while_others_decode(draft: bool) -> None:
 
 
 def test_a_bound_on_those_that_wait() -> None:
-    engine, _ = fresh(sequences=1, max_waiting=2)
-    requests = [queued(engine, tokens(4, n), options(n)) for n in range(2)]
-    with pytest.raises(QueueFullError, match="2 requests wait already; try again later, or raise max_waiting"):
-        engine.submit(tokens(4, 2))
-    late = engine.generate(tokens(4, 2), options(2))
+    engine, _ = fresh(sequences=3, max_waiting=2)
+    requests = [queued(engine, tokens(4, n), options(n)) for n in range(3)]  # the next round takes them all
+    requests += [queued(engine, tokens(4, n), options(n)) for n in (3, 4)]
+    late = engine.generate(tokens(4, 5), options(5))
     for _ in range(2):
+        with pytest.raises(QueueFullError, match="2 requests wait already; try again later, or raise max_waiting"):
+            engine.submit(tokens(4, 5))
         with pytest.raises(QueueFullError):
             late.result()
+        run_round(engine)
+        assert len(scheduler(engine).active) == 3
     finish(engine, requests)
-    assert late.result(5) == engine.tokenizer.decode(alone(tokens(4, 2), options(2)))
+    assert late.result(5) == engine.tokenizer.decode(alone(tokens(4, 5), options(5)))
     assert_settled(engine)
 
 

@@ -55,6 +55,8 @@ class _Checkpoint:
     row: StepResult | None
     clock: float
     """Of the cache, when this was last used."""
+    entry: int = -1
+    """Number of its entry in the heap; older ones do not count."""
 
 
 class PrefixCache:
@@ -72,7 +74,7 @@ class PrefixCache:
         self._steps, self._state = steps, steps.state
         self._tree: RadixTree[_Checkpoint] = RadixTree()
         self._clock = 0.0
-        # A value, at most that of the node's checkpoint now; a number; and a node, which may have lost its checkpoint.
+        # A value, at most that of the node's checkpoint now; a number; and a node. See `_Checkpoint.entry`.
         self._heap: list[tuple[float, int, Node[_Checkpoint]]] = []
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
@@ -194,7 +196,8 @@ class PrefixCache:
         node.value = _Checkpoint(sequence, None, self._clock)
         self._slots[sequence.slot] += 1
         for changed in (node, *self._tree.below(node)):  # these would be computed again from here
-            heapq.heappush(self._heap, (self._value(changed), next(self._numbers), changed))
+            _checkpoint(changed).entry = number = next(self._numbers)
+            heapq.heappush(self._heap, (self._value(changed), number, changed))
         return node
 
     def _take_row(self, node: Node[_Checkpoint], row: StepResult | None) -> None:
@@ -230,7 +233,7 @@ class PrefixCache:
         try:
             while self._heap:
                 value, number, node = heapq.heappop(self._heap)
-                if node.value is None:
+                if node.value is None or node.value.entry != number:
                     continue
                 if not useful(node):
                     others.append((value, number, node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trigraph.models.errors import TrigraphError
@@ -16,17 +17,22 @@ from trigraph.runtime.execution.steps import Steps
 class PromptFile:
     """The session file of `--prompt-cache`: its checkpoints go into the prefix cache, and from there into the file."""
 
-    def __init__(self, path: Path, identity: ModelIdentity, steps: Steps, cache: PrefixCache) -> None:
-        """Raises TrigraphError when the file at `path` cannot be written, or is no session file of this model."""
+    def __init__(
+        self, path: Path, identity: ModelIdentity, steps: Steps, cache: PrefixCache, held: AbstractContextManager[None]
+    ) -> None:
+        """`held`: what holds `steps.lock`.
+
+        Raises TrigraphError when the file at `path` cannot be written, or is no session file of this model.
+        """
         if not path.absolute().parent.is_dir():
             raise TrigraphError(f"{path}: there is no folder {path.parent}; name a file in one that is there")
-        self._path, self._identity, self._steps, self._cache = path, identity, steps, cache
+        self._path, self._identity, self._cache = path, identity, cache
         saved = SessionFile(path, identity, steps) if os.path.exists(path) else None
         if saved is not None and saved.messages:
             raise TrigraphError(f"{path}: holds a conversation; /load it in a chat, or name another file")
         check_tensors_writable(path)  # before a completion is computed
         if saved is not None:
-            with steps.lock:
+            with held:
                 cache.load(saved)
 
     def save(self, tokens: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ from trigraph.runtime.scheduler.waiting import Waiting
 # A short piece costs far more for each token than a long one, above all with experts. While few requests decode for
 # each prompt, what a fuller batch brings is worth longer gaps between their tokens: at most this many seconds.
 _FEW, _FILLING = 4, 0.15
+# While many decode, a piece takes this part of a round of theirs: the time between their tokens stays within twice what
+# it was, with what a round costs beside its steps. A single round may be slow by chance: the last ones count.
+_SHARE, _RECENT = 0.85, 8
 
 
 class Admission:
@@ -55,8 +59,8 @@ class Admission:
         milliseconds = self._model.scheduling.prefill_ms
         if milliseconds is not None:
             seconds = milliseconds / 1000
-        else:  # as long as the decoding itself takes
-            seconds = max(request.rounds[-1].seconds if request.rounds else 0.0 for request in decoding)
+        else:
+            seconds = _SHARE * max(map(_round_seconds, decoding))
             room = self._steps.state.sequences - len(active)
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
@@ -94,6 +98,12 @@ class Admission:
         if found.parted is not None:
             request.checkpoints.add(found.parted)
         return found
+
+
+def _round_seconds(request: Request) -> float:
+    """How long its last rounds took, without pieces of prompts; 0 before the first one."""
+    recent = [round.seconds for round in request.rounds[-_RECENT:]]
+    return statistics.median(recent) if recent else 0.0
 
 
 def _shares(request: Request, other: Request) -> bool:

@@ -7,6 +7,8 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trigraph.models.signals import deferred
@@ -38,10 +40,13 @@ class Driver:
         self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
         self._lock = model.steps.lock
+        self._sequences = model.steps.state.sequences
         self._pages = model.steps.state.pages.size
         self._page_size = model.steps.state.limits.page_size
         self._changed = threading.Condition()
-        self._driven = False  # whether some thread runs a round
+        self._driven = False  # whether some thread runs a round, or keeps others from it
+        self._owner = 0  # that thread
+        self._guests = 0  # threads that want the state between two rounds
         self._thread: threading.Thread | None = None
         self._stopped = False
         # A thread that is in the midst of a step when Python ends would bring the process down.
@@ -57,7 +62,7 @@ class Driver:
 
     def enter(self, request: Request) -> None:
         """See Runner."""
-        self._waiting.enter(request)
+        self._waiting.enter(request, self._sequences - len(self._scheduler.active))
 
     def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
         """See Runner."""
@@ -98,20 +103,46 @@ class Driver:
                 else:  # who runs the rounds has it nearly always; the next one ends the request
                     self._advance(None)
 
+    @contextmanager
+    def between(self) -> Iterator[None]:
+        """See Runner."""
+        with deferred(signal.SIGINT):
+            if self._driven and self._owner == threading.get_ident():  # in the midst of a round: a listener, say
+                yield
+                return
+            with self._changed:
+                self._guests += 1
+                while self._driven:
+                    self._changed.wait()
+                self._guests -= 1
+                self._drive()
+            with self._driving():
+                yield
+
     def _advance(self, deadline: float | None) -> None:
         """Runs a round, or waits for the end of the one that another thread runs; or will, where a deadline counts."""
         with self._changed:
-            if self._driven or (deadline is not None and self._thread is not None):
+            if self._busy or (deadline is not None and self._thread is not None):
                 self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
                 return
-            self._driven = True
-        self._round()
+            self._drive()
+        with self._driving():
+            self._scheduler.round()
 
-    def _round(self) -> None:
-        """Runs a round, and hands on to the others; `_driven` was set by the caller."""
+    @property
+    def _busy(self) -> bool:
+        """Whether no round can begin."""
+        return self._driven or self._guests > 0
+
+    def _drive(self) -> None:
+        self._driven, self._owner = True, threading.get_ident()
+
+    @contextmanager
+    def _driving(self) -> Iterator[None]:
+        """Has the state to itself, and hands on to the others; to be entered by who drives."""
         try:
             with self._lock:
-                self._scheduler.round()
+                yield
         finally:
             with self._changed:
                 self._driven = False
@@ -120,15 +151,16 @@ class Driver:
     def _work(self) -> None:
         while True:
             with self._changed:
-                if self._driven and not self._stopped:
+                if self._busy and not self._stopped:
                     self._changed.wait()
                     continue
                 if self._stopped or not (self._scheduler.active or self._waiting):
                     self._thread = None
                     self._changed.notify_all()
                     return
-                self._driven = True
-            self._round()
+                self._drive()
+            with self._driving():
+                self._scheduler.round()
 
 
 def _stop(driver: weakref.ref[Driver]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from operator import index
 from typing import Protocol, SupportsIndex
 
@@ -35,6 +36,9 @@ class Runner(Protocol):
 
     def leave(self, request: Request) -> None:
         """Ends the request, whose state is free when this returns."""
+
+    def between(self) -> AbstractContextManager[None]:
+        """Holds `steps.lock` between two rounds: the next one waits."""
 
 
 class Request(TextStream):

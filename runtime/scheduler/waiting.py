@@ -35,11 +35,11 @@ class Waiting:
         """The one to be served next."""
         return self._queue[0] if self._queue else None
 
-    def enter(self, request: Request) -> None:
-        """Adds a new request. Raises QueueFullError."""
+    def enter(self, request: Request, places: int) -> None:
+        """Adds a new request, where the next round has `places` for those that are here. Raises QueueFullError."""
         with self._lock:
-            if len(self._queue) >= self._limit:
-                raise QueueFullError(f"{len(self._queue)} requests wait already; try again later, or raise max_waiting")
+            if (count := len(self._queue) - max(0, places)) >= self._limit:
+                raise QueueFullError(f"{count} requests wait already; try again later, or raise max_waiting")
             request.rank = (-request.priority, next(self._numbers))
             insort(self._queue, request, key=_rank)
 
