@@ -11,6 +11,11 @@ TRIGRAPH_INLINE Eight splat_eight(float x) { return _mm256_set1_ps(x); }
 TRIGRAPH_INLINE Eight zero_eight() { return _mm256_setzero_ps(); }
 TRIGRAPH_INLINE Eight swapped_neighbours(Eight a) { return _mm256_permute_ps(a, 0xb1); }  // lanes 1, 0, 3, 2 ..
 TRIGRAPH_INLINE Eight swapped_pairs(Eight a) { return _mm256_permute_ps(a, 0x4e); }       // lanes 2, 3, 0, 1 ..
+// Lane n first, those before it last.
+TRIGRAPH_INLINE Eight turned(Eight a, int64_t n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_permutevar8x32_ps(a, _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(n))));
+}
 // The first n lanes, zeros behind them.
 TRIGRAPH_INLINE Eight first(Eight x, int64_t n) {
   const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -162,19 +162,25 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   }
 }
 
+// M activation rows, or m of them: whichever of the two ways is faster.
+template <class F, int M>
+void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+              float* const* y) {
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+  if constexpr (M > 0 && M <= Rows<F>::kMost)
+    if (width % kSuper == 0) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
+#endif
+  int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
+}
+
 template <class F>
 void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y) {
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-  if constexpr (Rows<F>::kFast)
-    if (m == 1 && width % kSuper == 0)
-      return int8_rows<F>(w, n, row_bytes, width, static_cast<const Int8Part*>(x[0]), y[0]);
-#endif
   for (int64_t i = 0; i < m; i += kGroup) {
     const int64_t rows = m - i < kGroup ? m - i : kGroup;
-    static constexpr decltype(&int8_lanes<F, 1>) kKernels[] = {int8_lanes<F, 0>, int8_lanes<F, 1>, int8_lanes<F, 2>,
-                                                               int8_lanes<F, 3>, int8_lanes<F, 4>, int8_lanes<F, 5>,
-                                                               int8_lanes<F, 6>, int8_lanes<F, 7>, int8_lanes<F, 8>};
+    static constexpr decltype(&few_rows<F, 1>) kKernels[] = {few_rows<F, 0>, few_rows<F, 1>, few_rows<F, 2>,
+                                                             few_rows<F, 3>, few_rows<F, 4>, few_rows<F, 5>,
+                                                             few_rows<F, 6>, few_rows<F, 7>, few_rows<F, 8>};
     kKernels[rows <= 8 ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
   }
 }

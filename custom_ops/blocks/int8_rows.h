@@ -1,4 +1,4 @@
-// int8_product for one activation row: weight rows one after another, as they lie in memory, whose bandwidth is all
+// int8_product for a few activation rows: weight rows one after another, as they lie in memory, whose bandwidth is all
 // that bounds it. Eight super-blocks are done at a time, one for each chain.
 #pragma once
 
@@ -12,78 +12,96 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int64_t kAhead = 4096;  // bytes between blocks in use and those to ask memory for
+constexpr int64_t kAhead = 12288;  // bytes between blocks in use and those to ask memory for
 
-template <class F>
+template <class F, int M>
 class RowProduct {
  public:
-  RowProduct(int64_t row_bytes, int64_t width, const Int8Part* x)
-      : row_bytes_(row_bytes), x_(x), whole_(supers(width) / kChains * kChains), rest_(supers(width) % kChains) {
+  RowProduct(int64_t row_bytes, int64_t width, const void* const* x)
+      : row_bytes_(row_bytes), whole_(supers(width) / kChains * kChains), rest_(supers(width) % kChains) {
+    for (int i = 0; i < M; ++i) x_[i] = static_cast<const Int8Part*>(x[i]);
     if (!rest_) return;
     rows_ = kChains / rest_;
     for (int64_t l = 0; l < kChains; ++l) {
       const int64_t r = l / rest_, s = whole_ + l % rest_;
       offset_[l] = r < rows_ ? r * row_bytes + s * F::kBytes : 0;
-      part_[l] = x[s];
+      for (int i = 0; i < M; ++i) part_[i][l] = x_[i][s];
     }
+    for (int i = 0; i < M; ++i) rest_scale_[i] = scales(part_[i]);
   }
 
-  void product(const uint8_t* w, int64_t n, float* y) const {
+  void product(const uint8_t* w, int64_t n, float* const* y) const {
     int64_t j = 0;
     if (!whole_ && rows_ * rest_ == kChains)
-      for (; j + rows_ <= n; j += rows_) short_rows(w + j * row_bytes_, y + j);
-    for (; j < n; j += rows_) group(w + j * row_bytes_, std::min(rows_, n - j), y + j);
+      for (; j + rows_ <= n; j += rows_) short_rows(w + j * row_bytes_, y, j);
+    for (; j < n; j += rows_) group(w + j * row_bytes_, std::min(rows_, n - j), y, j);
   }
 
  private:
   // Up to rows_ weight rows: first the whole eights of each, then the super-blocks after them, side by side.
-  TRIGRAPH_INLINE void group(const uint8_t* w, int64_t rows, float* y) const {
-    Eight chains[kChains];
+  TRIGRAPH_INLINE void group(const uint8_t* w, int64_t rows, float* const* y, int64_t j) const {
+    Eight chains[kChains][M];
     for (int64_t r = 0; r < rows; ++r) {
       const uint8_t* row = w + r * row_bytes_;
-      Eight sum = zero_eight();
+      Eight sum[M];
+      each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = zero_eight(); });
       for (int64_t s = 0; s < whole_; s += kChains) {
         const uint8_t* p = row + s * F::kBytes;
-        const Int8Part* x = x_ + s;
         fetch(p, kChains * F::kBytes);
-        sum = fmadd(scales(x), values([p](int l) TRIGRAPH_INLINE_LAMBDA { return p + l * F::kBytes; }, x), sum);
+        const Int8Part* x[M];
+        Eight value[M];
+        each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { x[i] = x_[i] + s; });
+        Rows<F>::template values<M>([p](int l) TRIGRAPH_INLINE_LAMBDA { return p + l * F::kBytes; },
+                                    [&x](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return x[i][l]; },
+                                    value);
+        each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = fmadd(scales(x[i]), value[i], sum[i]); });
       }
-      if (rest_)
-        fetch(row + whole_ * F::kBytes, rest_ * F::kBytes);
-      else
-        y[r] = sum_of(sum);
-      chains[r] = sum;
+      if (rest_) fetch(row + whole_ * F::kBytes, rest_ * F::kBytes);
+      each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+        if (!rest_) y[i][j + r] = sum_of(sum[i]);
+        chains[r][i] = sum[i];
+      });
     }
-    if (rest_) add_rest(w, rows, chains, y);
+    if (rest_) add_rest(w, rows, chains, y, j);
   }
 
   // Rows of one, two or four super-blocks, which fill an eight together.
-  TRIGRAPH_INLINE void short_rows(const uint8_t* w, float* y) const {
+  TRIGRAPH_INLINE void short_rows(const uint8_t* w, float* const* y, int64_t j) const {
     fetch(w, kChains * F::kBytes);
-    const auto block = [w](int l) TRIGRAPH_INLINE_LAMBDA { return w + l * F::kBytes; };
-    Eight sum = fmadd(scales(part_), values(block, part_), zero_eight());
-    if (rest_ == 4) sum = add(sum, swapped_pairs(sum));
-    if (rest_ >= 2) sum = add(sum, swapped_neighbours(sum));
-    float lanes[kChains];  // as sum_of adds them up; the chains that are missing are 0
-    store(lanes, add(sum, zero_eight()));
-    for (int64_t r = 0; r < rows_; ++r) y[r] = lanes[r * rest_];
+    Eight value[M];
+    rest_values([w](int l) TRIGRAPH_INLINE_LAMBDA { return w + l * F::kBytes; }, value);
+    each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+      Eight sum = fmadd(rest_scale_[i], value[i], zero_eight());
+      if (rest_ == 4) sum = add(sum, swapped_pairs(sum));
+      if (rest_ >= 2) sum = add(sum, swapped_neighbours(sum));
+      float lanes[kChains];  // as sum_of adds them up; the chains that are missing are 0
+      store(lanes, add(sum, zero_eight()));
+      for (int64_t r = 0; r < rows_; ++r) y[i][j + r] = lanes[r * rest_];
+    });
   }
 
-  TRIGRAPH_INLINE void add_rest(const uint8_t* w, int64_t rows, const Eight* chains, float* y) const {
+  TRIGRAPH_INLINE void add_rest(const uint8_t* w, int64_t rows, const Eight (*chains)[M], float* const* y,
+                                int64_t j) const {
     const uint8_t* block[kChains];
     for (int64_t l = 0; l < kChains; ++l) block[l] = w + (l < rows * rest_ ? offset_[l] : 0);
-    float lanes[2 * kChains] = {};
-    store(lanes, values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; }, part_));
-    const Eight scale = first(scales(part_), rest_);
-    for (int64_t r = 0; r < rows; ++r) {
-      const Eight own = first(load_eight(lanes + r * rest_), rest_);  // the others may be NaN
-      y[r] = sum_of(fmadd(scale, own, chains[r]));
-    }
+    Eight value[M];
+    rest_values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; }, value);
+    for (int64_t r = 0; r < rows; ++r)
+      each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+        const Eight own = first(turned(value[i], r * rest_), rest_);  // the others may be NaN
+        y[i][j + r] = sum_of(fmadd(rest_scale_[i], own, chains[r][i]));
+      });
   }
 
   template <class Block>
-  TRIGRAPH_INLINE static Eight values(Block&& block, const Int8Part* x) {
-    return Rows<F>::values(block, [x](int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return x[l]; });
+  TRIGRAPH_INLINE void rest_values(Block&& block, Eight* value) const {
+    Rows<F>::template values<M>(
+        block, [this](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return part_[i][l]; }, value);
+  }
+  template <class Body>
+  TRIGRAPH_INLINE static void each_row(Body&& body) {
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) body(i);
   }
   TRIGRAPH_INLINE static Eight scales(const Int8Part* x) {
     float scale[kChains];
@@ -98,34 +116,41 @@ class RowProduct {
   }
 
   int64_t row_bytes_;
-  const Int8Part* x_;
-  int64_t whole_, rest_;     // super-blocks of a row in whole eights, and after them
-  int64_t rows_ = 1;         // of which the rests fill eight lanes
-  int64_t offset_[kChains];  // of their super-blocks
-  Int8Part part_[kChains];   // which these meet
+  const Int8Part* x_[M];
+  int64_t whole_, rest_;       // super-blocks of a row in whole eights, and after them
+  int64_t rows_ = 1;           // of which the rests fill eight lanes
+  int64_t offset_[kChains];    // of their super-blocks
+  Int8Part part_[M][kChains];  // which these meet
+  Eight rest_scale_[M];
 };
 
 // The same for blocks of 32, of which a super-block holds one for each chain.
-template <class F>
-void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const Int8Part* x, float* y) {
+template <class F, int M>
+void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
+  const Int8Part* parts[M];
+  for (int i = 0; i < M; ++i) parts[i] = static_cast<const Int8Part*>(x[i]);
   for (int64_t j = 0; j < n; ++j, w += row_bytes) {
-    Eight sum = zero_eight();
+    Eight sum[M], value[M];
+    for (int i = 0; i < M; ++i) sum[i] = zero_eight();
     for (int64_t s = 0; s < supers(width); ++s) {
       const uint8_t* p = w + s * super_bytes<F>;
       for (int i = 0; i < super_bytes<F>; i += 64) prefetch(p + kAhead + i);
-      sum = fmadd(splat_eight(x[s].scale), Rows<F>::values(p, x[s]), sum);
+      const auto part = [&](int i) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return parts[i][s]; };
+      Rows<F>::template values<M>(p, part, value);
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) sum[i] = fmadd(splat_eight(part(i).scale), value[i], sum[i]);
     }
-    y[j] = sum_of(sum);
+    for (int i = 0; i < M; ++i) y[i][j] = sum_of(sum[i]);
   }
 }
 
-// One activation row x of whole super-blocks, for a type with Rows.
-template <class F>
-void int8_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const Int8Part* x, float* y) {
+// M activation rows of whole super-blocks, for a type with Rows.
+template <class F, int M>
+void int8_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
   if constexpr (F::kBlock == kSuper)
-    RowProduct<F>(row_bytes, width, x).product(w, n, y);
+    RowProduct<F, M>(row_bytes, width, x).product(w, n, y);
   else
-    block_rows<F>(w, n, row_bytes, width, x, y);
+    block_rows<F, M>(w, n, row_bytes, width, x, y);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -50,10 +50,11 @@ TRIGRAPH_INLINE Ints signed_dots(Ints code, Ints x) {
 #endif
 }
 
-// Types with a loop of their own have values(block, part): what eight super-blocks block(l) make of parts part(l).
+// A type's own loop for an activation row. values<1>(block, part, out): what eight super-blocks block(l) make of parts
+// part(0, l), *out.
 template <class F>
 struct Rows {
-  static constexpr bool kFast = false;
+  static constexpr int kMost = 0;
 };
 
 // Calls use(v, code) for the codes of vectors v and v + 1 of a super-block.
@@ -98,27 +99,27 @@ TRIGRAPH_INLINE Ints row_dots(Ints sum, const uint8_t* p, const int8_t* x, Ints 
 // Scales and mins of six bits.
 template <class F>
 struct SixBitRows {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = 1;
 
-  template <class Block, class Part>
-  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
+  template <int M, class Block, class Part>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
     Ints head[4], second[4], dots[8];
     TRIGRAPH_LOOP
     for (int k = 0; k < 4; ++k) {
       head[k] = quads(block(k), block(k + 4));
       const Ints numbers = unpacked(head[k]), scales = words<0>(numbers);
-      second[k] = add_pairs(ints(0), words<4>(numbers), quads(part(k).sum32, part(k + 4).sum32));
+      second[k] = add_pairs(ints(0), words<4>(numbers), quads(part(0, k).sum32, part(0, k + 4).sum32));
       TRIGRAPH_UNROLL
       for (int upper = 0; upper < 2; ++upper) {
         const int l = k + 4 * upper;
-        dots[l] = row_dots<F>(ints(0), block(l), part(l).code, either_quad(scales, upper));
+        dots[l] = row_dots<F>(ints(0), block(l), part(0, l).code, either_quad(scales, upper));
       }
     }
     const Ints mins =
         _mm256_hadd_epi32(_mm256_hadd_epi32(second[0], second[1]), _mm256_hadd_epi32(second[2], second[3]));
     const Ints bits =
         _mm256_unpacklo_epi64(_mm256_unpacklo_epi32(head[0], head[1]), _mm256_unpacklo_epi32(head[2], head[3]));
-    return fmsub(halves(bits), to_floats(sum_lanes(dots)), _mm256_mul_ps(halves(right32(bits, 16)), to_floats(mins)));
+    *out = fmsub(halves(bits), to_floats(sum_lanes(dots)), _mm256_mul_ps(halves(right32(bits, 16)), to_floats(mins)));
   }
 
  private:
@@ -144,10 +145,10 @@ struct Rows<Q5_K> : SixBitRows<Q5_K> {};
 
 template <>
 struct Rows<Q6_K> {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = 1;
 
-  template <class Block, class Part>
-  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
+  template <int M, class Block, class Part>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
     Ints dots[8];
     alignas(16) uint16_t d[8];
     TRIGRAPH_LOOP
@@ -155,31 +156,32 @@ struct Rows<Q6_K> {
       const uint8_t* p = block(l);
       std::memcpy(d + l, p + 208, 2);
       const __m128i scale = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192));
-      const Ints sums = add_pairs(ints(0), _mm256_cvtepi8_epi16(scale), load_ints(part(l).sum16));
+      const Ints sums = add_pairs(ints(0), _mm256_cvtepi8_epi16(scale), load_ints(part(0, l).sum16));
       const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
       const Ints scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scale, order));
-      dots[l] = row_dots<Q6_K>(sub32(ints(0), left32(sums, 5)), p, part(l).code, scales);  // codes have 32 added
+      dots[l] = row_dots<Q6_K>(sub32(ints(0), left32(sums, 5)), p, part(0, l).code, scales);  // codes have 32 added
     }
     const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
-    return _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
+    *out = _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
   }
 };
 
-// Blocks of 32 with a half of their own: what the eight of a super-block make of a part.
+// Blocks of 32 with a half of their own: what the eight of a super-block make of part(0).
 template <>
 struct Rows<Q8_0> {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = 1;
 
-  TRIGRAPH_INLINE static Eight values(const uint8_t* p, const Int8Part& part) {
+  template <int M, class Part>
+  TRIGRAPH_INLINE static void values(const uint8_t* p, Part&& part, Eight* out) {
     Ints dots[8];
     alignas(16) uint16_t d[8];
     TRIGRAPH_UNROLL
     for (int r = 0; r < 8; ++r) {
       std::memcpy(d + r, p + r * Q8_0::kBytes, 2);
-      dots[r] = signed_dots(load_ints(p + r * Q8_0::kBytes + 2), load_ints(part.code + 32 * r));
+      dots[r] = signed_dots(load_ints(p + r * Q8_0::kBytes + 2), load_ints(part(0).code + 32 * r));
     }
     const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
-    return _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
+    *out = _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
   }
 };
 

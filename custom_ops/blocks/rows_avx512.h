@@ -1,5 +1,6 @@
-// Eight super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX-512 with
-// VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a lane.
+// Eight super-blocks of weights with as many of a few activation rows, from the plain layout of a GGUF file: AVX-512
+// with VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
+// lane.
 #pragma once
 
 #include <type_traits>
@@ -35,23 +36,36 @@ TRIGRAPH_INLINE Ints quads(const void* a, const void* b, const void* c, const vo
 template <int l>
 using At = std::integral_constant<int, l>;
 
-// The sums of the lanes of eight vectors, sum(At<l>) of vector l.
-template <class Sum>
-TRIGRAPH_INLINE __m256i sum_lanes(Sum&& sum) {
+// out[i]: the sums of the lanes of eight vectors; dots(At<l>, sum) puts vector l of activation row i in sum[i].
+template <int M, class Dots>
+TRIGRAPH_INLINE void sum_lanes(Dots&& dots, __m256i* out) {
   const auto two = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
     return add32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
   };
   const auto four = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
     return add32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   };
-  const Ints ab = two(sum(At<0>()), sum(At<1>())), cd = two(sum(At<2>()), sum(At<3>()));
-  const Ints abcd = four(ab, cd);
-  const Ints ef = two(sum(At<4>()), sum(At<5>())), gh = two(sum(At<6>()), sum(At<7>()));
-  const Ints efgh = four(ef, gh);
-  const Ints pairs = add32(_mm512_unpacklo_epi64(abcd, efgh), _mm512_unpackhi_epi64(abcd, efgh));
-  const Ints all = add32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_CDAB));
+  const auto pair = [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+    Ints a[M], b[M];
+    dots(l, a), dots(At<l + 1>(), b);
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) sum[i] = two(a[i], b[i]);
+  };
+  const auto quarter = [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+    Ints a[M], b[M];
+    pair(l, a), pair(At<l + 2>(), b);
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) sum[i] = four(a[i], b[i]);
+  };
+  Ints a[M], b[M];
+  quarter(At<0>(), a), quarter(At<4>(), b);
   const __m256i order = _mm256_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14);
-  return _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_castsi256_si512(order), all));
+  TRIGRAPH_UNROLL
+  for (int i = 0; i < M; ++i) {
+    const Ints pairs = add32(_mm512_unpacklo_epi64(a[i], b[i]), _mm512_unpackhi_epi64(a[i], b[i]));
+    const Ints all = add32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_CDAB));
+    out[i] = _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_castsi256_si512(order), all));
+  }
 }
 
 // sum + the dot products of 256 codes with activations, times the scales of their runs: scales[k] holds words for
@@ -66,10 +80,11 @@ TRIGRAPH_INLINE Ints scaled_dots(Ints sum, const Ints* code, const Ints* scales,
   return sum;
 }
 
-// Types with a loop of their own have values(block, part): what eight super-blocks block(l) make of parts part(l).
+// A type's own loop for up to kMost activation rows. values<M>(block, part, out): what eight super-blocks block(l) make
+// of parts part(i, l) of activation row i, out[i].
 template <class F>
 struct Rows {
-  static constexpr bool kFast = false;
+  static constexpr int kMost = 0;
 };
 
 TRIGRAPH_INLINE void row_codes(Q4_K, const uint8_t* p, Ints* code) {
@@ -95,26 +110,36 @@ TRIGRAPH_INLINE void row_codes(Q6_K, const uint8_t* p, Ints* code) {
 // Scales and mins of six bits.
 template <class F>
 struct SixBitRows {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = F::kBits == 4 ? 1 : 3;
 
-  template <class Block, class Part>
-  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
+  template <int M, class Block, class Part>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
     const Ints head[2] = {quads(block(0), block(1), block(2), block(3)), quads(block(4), block(5), block(6), block(7))};
     const Ints numbers[2] = {unpacked(head[0]), unpacked(head[1])};
-    const Ints sums[2] = {quads(part(0).sum32, part(1).sum32, part(2).sum32, part(3).sum32),
-                          quads(part(4).sum32, part(5).sum32, part(6).sum32, part(7).sum32)};
-    const __m256i dots = sum_lanes([&](auto l) TRIGRAPH_INLINE_LAMBDA {
-      Ints code[4], scales[2];
-      const Ints own = _mm512_shuffle_i32x4(numbers[l / 4], numbers[l / 4], l % 4 * 0x55);
-      scales[0] = _mm512_shuffle_epi8(own, joined(words(0, 2), words(1, 3)));
-      scales[1] = _mm512_shuffle_epi8(own, joined(words(8, 10), words(9, 11)));
-      row_codes(F(), block(l), code);
-      return scaled_dots(ints(0), code, scales, part(l).code);
-    });
+    __m256i mins[M], dots[M];
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) {
+      const auto sums = [&](int l) TRIGRAPH_INLINE_LAMBDA { return part(i, l).sum32; };
+      const Ints four[2] = {quads(sums(0), sums(1), sums(2), sums(3)), quads(sums(4), sums(5), sums(6), sums(7))};
+      mins[i] = second(numbers, four);
+    }
+    sum_lanes<M>(
+        [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+          Ints code[4], scales[2];
+          const Ints own = _mm512_shuffle_i32x4(numbers[l / 4], numbers[l / 4], l % 4 * 0x55);
+          scales[0] = _mm512_shuffle_epi8(own, joined(words(0, 2), words(1, 3)));
+          scales[1] = _mm512_shuffle_epi8(own, joined(words(8, 10), words(9, 11)));
+          row_codes(F(), block(l), code);
+          TRIGRAPH_UNROLL
+          for (int i = 0; i < M; ++i) sum[i] = scaled_dots(ints(0), code, scales, part(i, l).code);
+        },
+        dots);
     const __m256i halves = _mm512_castsi512_si256(_mm512_permutex2var_epi32(
         head[0], _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)), head[1]));
     const Eight d = half_eight(halves), dmin = half_eight(_mm256_srli_epi32(halves, 16));
-    return _mm256_fmsub_ps(d, _mm256_cvtepi32_ps(dots), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(second(numbers, sums))));
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i)
+      out[i] = _mm256_fmsub_ps(d, _mm256_cvtepi32_ps(dots[i]), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(mins[i])));
   }
 
  private:
@@ -150,26 +175,33 @@ struct Rows<Q5_K> : SixBitRows<Q5_K> {};
 
 template <>
 struct Rows<Q6_K> {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = 4;
 
-  template <class Block, class Part>
-  TRIGRAPH_INLINE static Eight values(Block&& block, Part&& part) {
-    const __m256i dots = sum_lanes([&](auto l) TRIGRAPH_INLINE_LAMBDA {
-      const uint8_t* p = block(l);
-      Ints code[4], scales[2];
-      const __m256i scale = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192)));
-      const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(part(l).sum16));
-      const __m256i bias = _mm256_slli_epi32(_mm256_madd_epi16(scale, sums), 5);  // codes have 32 added
-      TRIGRAPH_UNROLL
-      for (int k = 0; k < 2; ++k) scales[k] = _mm512_permutexvar_epi16(order(k), _mm512_castsi256_si512(scale));
-      row_codes(Q6_K(), p, code);
-      return scaled_dots(_mm512_zextsi256_si512(_mm256_sub_epi32(_mm256_setzero_si256(), bias)), code, scales,
-                         part(l).code);
-    });
+  template <int M, class Block, class Part>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+    __m256i dots[M];
+    sum_lanes<M>(
+        [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+          const uint8_t* p = block(l);
+          Ints code[4], scales[2];
+          const __m256i scale = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192)));
+          TRIGRAPH_UNROLL
+          for (int k = 0; k < 2; ++k) scales[k] = _mm512_permutexvar_epi16(order(k), _mm512_castsi256_si512(scale));
+          row_codes(Q6_K(), p, code);
+          TRIGRAPH_UNROLL
+          for (int i = 0; i < M; ++i) {
+            const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(part(i, l).sum16));
+            const __m256i bias = _mm256_slli_epi32(_mm256_madd_epi16(scale, sums), 5);  // codes have 32 added
+            const Ints start = _mm512_zextsi256_si512(_mm256_sub_epi32(_mm256_setzero_si256(), bias));
+            sum[i] = scaled_dots(start, code, scales, part(i, l).code);
+          }
+        },
+        dots);
     alignas(16) uint16_t halves[8];
     for (int l = 0; l < 8; ++l) std::memcpy(halves + l, block(l) + 208, 2);
     const Eight d = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)));
-    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(dots));
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(dots[i]));
   }
 
  private:
@@ -182,35 +214,47 @@ struct Rows<Q6_K> {
   }
 };
 
-// Blocks of 32 with a half of their own: what the eight of a super-block make of a part.
+// Blocks of 32 with a half of their own: what the eight of a super-block make of part(i).
 template <>
 struct Rows<Q8_0> {
-  static constexpr bool kFast = true;
+  static constexpr int kMost = 8;
 
-  TRIGRAPH_INLINE static Eight values(const uint8_t* p, const Int8Part& part) {
-    Ints dot[4];
+  template <int M, class Part>
+  TRIGRAPH_INLINE static void values(const uint8_t* p, Part&& part, Eight* out) {
+    Ints code[4];
     TRIGRAPH_UNROLL
     for (int v = 0; v < 4; ++v) {
-      const Ints code = joined(codes(p + 2 * v * Q8_0::kBytes), codes(p + (2 * v + 1) * Q8_0::kBytes));
-      dot[v] = _mm512_dpbusd_epi32(ints(0), sub8(code, bytes(-128)), load_ints(part.code + 64 * v));
+      const Ints own = joined(codes(p + 2 * v * Q8_0::kBytes), codes(p + (2 * v + 1) * Q8_0::kBytes));
+      code[v] = sub8(own, bytes(-128));
     }
-    const auto two = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
-      return add32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    };
-    const Ints ab = two(dot[0], dot[1]), cd = two(dot[2], dot[3]);
-    const Ints four = add32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
-    const Ints all = add32(four, _mm512_shuffle_i32x4(four, four, 0xb1));
-    const __m256i order = _mm256_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11);
-    const __m256i dots = _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_castsi256_si512(order), all));
-    const __m256i sums = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part.sum32)));
     alignas(16) uint16_t halves[8];
     TRIGRAPH_UNROLL
     for (int r = 0; r < 8; ++r) std::memcpy(halves + r, p + r * Q8_0::kBytes, 2);
     const Eight d = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)));
-    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_sub_epi32(dots, _mm256_slli_epi32(sums, 7))));
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) {
+      const Int8Part& x = part(i);
+      const __m256i sums = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x.sum32)));
+      const __m256i sum = _mm256_sub_epi32(dots(code, x.code), _mm256_slli_epi32(sums, 7));
+      out[i] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(sum));
+    }
   }
 
  private:
+  // The sums of the eight blocks, in their order.
+  TRIGRAPH_INLINE static __m256i dots(const Ints* code, const int8_t* x) {
+    const auto dot = [&](int v) TRIGRAPH_INLINE_LAMBDA {
+      return _mm512_dpbusd_epi32(ints(0), code[v], load_ints(x + 64 * v));
+    };
+    const auto two = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
+      return add32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    };
+    const Ints ab = two(dot(0), dot(1)), cd = two(dot(2), dot(3));
+    const Ints four = add32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const Ints all = add32(four, _mm512_shuffle_i32x4(four, four, 0xb1));
+    const __m256i order = _mm256_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_castsi256_si512(order), all));
+  }
   TRIGRAPH_INLINE static __m256i codes(const uint8_t* block) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 2));
   }
