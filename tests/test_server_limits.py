@@ -46,7 +46,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[httpx.Client]:
-    settings = Settings(port=0, read_seconds=0.5, max_body=100_000, max_messages=100)
+    settings = Settings(port=0, read_seconds=2.0, max_body=100_000)
     with serving(engine, settings) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client
 

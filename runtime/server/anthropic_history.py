@@ -18,16 +18,16 @@ from trigraph.runtime.text.template import Message
 _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 
 
-def anthropic_prompt(service: Service, fields: TokensRequest, choice: ToolChoice) -> ChatPrompt:
-    """The prompt of a request. Raises ApiError or TrigraphError for what is wrong with it."""
-    if len(fields.messages) > service.settings.max_messages:
-        raise ApiError(f"messages has {len(fields.messages)}; at most {service.settings.max_messages} are taken")
+def anthropic_prompt(
+    service: Service, fields: TokensRequest, choice: ToolChoice, *, counted: bool = False
+) -> ChatPrompt:
+    """The prompt of a request; `counted`: see `chat_prompt`. Raises ApiError or TrigraphError for what is wrong."""
     messages = [*_system(fields.system), *_messages(fields.messages)]
     effort = None if fields.output_config is None else fields.output_config.effort
     variables = template_variables(fields.chat_template_kwargs, effort)
     if fields.thinking is not None:
         variables.setdefault("enable_thinking", fields.thinking.type != "disabled")
-    return chat_prompt(service, messages, choice.tools, variables)
+    return chat_prompt(service, messages, choice.tools, variables, counted=counted)
 
 
 def tool_choice(fields: TokensRequest) -> ToolChoice:

@@ -32,11 +32,6 @@ class ChatCompletion(Job):
     def __init__(self, service: Service, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ChatRequest, body)
-        if len(fields.messages) > service.settings.max_messages:
-            raise ApiError(
-                f"messages has {len(fields.messages)}; at most {service.settings.max_messages} are taken",
-                param="messages",
-            )
         engine = service.engine
         choice = _tool_choice(fields)
         messages = [as_message(message, i) for i, message in enumerate(fields.messages)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from trigraph.runtime.server.chat_completions import finish_reason
@@ -13,6 +13,7 @@ from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.logprobs import completion_logprobs
 from trigraph.runtime.server.options import choice_options, form, request_options
+from trigraph.runtime.server.prompt import check_length, encoded
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.schema_openai import CompletionRequest
 from trigraph.runtime.server.service import Service
@@ -97,26 +98,29 @@ class Completion(Job):
         return sent_event(error.body("/v1/completions"))
 
     def _prompts(self, fields: CompletionRequest) -> list[list[int]]:
-        prompt = fields.prompt
-        if isinstance(prompt, str):
-            return [self._engine.tokenizer.encode(prompt)]
-        prompts = []
-        for part in prompt:
-            if isinstance(part, int):  # one prompt of token ids
-                prompts = [[token for token in prompt if isinstance(token, int)]]
-                break
-            prompts.append(self._engine.tokenizer.encode(part) if isinstance(part, str) else part)
-        vocab = self._engine.vocab
-        for ids in prompts:
+        vocab, prompts = self._engine.vocab, []
+        for ids in self._ids(fields.prompt):
+            check_length(self._engine, ids, "prompt")
             if (largest := max(ids, default=0)) >= vocab:
                 raise ApiError(
                     f"prompt has token {largest}; ids of this model are from 0 to {vocab - 1}",
                     param="prompt",
                     code="invalid_value",
                 )
+            prompts.append(ids)
         if not prompts:
             raise ApiError("prompt is empty; give a string or token ids", param="prompt", code="invalid_value")
         return prompts
+
+    def _ids(self, prompt: str | list[str] | list[int] | list[list[int]]) -> Iterator[list[int]]:
+        """The ids of each prompt."""
+        if isinstance(prompt, str):
+            prompt = [prompt]
+        for part in prompt:
+            if isinstance(part, int):  # one prompt of token ids
+                yield [token for token in prompt if isinstance(token, int)]
+                return
+            yield encoded(self._engine, part) if isinstance(part, str) else part
 
     def _choice(self, index: int, text: str, start: int | None, offset: int, finish: str | None) -> dict[str, Any]:
         """`start`: the first token whose log-probability is given; `offset`: where the text stands in all of it."""

@@ -49,17 +49,35 @@ class ApiError(Exception):
 
     def body(self, path: str) -> dict[str, Any]:
         """The error as the API at `path` writes it."""
-        anthropic = path.startswith("/v1/messages")
-        message = self.message
-        if self.code == "context_length_exceeded":
-            # Agents look for these words, and shorten the conversation.
-            head = "prompt is too long" if anthropic else "this model's maximum context length is exceeded"
-            message = f"{head}: {message}"
-        if anthropic:
+        if is_anthropic(path):
             kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
-            return {"type": "error", "error": {"type": kind, "message": message}}
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         kind = _OPENAI_TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+class PromptTooLongError(ApiError):
+    """A prompt that is longer than the context, in the words that agents look for to shorten a conversation."""
+
+    def __init__(self, tokens: int, context: int, *, param: str, more: bool = False) -> None:
+        """`more`: the prompt has yet more tokens."""
+        self._tokens = f"more than {tokens}" if more else str(tokens)
+        self._context = context
+        head = f"this model's maximum context length is {context} tokens"
+        super().__init__(
+            f"{head}, and the prompt has {self._tokens}; shorten it", param=param, code="context_length_exceeded"
+        )
+
+    def body(self, path: str) -> dict[str, Any]:
+        """See ApiError."""
+        if is_anthropic(path):
+            self.message = f"prompt is too long: {self._tokens} tokens > {self._context} maximum"
+        return super().body(path)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether errors of this path have the shape of Anthropic's."""
+    return path.startswith("/v1/messages")
 
 
 def explained(error: BaseException) -> ApiError:
@@ -71,11 +89,6 @@ def explained(error: BaseException) -> ApiError:
     if isinstance(error, TrigraphError):
         message = str(error)
         field = message.partition(" ")[0]
-        too_long = message.startswith("the prompt has ") and not message.startswith("the prompt has 0 ")
-        return ApiError(
-            message,
-            param="messages" if too_long else field if field.isidentifier() and "_" in field else None,
-            code="context_length_exceeded" if too_long else "invalid_value",
-        )
+        return ApiError(message, param=field if field.isidentifier() and "_" in field else None, code="invalid_value")
     log.error("a request failed", exc_info=error)
     return ApiError("the server failed; its log says why", 500, code="internal_error")

@@ -78,10 +78,9 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
     """The response to a request. `make` reads its body, in a thread: parsing, templates and tokenising take long."""
     if service.draining:
         raise ApiError("the server is about to end; try another one", 503, code="draining")
-    body = await read_body(request, service)
     service.running += 1
     try:
-        job = await asyncio.to_thread(make, service, body)
+        job = await _made(service, request, make)
         await job.begin(service)
         if job.stream:
             service.running += 1
@@ -99,32 +98,40 @@ async def look_up(
     service: Service, request: HttpRequest, function: Callable[[Service, bytes], dict[str, Any]]
 ) -> Response:
     """The response of a function of the request's body, which runs in a thread."""
-    body = await read_body(request, service)
     try:
-        return JSONResponse(await asyncio.to_thread(function, service, body))
+        return JSONResponse(await _made(service, request, function))
     except Exception as error:
         raise explained(error) from error
 
 
-async def read_body(request: HttpRequest, service: Service) -> bytes:
-    """The body. Raises ApiError when it is too large or takes too long."""
+async def _made(service: Service, request: HttpRequest, make: Callable[[Service, bytes], _T]) -> _T:
+    """What `make` makes of a request's body, in a thread."""
+    body = bytearray()
+    try:
+        await read_body(request, service, body)
+        return await asyncio.to_thread(make, service, bytes(body))
+    finally:
+        service.release(len(body))
+
+
+async def read_body(request: HttpRequest, service: Service, body: bytearray) -> None:
+    """Reads the body into `body`. Raises ApiError when it is too large, takes too long, or too much is held already."""
     limit = service.settings.max_body
     too_large = ApiError(f"the body has more than {limit:,} bytes, the limit of this server", 413, code="too_large")
     with suppress(ValueError):
         if int(request.headers.get("content-length", 0)) > limit:
             raise too_large
-    body = bytearray()
     try:
         async with asyncio.timeout(service.settings.read_seconds):
             async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
+                if len(body) + len(piece) > limit:
                     raise too_large
+                service.hold(len(piece))
+                body += piece
     except TimeoutError as error:
         raise ApiError("the body did not come in time; send it faster", 408, code="timeout") from error
     except ClientDisconnect as error:
         raise ApiError("the client has gone away", _CLIENT_GONE) from error
-    return bytes(body)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:

@@ -122,7 +122,7 @@ class Messages(Job):
 def count_tokens(service: Service, body: bytes) -> dict[str, Any]:
     """How many tokens a prompt has. Raises ApiError or TrigraphError for what is wrong with the request."""
     fields = parse(TokensRequest, body)
-    return {"input_tokens": len(anthropic_prompt(service, fields, tool_choice(fields)).ids)}
+    return {"input_tokens": len(anthropic_prompt(service, fields, tool_choice(fields), counted=True).ids)}
 
 
 class _Blocks:

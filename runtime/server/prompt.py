@@ -10,11 +10,14 @@ from typing import Any
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.server.backend import Backend
+from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 
+_MOST_TOKENS = 1 << 17
+_MOST_CHARACTERS = 8 << 20
 _UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 _THOUGHT_END = "\n</think>\n\n"
 
@@ -35,18 +38,47 @@ class ChatPrompt:
         return ReplyParser(self.template.reply_format, self.tools, thinking=self.thinking)
 
 
+def encoded(engine: Backend, text: str, *, start: bool = True) -> list[int]:
+    """The ids of a text; of one that is far longer than the context, some more than `most_tokens`."""
+    return engine.tokenizer.encode(text, start=start, most=most_tokens(engine))
+
+
+def most_tokens(engine: Backend) -> int:
+    """How many tokens of a text are counted."""
+    return max(_MOST_TOKENS, 4 * engine.context)
+
+
+def check_length(engine: Backend, ids: Sequence[int], param: str, *, counted: bool = False) -> None:
+    """Raises ApiError for a prompt that is longer than the context, or has more tokens than are counted.
+
+    `param`: the field that has it.
+    """
+    most = most_tokens(engine)
+    if len(ids) > (most if counted else engine.context):
+        raise PromptTooLongError(min(len(ids), most), engine.context, param=param, more=len(ids) > most)
+
+
 def chat_prompt(
     service: Service,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
+    *,
+    counted: bool = False,
 ) -> ChatPrompt:
     """The prompt for the next message; a last message of the assistant's own is continued, or its thought.
 
-    `variables`: those of the template that the request sets. Raises TrigraphError when the model has no chat template,
-    or it refuses the messages.
+    `variables`: those of the template that the request sets. `counted`: its tokens are counted, and nothing continues
+    it. Raises TrigraphError when the model has no chat template, or it refuses the messages, and ApiError for a prompt
+    that is longer than the context; for one that is counted, far longer.
     """
     engine, settings = service.engine, service.settings
+    if _characters([messages, tools, variables]) > _MOST_CHARACTERS:
+        raise ApiError(
+            f"prompt is too long: messages and tools have more than {_MOST_CHARACTERS:,} characters; shorten them",
+            param="messages",
+            code="context_length_exceeded",
+        )
     variables = {**settings.template_variables, **(variables or {})}
     template = settings.template or engine.chat_template()
     messages = _one_system_message(messages)
@@ -61,7 +93,10 @@ def chat_prompt(
         text += thought + (_THOUGHT_END if said else "")
     text += said
     thinking = thinking and not said
-    ids = engine.tokenizer.encode(text)
+    ids = encoded(engine, text)
+    check_length(engine, ids, "messages", counted=counted)
+    if counted:
+        return ChatPrompt(ids, (), thinking, template, tools)
     later = [[*messages, _message("assistant"), _message("user")]]
     if messages and messages[0]["role"] == "system":  # which other conversations may begin with
         later.append([messages[0], _message("user")])
@@ -90,6 +125,15 @@ def _tokens_of_end(engine: Backend, ids: list[int], size: int) -> int:
         count += 1
         size -= len(engine.tokenizer.spell([ids[-count]]).encode())
     return count
+
+
+def _characters(value: Any) -> int:
+    """Those of all strings in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_characters, value)) + sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _one_system_message(messages: Sequence[Message]) -> list[Message]:

@@ -8,8 +8,8 @@ from pydantic import AliasChoices, Field
 
 from trigraph.runtime.server.chat_completions import as_message
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.prompt import chat_prompt
-from trigraph.runtime.server.schema import Object, Schema, parse
+from trigraph.runtime.server.prompt import chat_prompt, check_length, encoded
+from trigraph.runtime.server.schema import Ids, Items, Object, Schema, parse
 from trigraph.runtime.server.schema_openai import ChatMessage
 from trigraph.runtime.server.service import Service
 
@@ -18,7 +18,7 @@ class TokenizeRequest(Schema):
     """A text (llama-server's name or vLLM's), or messages."""
 
     content: Annotated[str | None, Field(validation_alias=AliasChoices("content", "prompt"))] = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)] | None = None
     add_special: Annotated[bool, Field(validation_alias=AliasChoices("add_special", "add_special_tokens"))] = True
     with_pieces: bool = False
     return_token_strs: bool = False
@@ -28,7 +28,7 @@ class TokenizeRequest(Schema):
 class DetokenizeRequest(Schema):
     """Token ids."""
 
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: Ids
 
 
 def tokenize(service: Service, body: bytes) -> dict[str, Any]:
@@ -37,9 +37,10 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     tokenizer = service.engine.tokenizer
     if fields.messages is not None:
         messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
-        ids = chat_prompt(service, messages, (), fields.chat_template_kwargs).ids
+        ids = chat_prompt(service, messages, (), fields.chat_template_kwargs, counted=True).ids
     elif fields.content is not None:
-        ids = tokenizer.encode(fields.content, start=fields.add_special)
+        ids = encoded(service.engine, fields.content, start=fields.add_special)
+        check_length(service.engine, ids, "content", counted=True)
     else:
         raise ApiError("content is missing; give a text, or messages", param="content")
     found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": service.engine.context}
@@ -53,6 +54,7 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
 def detokenize(service: Service, body: bytes) -> dict[str, Any]:
     """The text of ids, as llama-server (`content`) and vLLM (`prompt`) give it; control tokens are written out."""
     fields = parse(DetokenizeRequest, body)
+    check_length(service.engine, fields.tokens, "tokens", counted=True)
     size = service.engine.tokenizer.size
     if (largest := max(fields.tokens, default=0)) >= size:
         raise ApiError(f"tokens has {largest}; ids of this model are from 0 to {size - 1}", param="tokens")

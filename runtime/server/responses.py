@@ -31,10 +31,8 @@ class Responses(Job):
         fields = parse(ResponsesRequest, body)
         _check_stateless(fields)
         messages = input_messages(fields)
-        if not 1 <= len(messages) <= service.settings.max_messages:
-            raise ApiError(
-                f"input has {len(messages)} messages; give 1 to {service.settings.max_messages}", param="input"
-            )
+        if not messages:
+            raise ApiError("input has no message; give one", param="input", code="invalid_value")
         choice = tool_choice(fields)
         effort = None if fields.reasoning is None else fields.reasoning.effort
         variables = template_variables(fields.chat_template_kwargs, effort)

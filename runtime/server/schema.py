@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import PydanticCustomError, core_schema
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 
 _T = TypeVar("_T", bound="Schema")
+_Item = TypeVar("_Item")
+
+# Objects and values take a hundred times the memory of their text: more of them than fit any context are not read.
+_MOST_OBJECTS = 300_000
+_MOST_VALUES = 1_200_000
+_MOST_ITEMS = 10_000
 
 # What pydantic puts into the path of a field beside names and indices: the alternative that it tried.
 _ALTERNATIVE = re.compile(r"str|int|float|bool|nullable|.*\[.*|[a-z]+-.*|[A-Z]\w*|constrained.*")
@@ -32,6 +39,19 @@ def _finite(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+@dataclass(frozen=True)
+class _Checked:
+    """A list of at most so many items, read to the first that is wrong: an error takes more memory than an item."""
+
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        schema: dict[str, Any] = {**handler(source), "fail_fast": True, "max_length": self.most}
+        return schema
+
+
+Items = Annotated[list[_Item], _Checked(_MOST_ITEMS)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], _Checked(_MOST_VALUES)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Object = Annotated[dict[str, Any], AfterValidator(_finite)]  # of any content; 1e999 and NaN cannot be written again
 
@@ -49,8 +69,8 @@ class Sampling(Schema):
     repeat_penalty: Annotated[float, Field(gt=0)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
-    logit_bias: dict[str, Number] | None = None
-    stop: str | list[str] | None = None
+    logit_bias: Annotated[dict[str, Number], Field(max_length=100_000)] | None = None
+    stop: str | Items[str] | None = None
     ignore_eos: bool | None = None
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     grammar: str | None = None
@@ -83,6 +103,15 @@ class ResponseFormat(Schema):
 
 def parse(kind: type[_T], body: bytes) -> _T:
     """The request in a body. Raises ApiError that names the field at fault, its value, and what it must be."""
+    objects = body.count(b"{")
+    values = objects + body.count(b"[") + body.count(b",")
+    if objects > _MOST_OBJECTS or values > _MOST_VALUES:
+        raise ApiError(
+            f"the body has {objects:,} braces, and {values:,} with brackets and commas; at most {_MOST_OBJECTS:,} and "
+            f"{_MOST_VALUES:,} are read",
+            413,
+            code="too_large",
+        )
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -90,7 +119,7 @@ def parse(kind: type[_T], body: bytes) -> _T:
     if first["type"] == "json_invalid":
         raise ApiError(f"the body is not JSON: {first['msg'].partition(': ')[2]}", code="invalid_json")
     path = _path(first["loc"])
-    wanted = re.sub(r"^Input|^\w+ (?=should)", "it", first["msg"]).replace("after validation, not 0", "").strip()
+    wanted = re.sub(r"^(Input|\w+) (?=should)", "it ", first["msg"]).partition(" after validation")[0]
     if first["type"] == "missing":
         raise ApiError(f"{path} is missing; give one", param=path, code="missing_required_parameter")
     raise ApiError(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trigraph.runtime.server.schema import Object, Sampling, Schema
+from trigraph.runtime.server.schema import Items, Object, Sampling, Schema
 
 
 class Source(Schema):
@@ -26,7 +26,7 @@ class Block(Schema):
     name: str | None = None
     input: Object | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | Items[Block] | None = None
     source: Source | None = None
 
 
@@ -34,7 +34,7 @@ class MessageParam(Schema):
     """A message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | Items[Block]
 
 
 class ToolParam(Schema):
@@ -78,9 +78,9 @@ class TokensRequest(Schema):
     """A request for the number of tokens of a prompt."""
 
     model: str | None = None
-    messages: Annotated[list[MessageParam], Field(min_length=1)]
-    system: str | list[Block] | None = None
-    tools: list[ToolParam] | None = None
+    messages: Annotated[Items[MessageParam], Field(min_length=1)]
+    system: str | Items[Block] | None = None
+    tools: Items[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -91,5 +91,5 @@ class MessagesRequest(TokensRequest, Sampling):
     """A request for a message."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     stream: bool | None = None

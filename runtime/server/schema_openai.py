@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
-from trigraph.runtime.server.schema import Object, ResponseFormat, Sampling, Schema, StreamOptions
+from trigraph.runtime.server.schema import Ids, Items, Object, ResponseFormat, Sampling, Schema, StreamOptions
 
 
 class ContentPart(Schema):
@@ -35,11 +35,11 @@ class ChatMessage(Schema):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
     reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = (
         None
     )
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Items[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -76,7 +76,7 @@ class ChatRequest(Sampling):
     """A request for chat completions."""
 
     model: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[Items[ChatMessage], Field(min_length=1)]
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
@@ -86,7 +86,7 @@ class ChatRequest(Sampling):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -97,7 +97,7 @@ class CompletionRequest(Sampling):
     """A request for completions of plain text."""
 
     model: str | None = None
-    prompt: str | list[str] | list[Annotated[int, Field(ge=0)]] | list[list[Annotated[int, Field(ge=0)]]]
+    prompt: str | Items[str] | Ids | Items[Ids]
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
     n_predict: Annotated[int, Field(ge=-1)] | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trigraph.runtime.server.schema import Object, Sampling, Schema
+from trigraph.runtime.server.schema import Items, Object, Sampling, Schema
 
 
 class Part(Schema):
@@ -22,12 +22,12 @@ class Item(Schema):
 
     type: str | None = None
     role: str | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
+    content: str | Items[Part] | None = None
+    summary: Items[Part] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | Object | None = None
-    output: str | list[Part] | None = None
+    output: str | Items[Part] | None = None
 
 
 class TextFormat(Schema):
@@ -54,11 +54,11 @@ class ResponsesRequest(Sampling):
     """A request for a response. The server keeps none, so `previous_response_id` is refused."""
 
     model: str | None = None
-    input: str | list[Item]
+    input: str | Items[Item]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
-    tools: list[Object] | None = None
+    tools: Items[Object] | None = None
     tool_choice: str | Object | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None

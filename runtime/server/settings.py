@@ -33,7 +33,8 @@ class Settings:
     """Pages of other hosts that may ask, such as https://example.org; * for all."""
     max_body: int = 16 << 20
     """Bytes of a request."""
-    max_messages: int = 10_000
+    max_bodies: int = 64 << 20
+    """Bytes of all requests that are being read."""
     read_seconds: float = 30.0
     """How long a client may take to send a request: its head, and then its body."""
     write_seconds: float = 60.0

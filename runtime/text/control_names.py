@@ -22,12 +22,14 @@ class ControlNames:
         # A text may also end within a name, which the text that a template puts after it would complete.
         begun = sorted({name[:n] for name in longest_first for n in range(1, len(name))}, key=len, reverse=True)
         self._begun = re.compile(f"(?:{'|'.join(map(re.escape, begun)) or '(?!)'})\\Z")
+        self._longest = len(longest_first[0]) if longest_first else 1
 
     def as_text(self, value: Any) -> Any:
         """A JSON value with the names in its strings marked."""
         if isinstance(value, str):
             marked = self.marked(value.replace(MARK, "\N{REPLACEMENT CHARACTER}"))
-            return self._begun.sub(_with_mark, marked)
+            end = max(0, len(marked) - self._longest)
+            return marked[:end] + self._begun.sub(_with_mark, marked[end:])
         if isinstance(value, dict):
             return {self.as_text(key): self.as_text(item) for key, item in value.items()}
         if isinstance(value, list | tuple):

@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _MAX_SOURCE = 1 << 20  # characters
 _MAX_OUTPUT = 8 << 20
+_LARGE = 1 << 18  # bytes of a request
 
 
 class GenerationTag(Extension):
@@ -51,6 +52,8 @@ def main() -> None:
             _respond("error", f"line {error.lineno}: {error}")
         except Exception as error:  # whatever a template may raise
             _respond("error", str(error) or type(error).__name__)
+        if len(line) > _LARGE:
+            _trim_heap()
 
 
 def compile_template(source: str, special_tokens: Mapping[str, str]) -> Template:
@@ -91,6 +94,15 @@ def _limit(memory: int) -> None:
             resource.setrlimit(kind, (most, most))
         except (ValueError, OSError):  # not on every system
             continue
+
+
+def _trim_heap() -> None:
+    """Gives the system back what a large request took."""
+    if sys.platform == "linux":
+        import ctypes
+
+        if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -16,6 +16,7 @@ from tokenizers.normalizers import Normalizer, Sequence
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import PRE_TOKENIZERS, byte_alphabet, pipeline
 from trigraph.runtime.text.control_names import MARK, ControlNames
+from trigraph.runtime.text.cuts import Cuts
 
 # The byte as a character of Latin-1 for each that stands for one, and one that Latin-1 does not have for others.
 _LATIN_1 = dict.fromkeys(range(256), "\uffff") | {ord(c): chr(byte) for byte, c in enumerate(byte_alphabet())}
@@ -56,32 +57,38 @@ class Tokenizer:
         """The `tokenizers` description of this tokenizer."""
         return str(self._tokenizer.to_str())
 
-    def encode(self, text: str, *, start: bool = True) -> list[int]:
+    def encode(self, text: str, *, start: bool = True, most: int | None = None) -> list[int]:
         """Ids of `text`; special tokens that are written out become ids, unless marked as text (see ControlNames).
 
-        `start`: begin with `bos_id`, if any.
+        `start`: begin with `bos_id`, if any. `most`: how many ids to stop at, or a few thousand later. Raises
+        TrigraphError for a text that is no Unicode, or that has no place to cut it at for 262,144 characters.
         """
+        ids = [self.bos_id] if start and self.bos_id is not None else []
+        pieces = self.control_names.pieces(text) if MARK in text else [(text, True)]
         try:
-            with _explained("tokenizer.json cannot be used"):
-                ids = self._encode_pieces(text) if MARK in text else _ids(self._tokenizer, text)
+            for piece, control in pieces:
+                tokenizer = self._tokenizer if control else self._plain
+                for part in self._cuts.parts(piece):
+                    if most is not None and len(ids) > most:
+                        return ids
+                    with _explained("tokenizer.json cannot be used"):
+                        ids += _ids(tokenizer, part)
         except TypeError as error:  # how the package refuses lone surrogates
             raise TrigraphError("the text is not valid Unicode; was it read with the wrong encoding?") from error
-        return [self.bos_id, *ids] if start and self.bos_id is not None else ids
+        return ids
 
     def encode_exactly(self, text: str) -> list[int]:
         """Ids with exactly the bytes of `text`: without normalisation, and without control tokens."""
         return _ids(self._exact, text)
 
-    def _encode_pieces(self, text: str) -> list[int]:
-        pieces = self.control_names.pieces(text)
-        return [
-            token for piece, control in pieces for token in _ids(self._tokenizer if control else self._plain, piece)
-        ]
-
     @cached_property
     def control_names(self) -> ControlNames:
         """The names of the control tokens."""
         return ControlNames(self._added[token].content for token in self.control_ids)
+
+    @cached_property
+    def _cuts(self) -> Cuts:
+        return Cuts(token.content for token in self._added.values())
 
     @cached_property
     def _plain(self) -> HFTokenizer:
