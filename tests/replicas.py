@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.ray_cluster import MARK, engines, kill, replica_ids
+from support.ray_cluster import MARK, engines, kill, serving_ids
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling
 from trigraph.runtime.server.ray import RayReplicas
@@ -160,7 +160,7 @@ def kills(options: argparse.Namespace) -> int:
         rng = random.Random(options.seed)
         while True:
             await asyncio.sleep(rng.uniform(0.5, 1.5) * options.every)
-            if len(alive := replica_ids()) > options.spared:
+            if len(alive := serving_ids()) > options.spared:
                 kill(rng.choice(alive))
                 killed += 1
 
@@ -216,14 +216,11 @@ ROUTERS = {
 CONVERSATION: ContextVar[str] = ContextVar("CONVERSATION")
 
 
-class Sessions:
-    """See Replicas: those of a deployment whose router goes by session."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
+class Sessions(RayReplicas):
+    """Those of a deployment whose router goes by session."""
 
     def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
-        return RayReplicas(self._handle.options(session_id=CONVERSATION.get())).complete(ticket)
+        return RayReplicas(self.handle.options(session_id=CONVERSATION.get())).complete(ticket)
 
 
 async def conversation(engine: RemoteEngine, number: int, turns: int) -> tuple[int, int]:
@@ -271,7 +268,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=120, help="Most tokens of a completion")
     parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--spared", type=int, default=1, help="How many replicas are left alive")
+    parser.add_argument("--spared", type=int, default=1, help="How many replicas that have loaded are left")
     parser.add_argument("--every", type=float, default=3.0, help="Seconds between kills, on average")
     parser.add_argument("--counts", type=int, nargs="*", default=[0, 1, 2], help="Replicas; 0: no Ray")
     parser.add_argument("--port", type=int, default=8190)

@@ -35,11 +35,22 @@ def engine() -> Iterator[RemoteEngine]:
 
 def asked(number: int, **others: object) -> Options:
     sampling = Sampling(temperature=0.8, repeat_penalty=1.1, seed=number)
-    return Options(sampling, **{"max_tokens": 400, "ignore_eos": True, **others})  # type: ignore[arg-type]
+    return Options(sampling, **{"max_tokens": 800, "ignore_eos": True, **others})  # type: ignore[arg-type]
 
 
 async def text_of(stream: RemoteStream) -> str:
     return "".join([piece async for piece in stream])
+
+
+async def all_begun(engine: RemoteEngine) -> list[asyncio.Task[str]]:
+    """The texts of all prompts, which have begun."""
+    texts = []
+    for i, prompt in enumerate(PROMPTS):
+        stream = engine.generate(engine.tokenizer.encode(prompt), asked(i))
+        texts.append(asyncio.create_task(text_of(stream)))
+        while not stream.ids:  # so that the next one goes to another replica
+            await asyncio.sleep(0.005)
+    return texts
 
 
 def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +67,7 @@ def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypa
     monkeypatch.setattr(engine.replicas, "complete", recorded)
 
     async def ask() -> list[str]:
-        streams = [engine.generate(local.tokenizer.encode(prompt), asked(i)) for i, prompt in enumerate(PROMPTS)]
-        texts = [asyncio.create_task(text_of(stream)) for stream in streams]
-        while min(len(stream.ids) for stream in streams) < 10:
-            await asyncio.sleep(0.005)
+        texts = await all_begun(engine)
         kill(replica_ids()[0])
         return await asyncio.gather(*texts)
 
@@ -88,10 +96,7 @@ def test_a_replica_that_falls_silent_is_lost(engine: RemoteEngine, monkeypatch: 
     monkeypatch.setattr("trigraph.runtime.server.ray._SILENCE_SECONDS", 3.0)
 
     async def ask() -> list[str]:
-        streams = [engine.generate(engine.tokenizer.encode(prompt), asked(i)) for i, prompt in enumerate(PROMPTS)]
-        texts = [asyncio.create_task(text_of(stream)) for stream in streams]
-        while min(len(stream.ids) for stream in streams) < 10:
-            await asyncio.sleep(0.005)
+        texts = await all_begun(engine)
         os.kill(stopped, signal.SIGSTOP)  # as when its machine has lost its power: no connection ends
         return await asyncio.gather(*texts)
 

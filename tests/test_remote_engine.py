@@ -14,15 +14,19 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from support.fake_engine import TEMPLATE, engine_of
+from support.fake_engine import END, METADATA, TEMPLATE, engine_of
 from support.rounds import LOGITS, tokens
 from support.server import serving
 from trigraph.models.errors import TrigraphError
+from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling
+from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
+from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.remote import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.settings import Settings
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 SAMPLED = Options(Sampling(temperature=0.9, seed=3), max_tokens=40, ignore_eos=True)
 
@@ -40,14 +44,14 @@ class Mortal:
         left = self.lives.pop(0) if self.lives else 10**6
         replica = Replica(new_engine())
         self.engines.append(replica.engine)
-        try:
-            async for update in replica.complete(self.tickets[-1]):
-                if left < max(1, len(update.tokens)):
-                    raise ReplicaLostError
-                left -= len(update.tokens)
-                yield pickle.loads(pickle.dumps(update))
-        except OtherModelError as error:
-            raise ReplicaLostError from error
+        async for update in replica.complete(self.tickets[-1]):
+            if left < max(1, len(update.tokens)):
+                raise ReplicaLostError
+            left -= len(update.tokens)
+            yield pickle.loads(pickle.dumps(update))
+
+    async def describe(self) -> Description:
+        return described()
 
 
 def new_engine() -> Engine:
@@ -56,8 +60,12 @@ def new_engine() -> Engine:
 
 def front(*lives: int, max_waiting: int = 8) -> tuple[RemoteEngine, Mortal]:
     replicas = Mortal(*lives)
+    return RemoteEngine(described(), replicas, max_waiting), replicas
+
+
+def described() -> Description:
     description: Description = pickle.loads(pickle.dumps(Replica(new_engine()).describe()))
-    return RemoteEngine(description, replicas, max_waiting), replicas
+    return description
 
 
 async def complete(stream: RemoteStream) -> str:
@@ -66,6 +74,7 @@ async def complete(stream: RemoteStream) -> str:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.server.remote._LONGEST_PAUSE", 0.0)
     monkeypatch.setattr("trigraph.runtime.server.remote._FIRST_PAUSE", 0.0)
     monkeypatch.setattr("trigraph.runtime.server.replica._GAP", 0.0)
 
@@ -102,9 +111,9 @@ def test_the_end_that_only_replicas_know_is_taken_over() -> None:
 
 def test_a_request_that_brings_replicas_down_fails() -> None:
     engine, replicas = front(*[0] * 20)
-    with pytest.raises(TrigraphError, match="6 replicas in a row were lost"):
+    with pytest.raises(ApiError, match="10 replicas in a row were lost"):
         asyncio.run(complete(engine.generate(tokens(9), SAMPLED)))
-    assert len(replicas.tickets) == 6
+    assert len(replicas.tickets) == 10
     assert not engine.streams
 
 
@@ -121,6 +130,62 @@ def test_a_replica_of_another_model_does_not_go_on() -> None:
     for weights, fingerprint in (("a" * 64, None), (own.identity.weights, "f" * 16)):
         with pytest.raises(OtherModelError, match=f"fingerprint {fingerprint}"):
             asyncio.run(ask(weights, fingerprint))
+
+
+class Replaced:
+    """A replica of another model than the front knows of."""
+
+    def __init__(self, engine: Engine, *, tokenizer: Tokenizer | None = None) -> None:
+        identity = ModelIdentity("another", "b" * 64)
+        self._replica = Replica(replace(engine, identity=identity, tokenizer=tokenizer or engine.tokenizer))
+
+    def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        return self._replica.complete(ticket)
+
+    async def describe(self) -> Description:
+        found: Description = pickle.loads(pickle.dumps(self._replica.describe()))
+        return found
+
+
+def test_a_front_follows_when_the_model_is_replaced() -> None:
+    async def ask() -> None:
+        engine, _ = front()
+        engine.replicas = Replaced(new_engine())
+        before = engine.tokenizer
+        streams = [engine.generate(tokens(20), SAMPLED) for _ in range(3)]
+        texts = await asyncio.gather(*map(complete, streams))
+        assert texts == [new_engine().generate(tokens(20), SAMPLED).run()] * 3
+        assert engine.identity.weights == "b" * 64
+        assert engine.tokenizer is before
+
+    asyncio.run(ask())
+
+
+def test_a_prompt_is_not_given_to_a_model_that_reads_it_otherwise() -> None:
+    async def ask() -> None:
+        engine, _ = front()
+        metadata = {**METADATA, "tokenizer.ggml.tokens": [*byte_alphabet(), "<|end|>", "<other>"]}
+        engine.replicas = Replaced(new_engine(), tokenizer=Tokenizer(tokenizer_json(metadata), [END]))
+        with pytest.raises(ApiError, match="send the request again") as raised:
+            await complete(engine.generate(tokens(20), SAMPLED))
+        assert raised.value.status == 503
+        await complete(engine.generate(tokens(20), SAMPLED))  # by now it knows
+
+    asyncio.run(ask())
+
+
+def test_a_completion_that_was_begun_does_not_follow() -> None:
+    async def ask() -> None:
+        engine, _ = front(9)
+        stream = engine.generate(tokens(20), SAMPLED)
+        found = stream.__aiter__()
+        await anext(found)
+        engine.replicas = Replaced(new_engine())
+        async for _ in found:
+            pass
+
+    with pytest.raises(ApiError, match=r"10 replicas in a row were lost .* was begun with weights"):
+        asyncio.run(ask())
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -36,19 +37,16 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         ticket = _ticket(pending_request)
         if ticket is None:
             return [candidate_replicas]
-        if ticket.lost:  # some of them may still be listed
-            left = [each for each in candidate_replicas if each.replica_id.unique_id not in ticket.lost]
-            candidate_replicas = left or candidate_replicas
-        if ticket.fingerprint is not None:  # begun elsewhere
-            fitting = [
-                each for each in candidate_replicas if each.replica_metadata["fingerprint"] == ticket.fingerprint
-            ]
-            candidate_replicas = fitting or candidate_replicas
+        # Some of those that were lost may still be listed; and while a new version is rolled out, there are two.
+        left = [each for each in candidate_replicas if each.replica_id.unique_id not in ticket.lost]
+        left = left or [*candidate_replicas]
+        candidates = [each for each in left if _fits(each, ticket)] or left
+        random.shuffle(candidates)  # else all that come at once, before their loads are known, go to the first
         found = self._place(ticket)
-        near = [each for each in candidate_replicas if each.replica_id == found]
-        if near and self._requests(near[0]) <= self._slack + min(map(self._requests, candidate_replicas)):
-            return [near, candidate_replicas]
-        return [candidate_replicas]
+        near = [each for each in candidates if each.replica_id == found]
+        if near and self._requests(near[0]) <= self._slack + min(map(self._requests, candidates)):
+            return [near, candidates]
+        return [candidates]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
         """See RequestRouter."""
@@ -84,5 +82,8 @@ def _keys(ticket: Ticket) -> Iterator[int]:
         yield key
 
 
-def _fingerprint(replica: RunningReplica) -> str | None:
-    return cast("str | None", replica.replica_metadata.get("fingerprint"))
+def _fits(replica: RunningReplica, ticket: Ticket) -> bool:
+    """Whether the replica can begin the completion, or go on with it."""
+    known = replica.replica_metadata
+    same = ticket.fingerprint in (None, known.get("fingerprint"))
+    return same and known.get("weights") == ticket.weights

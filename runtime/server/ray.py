@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports its use, unless it is told not to
 
@@ -39,7 +39,7 @@ from trigraph.runtime.server.app import make_app
 from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.server.remote import RemoteEngine, ReplicaLostError
-from trigraph.runtime.server.replica import OtherModelError, Replica, Ticket, Update
+from trigraph.runtime.server.replica import Description, Replica, Ticket, Update
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.state.sizes import DEFAULT_SEQUENCES
@@ -129,7 +129,7 @@ class EngineReplica(Replica):
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """See Ray Serve: what routers know of a replica."""
-        return {"fingerprint": self.fingerprint}
+        return {"weights": self.engine.identity.weights, "fingerprint": self.fingerprint}
 
 
 class RayReplicas:
@@ -162,6 +162,10 @@ class RayReplicas:
         finally:
             updates.cancel()
 
+    async def describe(self) -> Description:
+        """See Replicas."""
+        return cast(Description, await self.handle.describe.remote())
+
 
 def _explained(error: Exception, replica: str | None) -> BaseException:
     """What Ray's error means for a ticket."""
@@ -170,9 +174,7 @@ def _explained(error: Exception, replica: str | None) -> BaseException:
         return asyncio.CancelledError()
     if isinstance(cause, BackPressureError):
         return QueueFullError("too many requests wait already; try again later")
-    if isinstance(cause, OtherModelError | RayServeException) or (
-        isinstance(cause, RayError) and not isinstance(cause, RayTaskError)
-    ):
+    if isinstance(cause, RayServeException) or (isinstance(cause, RayError) and not isinstance(cause, RayTaskError)):
         return ReplicaLostError(str(cause), replica)
     return cause
 
@@ -220,7 +222,8 @@ class Front:
     """A replica that answers HTTP: the server, whose engines are those of another deployment."""
 
     async def __init__(self, engines: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]
-        engine = RemoteEngine(await engines.describe.remote(), RayReplicas(engines), DEFAULT_WAITING)
+        replicas = RayReplicas(engines)
+        engine = RemoteEngine(await replicas.describe(), replicas, DEFAULT_WAITING)
         self._service = Service(engine, replace(settings, defaults=Options(engine.sampling)))
         self._publishing = asyncio.create_task(publish(self._service.metrics))
 

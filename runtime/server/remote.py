@@ -13,7 +13,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.decoding.logprobs import TokenLogprob
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.text_stream import TextStream
@@ -21,11 +20,11 @@ from trigraph.runtime.decoding.transcript import Transcript
 from trigraph.runtime.scheduler.driver import Load
 from trigraph.runtime.scheduler.request import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
-from trigraph.runtime.server.errors import log
-from trigraph.runtime.server.replica import Description, Ticket, Update
+from trigraph.runtime.server.errors import ApiError, log
+from trigraph.runtime.server.replica import Description, OtherModelError, Ticket, Update
 
-_MOST_LOSSES = 6  # in a row without a token: then it may be the request that brings replicas down
-_FIRST_PAUSE = 0.05  # seconds; twice as long each time
+_MOST_LOSSES = 10  # in a row without a token: then it may be the request that brings replicas down
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds; twice as long each time
 
 
 class ReplicaLostError(Exception):
@@ -43,6 +42,9 @@ class Replicas(Protocol):
     def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         """See Replica; some replica's. Raises ReplicaLostError besides."""
 
+    async def describe(self) -> Description:
+        """See Replica; some replica's."""
+
 
 class RemoteEngine(Description):
     """A Backend whose engine is elsewhere. To be used in one event loop."""
@@ -56,6 +58,7 @@ class RemoteEngine(Description):
         self.streams: set[RemoteStream] = set()
         """Those that were begun and are not done."""
         self._max_waiting = max_waiting
+        self._renewing = asyncio.Lock()
 
     @property
     def load(self) -> Load:
@@ -74,6 +77,15 @@ class RemoteEngine(Description):
             raise QueueFullError(f"{self._max_waiting} requests wait already; try again later, or raise max_waiting")
         self.streams.add(stream)
 
+    async def renew(self, weights: str) -> None:
+        """Learns what the replicas are, now that none has `weights` any more."""
+        async with self._renewing:
+            if self.identity.weights == weights:
+                found = await self.replicas.describe()
+                if found.tokenizer.as_json() == self.tokenizer.as_json():
+                    found.tokenizer = self.tokenizer
+                vars(self).update(vars(found))
+
 
 class RemoteStream(TextStream):
     """A completion that replicas make, one after the other where one is lost."""
@@ -83,6 +95,7 @@ class RemoteStream(TextStream):
         super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context))
         self.kv_usage = 0.0
         self._engine = engine
+        self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
         self._checkpoints = tuple(checkpoints)
         self._logprobs: list[TokenLogprob] = []
         self._speculation = "unknown"
@@ -134,9 +147,8 @@ class RemoteStream(TextStream):
         names: tuple[str, ...] = ()
         while not self.transcript.finished:
             before = len(self.ids)
-            weights = self._engine.identity.weights
             ticket = Ticket(
-                self.prompt, self.options, self._checkpoints, [*self.ids], weights, self._fingerprint, names
+                self.prompt, self.options, self._checkpoints, [*self.ids], self._weights, self._fingerprint, names
             )
             try:
                 async with aclosing(self._engine.replicas.complete(ticket)) as updates:
@@ -145,18 +157,28 @@ class RemoteStream(TextStream):
                             log.info("a lost replica's completion goes on after %.2f s", time.perf_counter() - lost)
                             lost = None
                         self._take(update)
-            except ReplicaLostError as error:
+            except (ReplicaLostError, OtherModelError) as error:
                 lost = lost or time.perf_counter()
-                names = names if error.replica is None else (*names, error.replica)
+                if isinstance(error, OtherModelError):
+                    await self._follow()
+                elif error.replica is not None:
+                    names = (*names, error.replica)
                 self._preempted = self.preemptions
                 if len(self.ids) > before:
                     losses, pause = 0, _FIRST_PAUSE
                 if (losses := losses + 1) == _MOST_LOSSES:
-                    raise TrigraphError(
-                        f"{losses} replicas in a row were lost with this request, the last one so: {error}"
-                    ) from error
+                    message = f"{losses} replicas in a row were lost with this request, the last one so: {error}"
+                    raise ApiError(message, 500, code="replicas_lost") from error
                 await asyncio.sleep(pause)
-                pause *= 2
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _follow(self) -> None:
+        """Turns to the model that the replicas have now, unless tokens of the old one are there."""
+        if self._fingerprint is None:
+            await self._engine.renew(self._weights)
+            if self._engine.tokenizer is not self._tokenizer:
+                raise ApiError("the model has just been replaced; send the request again", 503, code="model_replaced")
+            self._weights = self._engine.identity.weights
 
     def _take(self, update: Update) -> None:
         now = time.perf_counter()

@@ -48,21 +48,35 @@ def await_replicas(count: int, seconds: float = 60) -> None:
     time.sleep(0.5)  # until fronts know
 
 
+def serving_ids() -> list[int]:
+    """Those of the replicas that have loaded their engine: Ray Serve opens its port of a replica then."""
+    sockets = _listening_sockets()
+    return [each for each in replica_ids() if sum(link in sockets for link in _links(Path(f"/proc/{each}"))) > 1]
+
+
 def listening() -> list[str]:
     """The addresses that the cluster's processes listen at, this one's included; those that Linux knows of."""
+    sockets = _listening_sockets()
+    links = [link for folder in (*_processes(), Path("/proc/self")) for link in _links(folder)]
+    return sorted(sockets[link] for link in links if link in sockets)
+
+
+def _listening_sockets() -> dict[str, str]:
+    """The addresses of all sockets that listen, by what links to them in /proc say."""
     sockets = {}
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
             if fields[3] == "0A":  # listening
                 sockets[f"socket:[{fields[9]}]"] = _address(fields[1].partition(":")[0])
-    found = []
-    for folder in (*_processes(), Path("/proc/self")):
-        for entry in (folder / "fd").iterdir():
+    return sockets
+
+
+def _links(process: Path) -> Iterator[str]:
+    with suppress(OSError):
+        for entry in (process / "fd").iterdir():
             with suppress(OSError):
-                if (address := sockets.get(os.readlink(entry))) is not None:
-                    found.append(address)
-    return sorted(found)
+                yield os.readlink(entry)
 
 
 def _processes() -> Iterator[Path]:
