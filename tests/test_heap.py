@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import platform
+import queue
+import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from trigraph.runtime.device.heap import share_heap, trim_heap
+from trigraph.runtime.device.heap import populate, share_heap, trim_heap
+from trigraph.runtime.state.memory_ahead import MemoryAhead
+from trigraph.runtime.state.pool import Pool
 
 _THREADS = """
 import ctypes, threading
@@ -56,6 +61,33 @@ def test_threads_share_a_heap() -> None:
 @glibc
 def test_what_is_free_is_given_back() -> None:
     assert int(run(_TRIM).stdout) > 40e6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="faults are counted by Linux")
+def test_memory_that_was_populated_is_there_and_as_it_was() -> None:
+    array = np.zeros((4, 8 << 20), np.uint8)
+    array[1, 5000:5100] = 7
+    populate(array[1])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    array[1, 6000:] += 1
+    if resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before > 100:
+        pytest.skip("the system cannot populate")
+    assert array[1].sum() == 700 + (8 << 20) - 6000 and not array[2].any()
+
+
+def test_numbers_that_are_taken_next_are_seen_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.state.memory_ahead._PAUSE", 0)
+    pool, seen = Pool(6, "slots", "sequences"), queue.Queue[int]()
+    ahead = MemoryAhead(pool, seen.put)
+    first = pool.take()
+    ahead.prepare(2)
+    assert [seen.get(timeout=10) for _ in range(2)] == [1, 2]
+    pool.take()
+    pool.drop(first)  # is taken first, and has its memory
+    ahead.prepare(2)
+    ahead.prepare(9)
+    assert [seen.get(timeout=10) for _ in range(3)] == [3, 4, 5]
+    assert seen.empty()
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from trigraph.runtime.device.heap import populate
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
 Array = NDArray[Any]
@@ -100,6 +101,11 @@ class Device:
     def copy_row(self, memory: Memory, source: int, target: int) -> None:
         """memory[target] = memory[source], where the memory is."""
         memory[target] = memory[source]
+
+    def populate_row(self, memory: Memory, row: int) -> None:
+        """Takes the memory of memory[row], where that would be done at its first use."""
+        if self.lazy_memory:
+            populate(memory[row])
 
     def kept(self, memories: Sequence[Memory], rows: Sequence[int]) -> AbstractContextManager[None]:
         """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""

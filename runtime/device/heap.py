@@ -1,11 +1,16 @@
-"""The heap of the C library, where that is glibc: how much of what is freed a program keeps."""
+"""Memory of the process: how much a program keeps of what it frees, and memory before its first use."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
+from typing import Any
 
-_M_ARENA_MAX = -8
+from numpy.typing import NDArray
+
+_M_ARENA_MAX = -8  # glibc, malloc.h
+_MADV_POPULATE_WRITE = 23  # Linux 5.14, mman.h
 
 
 def share_heap() -> None:
@@ -18,6 +23,16 @@ def trim_heap() -> None:
     """Gives the system back what is free, such as what it took to read a vocabulary."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+
+
+def populate(array: NDArray[Any]) -> None:
+    """Has the system give memory to a contiguous array now, whatever is in it; where Linux is older, at its use."""
+    if sys.platform != "linux":
+        return
+    address = array.ctypes.data
+    start = address - address % mmap.PAGESIZE
+    size = address + array.nbytes - start
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
 
 
 def _glibc() -> ctypes.CDLL | None:

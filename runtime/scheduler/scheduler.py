@@ -191,6 +191,8 @@ class Scheduler:
             request.error = request.error or error
         finally:
             self._steps.release(sequence)
+            # Each of as many requests, and of one more, may move twice: at its start and at the end of its prompt.
+            self._steps.state.slots_ahead.prepare(2 * (len(self._active) + 2))
 
     def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], None]) -> None:
         """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""

@@ -26,6 +26,11 @@ class Pool:
         """How many numbers nobody holds."""
         return self.size - len(self._references)
 
+    def unused(self, count: int) -> range:
+        """Those of the next `count` numbers that were never taken."""
+        missing = max(0, count - len(self._returned))
+        return range(self._unused, min(self._unused + missing, self.size))
+
     def require(self, count: int) -> None:
         """Raises TrigraphError when fewer than `count` numbers are free, and `reclaim` does not change that."""
         if count > self.free:

@@ -11,6 +11,7 @@ from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import HOST, Device, Memory
 from trigraph.runtime.device.memory import explained_shortage
+from trigraph.runtime.state.memory_ahead import MemoryAhead
 from trigraph.runtime.state.pool import Pool
 from trigraph.runtime.state.sequence import RELEASED, Sequence, StateLimits
 from trigraph.runtime.state.sizes import StateSizes
@@ -33,6 +34,11 @@ class StateBuffer:
     def copy_row(self, source: int, target: int) -> None:
         """Copies a row of what the last step left to another one."""
         self._device.copy_row(self.current, source, target)
+
+    def populate_row(self, row: int) -> None:
+        """Has memory given to a row."""
+        for array in self.arrays:
+            self._device.populate_row(array, row)
 
     @property
     def row_bytes(self) -> int:
@@ -88,6 +94,7 @@ class State:
         """Those of `buffers` with a row for each KV page."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
+        self.slots_ahead = MemoryAhead(self.slots, self._populate_slot)
 
     @property
     def tensors(self) -> abc.Mapping[str, Memory]:
@@ -213,6 +220,10 @@ class State:
     def nbytes(self) -> int:
         """Bytes of all state tensors, touched or not."""
         return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
+
+    def _populate_slot(self, slot: int) -> None:
+        for buffer in self.recurrent.values():
+            buffer.populate_row(slot)
 
     def _copy_page(self, source: int, target: int) -> None:
         for buffer in self.paged.values():
