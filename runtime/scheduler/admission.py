@@ -18,7 +18,7 @@ from trigraph.runtime.scheduler.waiting import Waiting
 _FEW, _FILLING = 4, 0.15
 # While many decode, a piece takes this part of a round of theirs: the time between their tokens stays within twice what
 # it was, with what a round costs beside its steps. A single round may be slow by chance: the last ones count.
-_SHARE, _RECENT = 0.85, 8
+_SHARE, _RECENT = 0.75, 8
 
 
 class Admission:
