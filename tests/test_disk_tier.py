@@ -182,9 +182,13 @@ def test_a_disk_that_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert files(tmp_path) == []
     compute(program.steps, program.cache, text(100))
     program.disk.finish()
-    assert files(tmp_path) == [], "one failure is enough"
+    assert files(tmp_path) == [], "one failure is enough for a while"
     (said,) = caplog.messages
     assert "cannot be written" in said and said.endswith("checkpoints are kept in memory alone")
+    program.disk._resting_until = 0
+    compute(program.steps, program.cache, text(120))
+    program.disk.finish()
+    assert len(files(tmp_path)) == 1 and program.disk.problem is None
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

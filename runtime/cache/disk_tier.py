@@ -39,6 +39,7 @@ _OPENING, _BYTES_A_SECOND = 0.005, 500e6
 _MIN_SECONDS, _MIN_READS = 1.0, 4
 _TICK = 50_000_000  # nanoseconds
 _MAX_WAITING = 2 << 30  # bytes of copies that wait to be written
+_REST = 60.0  # seconds without writing after a failure: a disk that was full may have room again
 _BUDGET, _DISK_PART = 16 << 30, 0.5  # bytes by default, and at most so much of what the disk has left
 _NAME = re.compile(r"(\d{1,9})-([0-9a-f]{32})\.session")
 _LEFTOVER = re.compile(r"\.(.*)\.partial-[0-9a-f]{12}")
@@ -62,7 +63,8 @@ class DiskTier:
         if budget is not None:
             check("cache_size", budget, int, lambda value: value >= 1, "1 or more")
         self.problem: str | None = None
-        """Why nothing is written any more."""
+        """Why the last file could not be written."""
+        self._resting_until = 0.0  # of time.monotonic
         self.read = self.written = 0
         """Files so far."""
         # The KV of the MTP head is not complete in a program without speculation.
@@ -117,7 +119,7 @@ class DiskTier:
         state, tokens = self._steps.state, sequence.tokens
         size = state.slot_bytes + state.page_bytes * state.pages_of(len(tokens))
         least = max(_MIN_SECONDS, _MIN_READS * _reading(size))
-        if self.problem is not None or self._seconds(len(tokens)) < least:
+        if time.monotonic() < self._resting_until or self._seconds(len(tokens)) < least:
             return
         self._scan()
         waiting = dict(self._waiting)
@@ -145,10 +147,11 @@ class DiskTier:
             write_session(self._path(key), self._model, tokens, pages, [checkpoint])
             self._make_room(0)  # it is a bit larger than was thought
             self.written += 1
+            self.problem = None
         except (OSError, TrigraphError) as error:
             if self.problem is None:
                 _log.warning("%s; checkpoints are kept in memory alone", error)
-            self.problem = str(error)
+            self.problem, self._resting_until = str(error), time.monotonic() + _REST
         finally:
             del self._waiting[key]
 

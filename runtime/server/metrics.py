@@ -44,7 +44,7 @@ _GAUGES = {
 _DISK = {
     "disk_cache_files_read": "Checkpoints read from --cache-dir",
     "disk_cache_files_written": "Checkpoints written to --cache-dir",
-    "disk_cache_failed": "1 once a checkpoint could not be written, and none is any more",
+    "disk_cache_failed": "1 from a checkpoint that could not be written until the next one that could",
 }
 _FINISHED = {"stop": "stop", "length": "length", "context": "length", "timeout": "length", "cancelled": "abort"}
 
