@@ -21,6 +21,7 @@ from pathlib import Path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling, load
+from trigraph.runtime.device.heap import share_heap
 
 CLIENTS, CONTEXT = 24, 512
 WORDS = ("And", "it", "came", "to", "pass", "when", "the", "king", "heard", "words", "of", "captain", "unto", "them")
@@ -74,6 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10000)
     arguments = parser.parse_args()
+    share_heap()  # as `trigraph serve` does: each thread's own heap would grow for a while
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         export(TINY_GGUF, Path(folder) / "package", ExportOptions(weights="reference"))
