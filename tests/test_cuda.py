@@ -39,6 +39,7 @@ OPERATOR_TESTS = (
     "test_router.py",
     "test_rows.py",
     "test_top_token.py",
+    "cuda_emulator/fused.py",
 )
 SKIPPED = {"a device's memory is aligned"}
 """Why an operator's test may be left out on a device."""
@@ -67,6 +68,7 @@ def emulator(operator_library: Path) -> Path:
 def test_operators(emulator: Path, file: str) -> None:
     """The operators' own tests: references, bits of rows, errors."""
     environment = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(emulator), "TRIGRAPH_TEST_LIBRARY": "cuda"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(ROOT / "tests" / file)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

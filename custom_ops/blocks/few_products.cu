@@ -3,7 +3,6 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr size_t kFewBytes = 47 << 10;    // of prepared rows in shared memory, beside what kernels have there
 constexpr int64_t kFewGated = 4096;       // a wider gate is cheaper to compute once
 constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
 constexpr int64_t kMostOfWarp = 8;
@@ -13,10 +12,12 @@ int rows_of_warp(int64_t rows_of_launch, int64_t rows_of_block) {
   return static_cast<int>(std::min(kMostOfWarp, std::max<int64_t>(1, rows_of_launch / (rows_of_block * kFullDevice))));
 }
 
+// Of few tokens, hardly three choose the same expert.
+bool are_alone(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4; }
+
 template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int most = pairs.pairs / pairs.k <= 4 ? 2 : kMostRows;  // of few tokens, hardly three choose the same expert
   int64_t blocks = 0;
   for (int i = 0; i < tasks.count; ++i) {
     FewTask& task = tasks.task[i];
@@ -26,15 +27,29 @@ void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Ty
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(pairs.pairs),
                   static_cast<unsigned>(tasks.count));
-  const auto run = [&](auto source) {
-    using Source = decltype(source);
-    const auto kernel = most == 2 ? few_experts<2, Source, F...> : few_experts<kMostRows, Source, F...>;
-    launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, source, x_bytes);
-  };
-  if (tasks.up)
-    run(Gated{tasks.x, tasks.up});
-  else
-    run(Plain{tasks.x});
+  const int most = are_alone(pairs) ? 2 : kMostRows;
+  const auto kernel = most == 2 ? few_experts<2, F...> : few_experts<kMostRows, F...>;
+  launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, x_bytes);
+}
+
+template <class... F>
+void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum, unsigned* counters,
+                 cudaStream_t stream, Types<F...>) {
+  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  // Blocks of both weights take the same rows.
+  int widest = kWarp;
+  for (int i = 0; i < tasks.count; ++i) widest = std::min(widest, tasks.task[i].lanes);
+  const int64_t at_once = kFewThreads / widest;
+  const int64_t columns = at_once * rows_of_warp(tasks.task[0].rows * pairs.pairs, at_once);
+  for (int i = 0; i < tasks.count; ++i) {
+    tasks.task[i].first_block = 0;
+    tasks.task[i].rows_of_warp = static_cast<int>(columns * tasks.task[i].lanes / kFewThreads);
+  }
+  const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + tasks.count - 1));
+  const int most = are_alone(pairs) ? 2 : kMostRows;
+  const auto kernel = most == 2 ? few_expert_sums<2, F...> : few_expert_sums<kMostRows, F...>;
+  launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, shared, sum, counters,
+         x_bytes);
 }
 
 }  // namespace
@@ -45,8 +60,15 @@ bool FewPairs::fit(int64_t pairs, int64_t width) {
   return pairs <= kMost && static_cast<size_t>(kMostRows * prepared_bytes(Layout::int8, width)) <= kFewBytes;
 }
 
+bool SlotSum::fit(int64_t tokens, int64_t width) { return tokens * blocks_of(width, kFewThreads / kWarp) <= kMost; }
+
 void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream) {
   launch_pairs(tasks, pairs, stream, CommonTypes());
+}
+
+void few_sums(const FewTasks& tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum,
+              unsigned* counters, cudaStream_t stream) {
+  launch_sums(tasks, pairs, shared, sum, counters, stream, CommonTypes());
 }
 
 FewTasks::FewTasks(const float* x, const float* up, int64_t width, int64_t m)
@@ -61,9 +83,10 @@ void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t row
   const int lanes = kernel.lanes(width);
   const int64_t rows_of_block = kFewThreads / lanes;
   const int each = rows_of_warp(rows, rows_of_block);
-  task[count++] = {data, y, rows, row_bytes, kernel.few_type, lanes, each, blocks};
+  const bool int8 = kernel.layout == Layout::int8;
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, each, blocks};
   blocks += static_cast<int>(blocks_of(rows, rows_of_block * each));
-  quantised = quantised || kernel.layout == Layout::int8;
+  quantised = quantised || int8;
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

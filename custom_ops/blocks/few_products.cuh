@@ -1,12 +1,14 @@
 // The kernels of few_products.h, for the types F: the one of a weight is chosen when it runs.
 #pragma once
 
+#include "../cuda/last_block.cuh"
 #include "few_products.h"
 #include "rows.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kFewThreads = 256;
+constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
 
 // The type of that number.
 template <class Visit>
@@ -48,68 +50,122 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   }
 }
 
+__device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
+  int number = 0;
+  while (number + 1 < tasks.count && tasks.task[number + 1].first_block <= static_cast<int>(blockIdx.x)) ++number;
+  return number;
+}
+
 template <int kMost, class Source, class... F>
 __global__ void __launch_bounds__(kFewThreads)
     few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
   char* prepared = shared_memory();
-  int number = 0;
-  while (number + 1 < tasks.count && tasks.task[number + 1].first_block <= static_cast<int>(blockIdx.x)) ++number;
-  if (tasks.quantised)
+  const FewTask& task = tasks.task[task_of_block(tasks)];
+  if (task.quantised)
     quantise_rows([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
   __syncthreads();
-  const FewTask& task = tasks.task[number];
   with_type(task.type, Types<F...>(), [&](auto type) {
     few_of_task<kMost, decltype(type)>(task, task.data, tasks.width, tasks.m, prepared, x_bytes, tasks.x, nullptr);
   });
 }
 
-// The pairs of the expert of pair blockIdx.y, of which it must be the first: how many, 0 for none. The whole block
-// calls; the order of the pairs is of no matter.
-__device__ __forceinline__ int find_pairs(const FewPairs& pairs, int* found) {
+// Whether all ids are right, in every thread. The whole block calls.
+__device__ __forceinline__ bool ids_hold(const FewPairs& pairs) {
+  const int i = threadIdx.x;
+  const bool bad = i < pairs.pairs && (pairs.ids[i] < 0 || pairs.ids[i] >= pairs.experts);
+  if (!__syncthreads_or(bad)) return true;
+  if (i || blockIdx.x || blockIdx.y || blockIdx.z) return false;
+  int first = 0;
+  while (pairs.ids[first] >= 0 && pairs.ids[first] < pairs.experts) ++first;
+  report(pairs.record, Operator::grouped_expert_ffn, Reason::expert_id, pairs.ids[first],
+         pairs.first_token + first / pairs.k, first % pairs.k, pairs.experts);
+  return false;
+}
+
+// The pairs of the expert of pair `own`, of which it must be the first: how many, 0 for none. The whole block calls;
+// the order of the pairs is of no matter.
+__device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* found) {
   __shared__ int count;
-  const int own = blockIdx.y, i = threadIdx.x;
-  const int64_t id = i < pairs.pairs ? pairs.ids[i] : 0, expert = pairs.ids[own];
-  const bool bad = i < pairs.pairs && (id < 0 || id >= pairs.experts);
-  if (__syncthreads_or(bad)) {
-    if (blockIdx.x || own || blockIdx.z || i) return 0;
-    int first = 0;
-    while (pairs.ids[first] >= 0 && pairs.ids[first] < pairs.experts) ++first;
-    report(pairs.record, Operator::grouped_expert_ffn, Reason::expert_id, pairs.ids[first],
-           pairs.first_token + first / pairs.k, first % pairs.k, pairs.experts);
-    return 0;
-  }
-  if (__syncthreads_or(i < own && id == expert)) return 0;
+  const int i = threadIdx.x;
+  const bool same = i < pairs.pairs && pairs.ids[i] == pairs.ids[own];
+  if (__syncthreads_or(i < own && same)) return 0;
   if (i == 0) count = 0;
   __syncthreads();
-  if (i >= own && i < pairs.pairs && id == expert) found[atomicAdd(&count, 1)] = i;
+  if (i >= own && same) found[atomicAdd(&count, 1)] = i;
   __syncthreads();
   return count;
 }
 
-// grid: [parts of the weight rows, pairs, weights].
-template <int kMost, class Source, class... F>
-__global__ void __launch_bounds__(kFewThreads)
-    few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, Source x,
-                int64_t x_bytes) {
-  __shared__ int found[FewPairs::kMost];
-  char* prepared = shared_memory();
-  const int count = find_pairs(pairs, found);
-  const FewTask& task = tasks.task[blockIdx.z];
-  const uint8_t* data = task.data + pairs.ids[blockIdx.y] * pairs.stride[blockIdx.z];
+// The block's rows of a weight with rows found[0] to found[count - 1], which x gives.
+template <int kMost, class Row, class... F>
+__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, const int* found,
+                                     int count, const Row& x, int64_t x_bytes, char* prepared, Types<F...>) {
   for (int first = 0; first < count; first += kMost) {
     const int rows = min(kMost, count - first);
     __syncthreads();
-    quantise_rows(
-        [&](int row) {
-          const int pair = found[first + row];
-          return x.row((pairs.row_for_each ? pair : pair / pairs.k) * tasks.width);
-        },
-        rows, tasks.width, x_bytes, prepared);
+    quantise_rows([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
     __syncthreads();
     with_type(task.type, Types<F...>(), [&](auto type) {
-      few_of_task<kMost, decltype(type)>(task, data, tasks.width, rows, prepared, x_bytes, nullptr, found + first);
+      few_of_task<kMost, decltype(type)>(task, data, width, rows, prepared, x_bytes, nullptr, found + first);
     });
   }
+}
+
+// grid: [parts of the weight rows, pairs, weights].
+template <int kMost, class... F>
+__global__ void __launch_bounds__(kFewThreads)
+    few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, int64_t x_bytes) {
+  __shared__ int found[FewPairs::kMost];
+  if (!ids_hold(pairs)) return;
+  const int count = find_pairs(pairs, blockIdx.y, found);
+  const FewTask& task = tasks.task[blockIdx.z];
+  const uint8_t* data = task.data + pairs.ids[blockIdx.y] * pairs.stride[blockIdx.z];
+  const auto token = [&](int pair) { return Plain{tasks.x + pair / pairs.k * tasks.width}; };
+  meet<kMost>(task, data, tasks.width, found, count, token, x_bytes, shared_memory(), Types<F...>());
+}
+
+// The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
+// this block has made; each token waits for `all` rows.
+template <class Token>
+__device__ __forceinline__ void add_slots(const SlotSum& sum, const float* products, int count, const Token& token,
+                                          int64_t columns, unsigned* counters, unsigned all) {
+  __shared__ bool last[FewPairs::kMost];
+  __threadfence();
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kFewThreads)
+    last[i] = arrives_last(counters + token(i) * gridDim.x + blockIdx.x, all);
+  __syncthreads();
+  __threadfence();
+  const int64_t begin = blockIdx.x * columns, end = min(begin + columns, sum.width);
+  for (int i = 0; i < count; ++i)
+    for (int64_t column = begin + threadIdx.x; last[i] && column < end; column += kFewThreads)
+      sum(products, nullptr, token(i), column);
+}
+
+// grid: [parts of the weight rows, pairs, and one more for the shared expert].
+template <int kMost, class... F>
+__global__ void __launch_bounds__(kFewThreads)
+    few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
+                    const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
+  __shared__ int found[FewPairs::kMost];
+  if (!ids_hold(pairs)) return;
+  const bool of_shared = static_cast<int>(blockIdx.y) == pairs.pairs;
+  int count = pairs.pairs / pairs.k;  // tokens
+  if (of_shared) {
+    for (int i = threadIdx.x; i < count; i += kFewThreads) found[i] = i;
+    __syncthreads();
+  } else {
+    count = find_pairs(pairs, blockIdx.y, found);
+  }
+  const FewTask& task = tasks.task[of_shared];
+  const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
+  const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
+  meet<kMost>(
+      task, data, tasks.width, found, count, [&](int row) { return x.row(row * tasks.width); }, x_bytes,
+      shared_memory(), Types<F...>());
+  add_slots(
+      sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; },
+      int64_t{task.rows_of_warp} * (kFewThreads / task.lanes), counters, pairs.k + (tasks.count > 1));
 }
 
 template <class... F>

@@ -27,6 +27,7 @@ struct FewTask {
   float* y;
   int64_t rows, row_bytes;
   int type;          // among those of the launch
+  bool quantised;    // whether it meets int8
   int lanes;         // of a warp that share a weight row
   int rows_of_warp;  // that a warp takes one after the other
   int first_block;
@@ -39,7 +40,7 @@ struct FewTasks {
   const float *x, *up;  // up: nullptr for rows as they are
   int64_t width;
   int m, count, blocks;
-  bool quantised;  // whether some weight meets int8
+  bool quantised;  // whether some task is
 
   FewTasks(const float* x, const float* up, int64_t width, int64_t m);
   // Whether the rows are few, and fit into a block.
@@ -47,14 +48,12 @@ struct FewTasks {
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
 };
 
-// The (token, slot) pairs of a few tokens, in one launch with each pair's expert: pair i has activation row i / k, or
-// row i, and row i of y. A bad id is a device error.
+// The (token, slot) pairs of a few tokens, in one launch with each pair's expert. A bad id is a device error.
 struct FewPairs {
   static constexpr int kMost = 128;
   const int64_t* ids;
   int pairs, k, experts;
   int64_t first_token;  // of the step
-  bool row_for_each;    // pair
   int64_t stride[2];    // of each task's stack, in bytes
   ErrorRecord* record;
 
@@ -62,8 +61,40 @@ struct FewPairs {
   static bool fit(int64_t pairs, int64_t width);
 };
 
+// What becomes of the rows that a token's experts make: their sum in the order of slots, a shared expert's last.
+struct SlotSum {
+  static constexpr int64_t kMost = 16384;  // counters of a launch
+  int k;
+  int64_t width;
+  const float* weights;               // [tokens, k]
+  const float *shared, *shared_gate;  // [tokens, width] and logits [tokens], or nullptr
+  float* y;                           // [tokens, width]
+
+  // `sorted`: where a pair's row of products is, or nullptr for the order of pairs.
+  __device__ void operator()(const float* products, const int* sorted, int64_t token, int64_t column) const {
+    float sum = 0;
+    for (int64_t j = token * k; j < (token + 1) * k; ++j)
+      sum = fmaf(weights[j], products[(sorted ? sorted[j] : j) * width + column], sum);
+    if (shared) sum = fmaf(sigmoid(shared_gate[token]), shared[token * width + column], sum);
+    y[token * width + column] = sum;
+  }
+  // Whether a launch has counters for so many tokens.
+  static bool fit(int64_t tokens, int64_t width);
+};
+
+// A shared expert whose rows are still to be made, in a launch of those of pairs: from `hidden` and `up` [tokens, width
+// of that launch] by the launch's second task.
+struct FewShared {
+  const float *hidden = nullptr, *up = nullptr;
+};
+
 // For weights of CommonTypes alone.
 void few_common(const FewTasks& tasks, cudaStream_t stream);
+// Row i of each task's y: pair i's expert and the row of its token.
 void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream);
+// Row i of the first task's y: pair i's expert and row i; then the tokens' sums. `counters`: SlotSum::kMost, see
+// cuda/last_block.cuh.
+void few_sums(const FewTasks& tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum,
+              unsigned* counters, cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -10,6 +10,33 @@ struct ExpertShapes {
   bool fused;  // gate holds gate|up
 };
 
+// Of the experts that tokens choose, whose inputs come first. `up_type`: whether the attribute is given. Rows of
+// weights are the kernel's to check.
+inline ExpertShapes expert_shapes(const Context& context, bool up_type) {
+  const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
+  const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
+  x.expect({-1, -1});
+  const int64_t tokens = x.dims[0], width = x.dims[1];
+  ids.expect({tokens, -1});
+  const int64_t k = ids.dims[1];
+  weights.expect({tokens, k});
+  const bool fused = !up.data;
+  if (fused && up_type) fail("input up is missing although attribute up_type is given");
+  if (!fused && !up_type) fail("attribute up_type is missing although input up is given");
+  gate.expect({-1, -1, -1});
+  const int64_t experts = gate.dims[0], ffn = fused ? gate.dims[1] / 2 : gate.dims[1];
+  if (width < 1 || experts < 1 || ffn < 1) fail("input x or input gate is empty");
+  if (fused && gate.dims[1] % 2)
+    fail("input gate has %lld rows an expert: without input up it must hold as many gate rows as up rows",
+         static_cast<long long>(gate.dims[1]));
+  down.expect({experts, width, -1});
+  if (!fused) up.expect({experts, ffn, -1});
+  if (k < 1 || k > experts)
+    fail("input ids has %lld slots a token, input gate has %lld experts", static_cast<long long>(k),
+         static_cast<long long>(experts));
+  return {tokens, k, experts, width, ffn, fused};
+}
+
 struct GroupedExpertFFNSignature {
   static constexpr const char* kName = "GroupedExpertFFN";
   static constexpr Argument kInputs[] = {
@@ -17,33 +44,32 @@ struct GroupedExpertFFNSignature {
       {"down", DType::any}, {"up", DType::any, true}, {"shared", DType::f32, true}, {"shared_gate", DType::f32, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
 
-  // `up_type`: whether the attribute is given. Rows of weights are the kernel's to check.
   static ExpertShapes shapes(const Context& context, bool up_type) {
-    const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
-    const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
-    x.expect({-1, -1});
-    const int64_t tokens = x.dims[0], width = x.dims[1];
-    ids.expect({tokens, -1});
-    const int64_t k = ids.dims[1];
-    weights.expect({tokens, k});
-    const bool fused = !up.data;
-    if (fused && up_type) fail("input up is missing although attribute up_type is given");
-    if (!fused && !up_type) fail("attribute up_type is missing although input up is given");
-    gate.expect({-1, -1, -1});
-    const int64_t experts = gate.dims[0], ffn = fused ? gate.dims[1] / 2 : gate.dims[1];
-    if (width < 1 || experts < 1 || ffn < 1) fail("input x or input gate is empty");
-    if (fused && gate.dims[1] % 2)
-      fail("input gate has %lld rows an expert: without input up it must hold as many gate rows as up rows",
-           static_cast<long long>(gate.dims[1]));
-    down.expect({experts, width, -1});
-    if (!fused) up.expect({experts, ffn, -1});
+    const ExpertShapes found = expert_shapes(context, up_type);
     const Tensor shared = context.input(6), shared_gate = context.input(7);
     if (!shared.rank != !shared_gate.rank) fail("inputs shared and shared_gate go together, but only one is given");
-    if (shared.rank) shared.expect({tokens, width}), shared_gate.expect({tokens, 1});
-    if (k < 1 || k > experts)
-      fail("input ids has %lld slots a token, input gate has %lld experts", static_cast<long long>(k),
-           static_cast<long long>(experts));
-    return {tokens, k, experts, width, ffn, fused};
+    if (shared.rank) shared.expect({found.tokens, found.width}), shared_gate.expect({found.tokens, 1});
+    return found;
+  }
+};
+
+// GroupedExpertFFN with the last product of its shared expert: silu(shared_hidden) * shared_up, times `shared_down`.
+struct MixtureOfExpertsSignature {
+  static constexpr const char* kName = "MixtureOfExperts";
+  static constexpr Argument kInputs[] = {
+      {"x", DType::f32},           {"ids", DType::i64},        {"weights", DType::f32},       {"gate", DType::any},
+      {"down", DType::any},        {"up", DType::any, true},   {"shared_hidden", DType::f32}, {"shared_up", DType::f32},
+      {"shared_gate", DType::f32}, {"shared_down", DType::any}};
+  static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+
+  static ExpertShapes shapes(const Context& context, bool up_type) {
+    const ExpertShapes found = expert_shapes(context, up_type);
+    const Tensor hidden = context.input(6), down = context.input(9);
+    hidden.expect({found.tokens, -1});
+    context.input(7).expect({found.tokens, hidden.dims[1]});
+    context.input(8).expect({found.tokens, 1});
+    down.expect({found.width, -1});
+    return found;
   }
 };
 

@@ -1,6 +1,8 @@
 // PagedAttention on a device. The cache is walked in splits of kSplit positions, each with a softmax of its own, merged
-// in order: by the block that walked them when there are rows enough to fill the device, else by a launch of its own.
-// The arithmetic is the same, so a row's bits depend on its query and on the entries up to its position alone.
+// in order: by the block that walked them when there are rows enough to fill the device, else by the last block of a
+// row that is done. The arithmetic is the same, so a row's bits depend on its query and on the entries up to its
+// position alone.
+#include "../cuda/last_block.cuh"
 #include "device.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -11,7 +13,6 @@ constexpr int kRows = 8;              // query heads of one row that a block tak
 constexpr int kMostWidth = 1024;      // of a head
 constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy without splitting rows
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
-constexpr int kQueryWarps = 8;
 
 struct Geometry {
   int width, kv_heads, group, stride;
@@ -32,36 +33,26 @@ __device__ __forceinline__ void finish(const Geometry& g, const float* q_gate, i
   out[1] = values.y * sigmoid(gate[1]);
 }
 
-// Queries normed, rotated and scaled: [rows, heads, width]; a block for each row.
-__global__ void __launch_bounds__(kQueryWarps* kWarp)
-    prepare_queries(Ragged sequences, Rotation rotation, Geometry g, const float* q_gate, const float* norm,
-                    float* queries, int* verdict) {
-  const bool holds = sequences.holds();
-  if (threadIdx.x == 0 && blockIdx.x == 0) *verdict = holds;
-  if (!holds) return;
-  const int64_t row = blockIdx.x, position = sequences.position_of(row, sequences.sequence_of(row));
-  const float scale = 1.0f / sqrtf(static_cast<float>(g.width));
-  float* shared = reinterpret_cast<float*>(shared_memory()) + threadIdx.x / kWarp * g.width;
-  for (int head = threadIdx.x / kWarp; head < g.heads(); head += kQueryWarps) {
-    norm_rotate(q_gate + (row * g.heads() + head) * 2 * g.width, norm, rotation, position, g.width, scale, shared);
-    if (g.key_rotation) rotate(shared, g.width, g.key_rotation);
-    for (int i = threadIdx.x % kWarp; i < g.width; i += kWarp)
-      queries[(row * g.heads() + head) * g.width + i] = shared[i];
-    __syncwarp();
-  }
-}
-
 // Where splits wait: values [rows, heads, splits, width], then largest and sum [rows, heads, splits, 2].
 struct Partials {
   float* memory;  // nullptr: blocks merge their own
   int64_t rows;
   int splits;
+  unsigned* done;  // [rows, kv heads x parts of a group], counts splits
   __device__ int64_t index(const Geometry& g, int64_t row, int head, int split) const {
     return (row * g.heads() + head) * splits + split;
   }
   __device__ float* values(const Geometry& g, int64_t index) const { return memory + index * g.width; }
   __device__ float* scalars(const Geometry& g, int64_t index) const {
     return memory + rows * g.heads() * splits * g.width + index * 2;
+  }
+  __device__ Softmax read(const Geometry& g, int64_t index, int column) const {
+    const float2 two = *reinterpret_cast<const float2*>(scalars(g, index));
+    return {two.x, two.y, *reinterpret_cast<const float2*>(values(g, index) + column)};
+  }
+  __device__ void write(const Geometry& g, int64_t index, int column, const Softmax& split) const {
+    *reinterpret_cast<float2*>(values(g, index) + column) = split.values;
+    if (column == 0) *reinterpret_cast<float2*>(scalars(g, index)) = {split.largest, split.sum};
   }
 };
 
@@ -155,12 +146,37 @@ __device__ __forceinline__ void add_split(const T* values, int column, int count
   }
 }
 
+// Queries normed, rotated and scaled, by the whole block: a warp for each head.
+__device__ __forceinline__ void prepare_queries(const Rotation& rotation, const Geometry& g, const Rows& rows,
+                                                const float* q_gate, const float* norm, float* query) {
+  const float scale = 1.0f / sqrtf(static_cast<float>(g.width));
+  for (int m = threadIdx.x / kWarp; m < rows.count; m += blockDim.x / kWarp) {
+    float* own = query + m * g.width;
+    norm_rotate(q_gate + (rows.row * g.heads() + rows.head + m) * 2 * g.width, norm, rotation, rows.position, g.width,
+                scale, own);
+    if (g.key_rotation) rotate(own, g.width, g.key_rotation);
+  }
+}
+
+// The splits of a row's heads, in order, by the whole block.
+__device__ __forceinline__ void merge_splits(const Geometry& g, const Partials& partials, const Rows& rows, int splits,
+                                             const float* q_gate, float* y) {
+  const int pairs = g.width / 2, all = rows.count * pairs;
+  for (int i = threadIdx.x; i < (all + kWarp - 1) / kWarp * kWarp; i += blockDim.x) {  // whole warps
+    const int own = min(i, all - 1), head = rows.head + own / pairs, column = own % pairs * 2;
+    const int64_t first = partials.index(g, rows.row, head, 0);
+    Softmax total = partials.read(g, first, column);
+    for (int split = 1; split < splits; ++split) total.merge(partials.read(g, first + split, column));
+    finish(g, q_gate, rows.row, head, i < all ? column : g.width, total, y);
+  }
+}
+
 // grid: [rows, kv heads x parts of a group, splits or 1].
 template <class T>
-__global__ void attend(Ragged sequences, Geometry g, const float* queries, const float* q_gate, const T* keys,
-                       const T* values, Partials partials, float* y, const int* verdict) {
+__global__ void attend(Ragged sequences, Rotation rotation, Geometry g, const float* q_gate, const float* norm,
+                       const T* keys, const T* values, Partials partials, float* y) {
   __shared__ Shared shared;
-  if (!*verdict) return;
+  if (!sequences.holds()) return;
   float* query = reinterpret_cast<float*>(shared_memory());  // [kRows][width]
   const Rows rows(sequences, g);
   const int own_splits = static_cast<int>(rows.position / kSplit) + 1;
@@ -169,8 +185,7 @@ __global__ void attend(Ragged sequences, Geometry g, const float* queries, const
   const int thread = threadIdx.x, column = 2 * thread;
   if (begin >= end) return;
 
-  for (int i = thread; i < rows.count * g.width; i += blockDim.x)
-    query[i] = queries[(rows.row * g.heads() + rows.head) * g.width + i];
+  prepare_queries(rotation, g, rows, q_gate, norm, query);
   Softmax total[kRows] = {};
   for (int split = begin; split < end; ++split) {
     const int64_t first = int64_t{split} * kSplit;
@@ -185,40 +200,24 @@ __global__ void attend(Ragged sequences, Geometry g, const float* queries, const
     __syncthreads();
     if (column < g.width) add_split(values, column, rows.count, seen, split == begin, shared, total);
   }
+  const bool whole = end - begin == own_splits;
 #pragma unroll
   for (int m = 0; m < kRows; ++m) {
     if (m >= rows.count) break;
-    if (!partials.memory) {
+    if (whole)
       finish(g, q_gate, rows.row, rows.head + m, column, total[m], y);
-      continue;
-    }
-    if (column >= g.width) break;
-    const int64_t index = partials.index(g, rows.row, rows.head + m, begin);
-    *reinterpret_cast<float2*>(partials.values(g, index) + column) = total[m].values;
-    if (column == 0) *reinterpret_cast<float2*>(partials.scalars(g, index)) = {total[m].largest, total[m].sum};
+    else if (column < g.width)
+      partials.write(g, partials.index(g, rows.row, rows.head + m, begin), column, total[m]);
   }
-}
-
-// grid: [rows, heads].
-__global__ void merge_splits(Ragged sequences, Geometry g, Partials partials, const float* q_gate, float* y,
-                             const int* verdict) {
-  const int column = 2 * threadIdx.x, head = blockIdx.y;
-  if (!*verdict) return;
-  const int64_t row = blockIdx.x, position = sequences.position_of(row, sequences.sequence_of(row));
-  const auto partial = [&](int split) -> Softmax {
-    if (column >= g.width) return {};
-    const int64_t index = partials.index(g, row, head, split);
-    const float2 scalars = *reinterpret_cast<const float2*>(partials.scalars(g, index));
-    return {scalars.x, scalars.y, *reinterpret_cast<const float2*>(partials.values(g, index) + column)};
-  };
-  Softmax total = partial(0);
-  for (int split = 1; split <= position / kSplit; ++split) total.merge(partial(split));
-  finish(g, q_gate, row, head, column, total, y);
+  if (whole || !is_last(partials.done + rows.row * gridDim.y + blockIdx.y, own_splits)) return;
+  merge_splits(g, partials, rows, own_splits, q_gate, y);
 }
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info) { check_cache_type<T>(info); }
+  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info), done_(kFullDevice) {
+    check_cache_type<T>(info);
+  }
 
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
@@ -232,7 +231,6 @@ struct PagedAttention : PagedAttentionSignature<T> {
                            Operator::paged_attention);
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
-    const cudaStream_t stream = stream_of(context);
     constexpr bool kRotated = std::is_same_v<T, Q8>;
     const Geometry g{static_cast<int>(cache.width),
                      static_cast<int>(cache.heads),
@@ -240,31 +238,24 @@ struct PagedAttention : PagedAttentionSignature<T> {
                      static_cast<int>(cache.stride),
                      static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
                      static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
-    const Arena::Memory queries = arena_.take<float>(rows * columns / 2), verdict = arena_.take<int>(1);
-    const size_t width_bytes = cache.width * sizeof(float);
-    const auto row_count = static_cast<unsigned>(rows);
-    launch(prepare_queries, row_count, kQueryWarps * kWarp, kQueryWarps * width_bytes, stream, sequences,
-           Rotation(rotary_), g, q_gate.as<float>(), norm.as<float>(), queries.as<float>(), verdict.as<int>());
-
     // By the width of the page table, not by the lengths, which only the device knows.
     const int64_t splits = std::max<int64_t>(1, blocks_of(sequences.columns * cache.page_size, kSplit));
     const int64_t parts = cache.heads * blocks_of(group, kRows), floats = rows * g.heads() * splits * (cache.width + 2);
     const bool split = splits > 1 && splits <= 65535 && rows * parts < kFullDevice && floats * 4 <= kPartialBytes;
     const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
-    const Partials partials{split ? memory.as<float>() : nullptr, rows, static_cast<int>(splits)};
+    const Partials partials{split ? memory.as<float>() : nullptr, rows, static_cast<int>(splits), done_.at(0)};
     const int column_threads = static_cast<int>((cache.width / 2 + kWarp - 1) / kWarp * kWarp);
-    const dim3 grid(row_count, static_cast<unsigned>(parts), split ? static_cast<unsigned>(splits) : 1);
-    launch(attend<T>, grid, std::max(kSplit, column_threads), kRows * width_bytes, stream, sequences, g,
-           queries.as<float>(), q_gate.as<float>(), context.input(2).as<T>(), context.input(3).as<T>(), partials,
-           y.as<float>(), verdict.as<int>());
-    if (split)
-      launch(merge_splits, dim3(row_count, static_cast<unsigned>(g.heads())), column_threads, 0, stream, sequences, g,
-             partials, q_gate.as<float>(), y.as<float>(), verdict.as<int>());
+    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts),
+                    split ? static_cast<unsigned>(splits) : 1);
+    launch(attend<T>, grid, std::max(kSplit, column_threads), kRows * cache.width * sizeof(float), stream_of(context),
+           sequences, Rotation(rotary_), g, q_gate.as<float>(), norm.as<float>(), context.input(2).as<T>(),
+           context.input(3).as<T>(), partials, y.as<float>());
   }
 
  private:
   RotaryAttributes rotary_;
   Arena arena_;
+  Counters done_;
 };
 
 }  // namespace
@@ -277,6 +268,7 @@ const OrtCustomOp* paged_attention_f32() {
   static const Op<Checked<PagedAttention<float>>> op;
   return &op;
 }
+
 const OrtCustomOp* paged_attention_q8_0() {
   static const Op<Checked<PagedAttention<Q8>>> op;
   return &op;

@@ -1,5 +1,6 @@
 // RMSNorm and JoinedRMSNorm on a device: a block for each row.
 #include "../cuda/kernel.h"
+#include "device.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -7,39 +8,27 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// y = the norm of row x, by the whole block.
-__device__ __forceinline__ void normalize_row(const float* x, const float* weight, int width, float eps, float* y) {
+// grid: [rows, 2 with another tensor].
+__global__ void __launch_bounds__(kThreads) normalize_rows(Norm norm) {
   __shared__ float factor;
+  const int64_t row = blockIdx.x;
+  const bool second = blockIdx.y == 1;
+  const int width = static_cast<int>(second ? norm.other_width : norm.width);
+  const float* x = second ? norm.other + row * width : norm.x + row * width;
+  const float* weight = second ? norm.other_weight : norm.weight;
+  float* y = norm.y + row * norm.both() + (second ? norm.width : 0);
+  if (norm.residual && !second) {
+    float* sum = norm.sum + row * width;
+    for (int i = threadIdx.x; i < width; i += kThreads) sum[i] = x[i] + norm.residual[row * width + i];
+    x = sum;
+    __syncthreads();
+  }
   if (threadIdx.x < kWarp) {
     const float squares = dot(x, x, width);
-    if (threadIdx.x == 0) factor = 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
+    if (threadIdx.x == 0) factor = norm.factor(squares, width);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < width; i += kThreads) y[i] = x[i] * factor * weight[i];
-}
-
-// `sum` [rows, width] takes x + residual, when there is one.
-__global__ void __launch_bounds__(kThreads)
-    normalize(const float* x, const float* weight, const float* residual, int width, float eps, float* y, float* sum) {
-  const int64_t row = int64_t{blockIdx.x} * width;
-  x += row, y += row;
-  if (residual) {
-    for (int i = threadIdx.x; i < width; i += kThreads) sum[row + i] = x[i] + residual[row + i];
-    x = sum + row;
-    __syncthreads();
-  }
-  normalize_row(x, weight, width, eps, y);
-}
-
-// grid: [rows, 2].
-__global__ void __launch_bounds__(kThreads)
-    normalize_both(const float* x, const float* weight, int width, const float* other, const float* other_weight,
-                   int other_width, float eps, float* y) {
-  y += int64_t{blockIdx.x} * (width + other_width);
-  if (blockIdx.y == 0)
-    normalize_row(x + int64_t{blockIdx.x} * width, weight, width, eps, y);
-  else
-    normalize_row(other + int64_t{blockIdx.x} * other_width, other_weight, other_width, eps, y + width);
 }
 
 struct RMSNorm : RMSNormSignature {
@@ -51,8 +40,9 @@ struct RMSNorm : RMSNormSignature {
     context.expect_outputs(residual.rank ? 2 : 1);
     const Tensor y = context.output_like(0, x);
     float* sum = residual.rank ? context.output_like(1, x).as<float>() : nullptr;
-    launch(normalize, static_cast<unsigned>(x.dims[0]), kThreads, 0, stream_of(context), x.as<float>(),
-           weight.as<float>(), residual.as<float>(), x.dims[1], eps, y.as<float>(), sum);
+    normalize({x.as<float>(), weight.as<float>(), residual.as<float>(), x.dims[1], nullptr, nullptr, 0, eps,
+               y.as<float>(), sum},
+              x.dims[0], stream_of(context));
   }
 };
 
@@ -64,13 +54,17 @@ struct JoinedRMSNorm : JoinedRMSNormSignature {
     const Tensor other_weight = context.input(3);
     check(x, weight, other, other_weight);
     const Tensor y = context.output(0, {x.dims[0], x.dims[1] + other.dims[1]});
-    launch(normalize_both, dim3(static_cast<unsigned>(x.dims[0]), 2), kThreads, 0, stream_of(context), x.as<float>(),
-           weight.as<float>(), x.dims[1], other.as<float>(), other_weight.as<float>(), other.dims[1], eps,
-           y.as<float>());
+    normalize({x.as<float>(), weight.as<float>(), nullptr, x.dims[1], other.as<float>(), other_weight.as<float>(),
+               other.dims[1], eps, y.as<float>(), nullptr},
+              x.dims[0], stream_of(context));
   }
 };
 
 }  // namespace
+
+void normalize(const Norm& norm, int64_t rows, cudaStream_t stream) {
+  launch(normalize_rows, dim3(static_cast<unsigned>(rows), norm.other ? 2 : 1), kThreads, 0, stream, norm);
+}
 
 const OrtCustomOp* rms_norm() {
   static const Op<Checked<RMSNorm>> op;

@@ -1,5 +1,7 @@
-// TopToken on a device: blocks find the best of their parts of the vocabulary, then add up their exponentials.
+// TopToken on a device: blocks find the best of their parts of the vocabulary, then add up their exponentials. The last
+// block of a row puts its parts together, in order.
 #include "../cuda/kernel.h"
+#include "../cuda/last_block.cuh"
 #include "../cuda/ranked.cuh"
 #include "signature.h"
 
@@ -23,53 +25,53 @@ __device__ Ranked best_of_block(Ranked own) {
   return own;
 }
 
-// grid: [parts, rows]. Among NaNs the first id of a part is its best.
-__global__ void __launch_bounds__(kThreads) find(const float* logits, int width, Ranked* best) {
+// grid: [parts, rows]. Among NaNs the first id of a part is its best. `best`: [rows, parts].
+__global__ void __launch_bounds__(kThreads)
+    find(const float* logits, int width, Ranked* best, int64_t* tokens, unsigned* done) {
   const int start = static_cast<int>(blockIdx.x) * kPart, end = min(start + kPart, width);
+  const int parts = static_cast<int>(gridDim.x);
   const float* x = logits + int64_t{blockIdx.y} * width;
+  best += int64_t{blockIdx.y} * parts;
   Ranked own{-INFINITY, start};
   for (int i = start + threadIdx.x; i < end; i += kThreads) {
     const Ranked other{x[i], i};
     if (other.before(own)) own = other;
   }
   own = best_of_block(own);
-  if (threadIdx.x == 0) best[int64_t{blockIdx.y} * gridDim.x + blockIdx.x] = own;
+  if (threadIdx.x == 0) best[blockIdx.x] = own;
+  if (!is_last(done + blockIdx.y, gridDim.x)) return;
+  own = best[0];
+  for (int i = threadIdx.x; i < parts; i += kThreads)
+    if (best[i].before(own)) own = best[i];
+  own = best_of_block(own);
+  if (threadIdx.x == 0) tokens[blockIdx.y] = own.id;
 }
 
-// grid: [parts, rows], or [1, rows] when no sums are wanted.
+// grid: [parts, rows]. `sums`: [rows, parts].
 __global__ void __launch_bounds__(kThreads)
-    add(const float* logits, int width, const Ranked* best, int parts, int64_t* tokens, float* sums) {
+    add(const float* logits, int width, const int64_t* tokens, float* sums, float* probability, unsigned* done) {
   __shared__ float term[kPart];
   const float* x = logits + int64_t{blockIdx.y} * width;
-  Ranked own = best[int64_t{blockIdx.y} * parts];
-  for (int i = threadIdx.x; i < parts; i += kThreads) {
-    const Ranked other = best[int64_t{blockIdx.y} * parts + i];
-    if (other.before(own)) own = other;
-  }
-  own = best_of_block(own);
-  if (threadIdx.x == 0 && blockIdx.x == 0) tokens[blockIdx.y] = own.id;
-  if (!sums) return;
   const int start = static_cast<int>(blockIdx.x) * kPart, count = min(kPart, width - start);
-  for (int i = threadIdx.x; i < count; i += kThreads) term[i] = exp(x[start + i] - x[own.id]);
+  const float largest = x[tokens[blockIdx.y]];
+  sums += int64_t{blockIdx.y} * gridDim.x;
+  for (int i = threadIdx.x; i < count; i += kThreads) term[i] = exp(x[start + i] - largest);
   __syncthreads();
-  if (threadIdx.x >= kWarp) return;
+  if (threadIdx.x < kWarp) {
+    float sum = 0;
+    for (int i = threadIdx.x % kLanes; i < count; i += kLanes) sum += term[i];
+    sum = lane_sum(sum, kLanes);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  }
+  if (!is_last(done + blockIdx.y, gridDim.x) || threadIdx.x) return;
   float sum = 0;
-  for (int i = threadIdx.x % kLanes; i < count; i += kLanes) sum += term[i];
-  sum = lane_sum(sum, kLanes);
-  if (threadIdx.x == 0) sums[int64_t{blockIdx.y} * parts + blockIdx.x] = sum;
-}
-
-__global__ void __launch_bounds__(kThreads) finish(const float* sums, int rows, int parts, float* probability) {
-  const int row = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x;
-  if (row >= rows) return;
-  float sum = 0;
-  for (int i = 0; i < parts; ++i) sum += sums[int64_t{row} * parts + i];
-  probability[row] = 1.0f / sum;
+  for (unsigned i = 0; i < gridDim.x; ++i) sum += sums[i];
+  probability[blockIdx.y] = 1.0f / sum;
 }
 
 class TopToken : public TopTokenSignature {
  public:
-  explicit TopToken(const KernelInfo& info) : TopTokenSignature(info), arena_(info) {}
+  explicit TopToken(const KernelInfo& info) : TopTokenSignature(info), arena_(info), done_(kMost) {}
 
   void compute(const Context& context) const {
     const Tensor logits = context.input(0);
@@ -81,21 +83,21 @@ class TopToken : public TopTokenSignature {
     auto* tokens = context.output(0, {rows}).as<int64_t>();
     float* out = probability ? context.output(1, {rows}).as<float>() : nullptr;
     const cudaStream_t stream = stream_of(context);
-    constexpr int64_t kMost = 65535;  // rows of one launch: the second dimension of a grid
     const int64_t together = std::min(kMost, rows);
     const Arena::Memory best = arena_.take<Ranked>(together * parts), sums = arena_.take<float>(together * parts);
     for (int64_t first = 0; first < rows; first += kMost) {
-      const auto count = static_cast<unsigned>(std::min(kMost, rows - first));
-      launch(find, dim3(parts, count), kThreads, 0, stream, x + first * width, width, best.as<Ranked>());
-      launch(add, dim3(probability ? parts : 1, count), kThreads, 0, stream, x + first * width, width,
-             best.as<Ranked>(), parts, tokens + first, probability ? sums.as<float>() : nullptr);
+      const dim3 grid(parts, static_cast<unsigned>(std::min(kMost, rows - first)));
+      launch(find, grid, kThreads, 0, stream, x + first * width, width, best.as<Ranked>(), tokens + first, done_.at(0));
       if (probability)
-        launch(finish, blocks_of(count, kThreads), kThreads, 0, stream, sums.as<float>(), count, parts, out + first);
+        launch(add, grid, kThreads, 0, stream, x + first * width, width, tokens + first, sums.as<float>(), out + first,
+               done_.at(0));
     }
   }
 
  private:
+  static constexpr int64_t kMost = 4096;  // rows of one launch
   Arena arena_;
+  Counters done_;
 };
 
 }  // namespace

@@ -21,6 +21,7 @@ import onnxruntime as ort
 from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
+from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Array, Device, Exchange
@@ -157,13 +158,14 @@ class CudaDevice(Device):
         )
 
     def adapt(self, model: onnx.ModelProto) -> bool:
-        """See Device: routed experts become nodes of the CPU; ONNX Runtime copies their rows there and back."""
+        """See Device: nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back."""
         nodes = [node for node in model.graph.node if node.op_type == _EXPERTS and self.experts == "cpu"]
         for node in nodes:
             node.domain = HOST_DOMAIN
         if nodes:
             model.opset_import.add(domain=HOST_DOMAIN, version=1)
-        return bool(nodes)
+        fuse(model)
+        return True
 
     def initializers(self, weights: MappedWeights, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
         """See Device."""

@@ -268,6 +268,7 @@ inline void poison_scratch(void* memory, size_t bytes) { poison(memory, bytes); 
 inline void __syncthreads() { emulator::barrier(0); }
 inline int __syncthreads_or(int vote) { return emulator::barrier(vote != 0); }
 inline void __syncwarp() { emulator::warp_barrier(); }
+inline void __threadfence() {}
 inline void __threadfence_system() {}
 
 template <class T>
@@ -285,6 +286,11 @@ T __shfl_up_sync(unsigned, T value, int offset) {
 }
 
 inline int atomicAdd(int* p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); }
+inline unsigned atomicInc(unsigned* p, unsigned most) {  // blocks run one after the other
+  const unsigned before = *p;
+  *p = before >= most ? 0 : before + 1;
+  return before;
+}
 inline int atomicCAS(int* p, int expected, int value) {
   __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;

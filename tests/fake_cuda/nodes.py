@@ -25,7 +25,11 @@ def test_every_node_is_on_the_gpu(packages: Packages, tmp_path: Path, geometry: 
     options = session_options(1, read_manifest(folder).weights_base(folder), device.library)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    session = ort.InferenceSession(path.read_bytes(), options, providers=device.providers(graph), enable_fallback=0)
+    model = onnx.load(path, load_external_data=False)
+    device.adapt(model)
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=device.providers(graph), enable_fallback=0
+    )
     placed = Counter(part.ep_name for part in session.get_provider_graph_assignment_info() for node in part.get_nodes())
     run = onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
     assert placed == {"CUDAExecutionProvider": len(run)}

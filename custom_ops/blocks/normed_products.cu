@@ -1,0 +1,107 @@
+// Each block makes the norms for itself, as it quantises rows for itself: less time than a launch.
+#include "few_products.cuh"
+#include "normed_products.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+// The norms of `count` rows from `first` on, in shared memory, by the whole block. `writes`: to norm.y and norm.sum
+// too.
+__device__ __forceinline__ void stage_norms(const Norm& norm, int first, int count, bool writes, float* staged) {
+  __shared__ float factor[kMostRows][2];
+  const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
+  const int64_t from = first;
+  for (int i = threadIdx.x; i < count * both; i += kFewThreads) {
+    const int row = i / both, column = i % both;
+    const int64_t at = (from + row) * width + column;
+    if (column >= width) {
+      staged[i] = norm.other[(from + row) * norm.other_width + column - width];
+      continue;
+    }
+    staged[i] = norm.residual ? norm.x[at] + norm.residual[at] : norm.x[at];
+    if (writes && norm.residual) norm.sum[at] = staged[i];
+  }
+  __syncthreads();
+  const int parts = norm.other ? 2 : 1, dots = count * parts;
+  for (int i = threadIdx.x / kLanes; i < (dots + 1) / 2 * 2; i += kFewThreads / kLanes) {  // whole warps
+    const int own = min(i, dots - 1), row = own / parts, part = own % parts;
+    const int elements = part ? both - width : width;
+    const float* x = staged + row * both + (part ? width : 0);
+    const float squares = dot(x, x, elements);
+    if (i < dots && threadIdx.x % kLanes == 0) factor[row][part] = norm.factor(squares, elements);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < count * both; i += kFewThreads) {
+    const int row = i / both, column = i % both;
+    const bool second = column >= width;
+    staged[i] = staged[i] * factor[row][second] * (second ? norm.other_weight[column - width] : norm.weight[column]);
+    if (writes) norm.y[from * both + i] = staged[i];
+  }
+  __syncthreads();
+}
+
+// `at_once`: rows that are staged together.
+template <int kMost, class... F>
+__global__ void __launch_bounds__(kFewThreads)
+    normed(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int router,
+           const __grid_constant__ Routing routing, unsigned* counter, int64_t x_bytes, int at_once) {
+  char* prepared = shared_memory();
+  float* staged = reinterpret_cast<float*>(prepared + (tasks.quantised ? tasks.m * x_bytes : 0));
+  const int number = task_of_block(tasks);
+  const FewTask& task = tasks.task[number];
+  for (int first = 0; first < tasks.m; first += at_once) {
+    const int count = min(at_once, tasks.m - first);
+    stage_norms(norm, first, count, blockIdx.x == 0, staged);
+    if (task.quantised) {
+      quantise_rows([&](int row) { return Plain{staged + row * tasks.width}; }, count, tasks.width, x_bytes,
+                    prepared + first * x_bytes);
+    } else {
+      FewTask part = task;
+      part.y += first * task.rows;
+      with_type(task.type, Types<F...>(), [&](auto type) {
+        if constexpr (kPlain<decltype(type)>)
+          few_of_task<kMost, decltype(type)>(part, task.data, tasks.width, count, nullptr, 0, staged, nullptr);
+      });
+    }
+    __syncthreads();
+  }
+  if (task.quantised)
+    with_type(task.type, Types<F...>(), [&](auto type) {
+      if constexpr (!kPlain<decltype(type)>)
+        few_of_task<kMost, decltype(type)>(task, task.data, tasks.width, tasks.m, prepared, x_bytes, nullptr, nullptr);
+    });
+  if (number != router) return;
+  const int end = number + 1 < tasks.count ? tasks.task[number + 1].first_block : tasks.blocks;
+  if (!is_last(counter, end - task.first_block)) return;
+  for (int row = threadIdx.x / kWarp; row < tasks.m; row += kFewThreads / kWarp) routing(row);
+}
+
+int64_t room(int64_t width, int64_t m, bool quantised) {
+  const int64_t left = static_cast<int64_t>(kFewBytes) - (quantised ? m * prepared_bytes(Layout::int8, width) : 0);
+  return std::min(m, left / (width * static_cast<int64_t>(sizeof(float))));
+}
+
+template <class... F>
+void launch_normed(const FewTasks& tasks, const Norm& norm, int router, const Routing& routing, unsigned* counter,
+                   cudaStream_t stream, Types<F...>) {
+  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int64_t at_once = room(tasks.width, tasks.m, tasks.quantised);
+  const auto bytes =
+      static_cast<size_t>((tasks.quantised ? tasks.m * x_bytes : 0) + at_once * tasks.width * sizeof(float));
+  const auto kernel = tasks.m <= 2 ? normed<2, F...> : tasks.m <= 4 ? normed<4, F...> : normed<kMostRows, F...>;
+  launch(kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, bytes, stream, tasks, norm, router, routing, counter,
+         x_bytes, at_once);
+}
+
+}  // namespace
+
+bool normed_fit(int64_t width, int64_t m, bool quantised) {
+  return m > 0 && m <= kMostRows && room(width, m, quantised) > 0;
+}
+
+void normed_products(const FewTasks& tasks, const Norm& norm, int router, const Routing& routing, unsigned* counter,
+                     cudaStream_t stream) {
+  launch_normed(tasks, norm, router, routing, counter, stream, CommonTypes());
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

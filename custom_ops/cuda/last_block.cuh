@@ -1,0 +1,48 @@
+// Blocks that each make a part of something, which the last of them to be done puts together: in a fixed order, so that
+// it does not matter which one that is.
+#pragma once
+
+#include "device.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Counters on the device, for the launches of one kernel's stream: zero before each launch, and again after it.
+class Counters {
+ public:
+  explicit Counters(int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(unsigned);
+    void* memory = nullptr;
+    check(cudaMalloc(&memory, bytes), "memory for counters");
+    counters_ = static_cast<unsigned*>(memory);
+    check(cudaMemsetAsync(memory, 0, bytes, nullptr), "memory for counters");
+    check(cudaStreamSynchronize(nullptr), "memory for counters");
+  }
+  Counters(const Counters&) = delete;
+  Counters(Counters&& other) noexcept : counters_(other.counters_) { other.counters_ = nullptr; }
+  ~Counters() {
+    if (counters_) (void)cudaFree(counters_);
+  }
+  unsigned* at(int64_t index) const { return counters_ + index; }
+
+ private:
+  unsigned* counters_ = nullptr;
+};
+
+// One of `all` arrivals: whether it is the last. What the arriving thread's block wrote must be fenced before, and what
+// others wrote is to be read behind a fence.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned all) {
+  return atomicInc(counter, all - 1) == all - 1;
+}
+
+// Whether this is the last of `blocks` to come here; it sees what the others wrote before. The whole block calls.
+__device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = arrives_last(counter, blocks);
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

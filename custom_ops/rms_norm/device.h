@@ -1,0 +1,25 @@
+// Root-mean-square norms of rows on a device.
+#pragma once
+
+#include "../cuda/device.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Norms of the rows of x [rows, width], or of x + residual, and beside them of other [rows, other_width].
+struct Norm {
+  const float *x, *weight, *residual;  // residual: or nullptr
+  int64_t width;
+  const float *other, *other_weight;  // or nullptr
+  int64_t other_width;
+  float eps;
+  float *y, *sum;  // [rows, width + other_width]; x + residual, when there is one
+
+  __host__ __device__ int64_t both() const { return width + other_width; }
+  __device__ float factor(float squares, int64_t elements) const {
+    return 1.0f / sqrtf(squares / static_cast<float>(elements) + eps);
+  }
+};
+
+void normalize(const Norm& norm, int64_t rows, cudaStream_t stream);
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,226 @@
+"""Nodes that the CUDA library has as one: the bits of the portable kernels of each, and what is left as it was.
+
+tests/test_cuda.py runs this with the library of the emulator.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from support.block_weights import activations, weights
+from support.operators import ONNX_TYPE, same_bits
+from support.row_bits import portable_kernels
+from trigraph.custom_ops import DOMAIN, library_path
+from trigraph.runtime.device.cuda_fusion import fuse
+from trigraph.runtime.device.cuda_library import CudaLibrary
+
+Arrays = Mapping[str, Any]
+MIXED = ("F32", "F32", "Q8_0", "Q4_K")
+"""Router, gate of the shared expert, and its matrices."""
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """A node of our domain; `-` is an absent input."""
+    names = ["" if name == "-" else name for name in inputs.split()]
+    return helper.make_node(op_type, names, outputs.split(), domain=DOMAIN, **attributes)
+
+
+def model_of(nodes: Sequence[onnx.NodeProto], inputs: Arrays, outputs: Mapping[str, type]) -> onnx.ModelProto:
+    """A model of some nodes, whose weights are inputs too."""
+    taken = [helper.make_tensor_value_info(name, ONNX_TYPE[x.dtype], [None] * x.ndim) for name, x in inputs.items()]
+    made = [helper.make_tensor_value_info(name, ONNX_TYPE[np.dtype(t)], None) for name, t in outputs.items()]
+    graph = helper.make_graph(nodes, "part", taken, made)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11)
+
+
+def run(model: onnx.ModelProto, library: str, inputs: Arrays, outputs: Mapping[str, type]) -> list[Any]:
+    """One run with that library's kernels."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library_path(library)))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    result = list(session.run(list(outputs), dict(inputs)))
+    CudaLibrary(library_path("cuda")).wait()
+    return result
+
+
+def check(
+    nodes: Sequence[onnx.NodeProto], inputs: Arrays, outputs: Mapping[str, type], fused: Sequence[str]
+) -> list[Any]:
+    """The fused model is made of the operators `fused`, and has the bits of the portable kernels."""
+    model = model_of(nodes, inputs, outputs)
+    with portable_kernels():
+        expected = run(model, "cpu", inputs, outputs)
+    fuse(model)
+    assert [node.op_type for node in model.graph.node] == list(fused)
+    found = run(model, "cuda", inputs, outputs)
+    for name, one, other in zip(outputs, found, expected, strict=True):
+        assert same_bits(one, other), name
+    return found
+
+
+def products(types: Sequence[str], kind: str, x: str = "normed") -> onnx.NodeProto:
+    """The BlockMatMul with a weight of each type."""
+    names = [f"w{i}" for i in range(len(types))]
+    return node(
+        "BlockMatMul", " ".join([x, *names]), " ".join(f"y{i}" for i in range(len(types))), types=",".join(types),
+        activations=kind,
+    )  # fmt: skip
+
+
+def matrices(types: Sequence[str], rows: Sequence[int], width: int) -> dict[str, Any]:
+    """The weights of `products`."""
+    return {f"w{i}": weights(type, n, width) for i, (type, n) in enumerate(zip(types, rows, strict=True))}
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("types", "width"),
+    [
+        (MIXED, 512),
+        (MIXED, 5120),  # so wide that few rows are staged together, and eight do not fit
+        (("Q6_K", "Q5_K"), 768),
+        (("F32",), 27),
+        (("IQ4_XS", "Q8_0"), 256),  # one that shares no launch
+    ],
+)
+def test_a_norm_and_its_products(types: tuple[str, ...], width: int, kind: str) -> None:
+    rng = np.random.default_rng(width)
+    for rows in (1, 2, 3, 5, 8, 9, 17):
+        inputs = {
+            "x": activations(rows, width),
+            "residual": rng.standard_normal((rows, width), dtype=np.float32),
+            "norm": rng.standard_normal(width, dtype=np.float32),
+            **matrices(types, (37, 1, 70, 9)[: len(types)], width),
+        }
+        outputs = dict.fromkeys(["normed", "sum", *(f"y{i}" for i in range(len(types)))], np.float32)
+        last = products(types, kind)
+        check(
+            [node("RMSNorm", "x norm residual", "normed sum", eps=1e-6), last], inputs, outputs, ["NormedBlockMatMul"]
+        )
+        del inputs["residual"], outputs["sum"]
+        check([node("RMSNorm", "x norm", "normed", eps=1e-6), last], inputs, outputs, ["NormedBlockMatMul"])
+
+
+def test_norms_side_by_side() -> None:
+    for rows in (1, 4, 8, 9):
+        inputs = {
+            "x": activations(rows, 300),
+            "other": activations(rows, 212) * 3,
+            "norm": activations(1, 300)[0],
+            "other_norm": activations(1, 212)[0],
+            **matrices(("Q4_K",), (40,), 512),
+        }
+        nodes = [
+            node("JoinedRMSNorm", "x norm other other_norm", "normed", eps=1e-5),
+            products(("Q8_0",), "int8"),
+        ]
+        inputs["w0"] = weights("Q8_0", 40, 512)
+        check(nodes, inputs, {"normed": np.float32, "y0": np.float32}, ["NormedBlockMatMul"])
+
+
+@pytest.mark.parametrize("normalize", [0, 1])
+def test_the_choice_of_experts(normalize: int) -> None:
+    """By the last block that makes logits; the logits are the first or the third product."""
+    width = 512
+    for rows in (1, 2, 7, 8, 12):
+        for router, (types, numbers) in (
+            (0, (MIXED, (256, 1, 64, 33))),
+            (2, (("Q4_K", "Q8_0", "F32"), (5, 64, 129))),
+        ):
+            inputs = {
+                "x": activations(rows, width),
+                "norm": np.ones(width, np.float32),
+                **matrices(types, numbers, width),
+            }
+            nodes = [
+                node("RMSNorm", "x norm", "normed", eps=1e-6),
+                products(types, "int8"),
+                node("Router", f"y{router}", "ids weights", k=8, normalize=normalize),
+            ]
+            outputs = dict.fromkeys([f"y{i}" for i in range(len(types))], np.float32)
+            check(nodes, inputs, outputs | {"ids": np.int64, "weights": np.float32}, ["NormedBlockMatMul"])
+
+
+def experts_case(rows: int, *, shared_ffn: int, types: tuple[str, str, str], k: int = 4) -> tuple[Any, Any]:
+    """The nodes of routed experts and of the shared one, and their inputs."""
+    width, ffn, count = 512, 256, 9
+    gate_type, down_type, shared_type = types
+    rng = np.random.default_rng(rows)
+    inputs = {
+        "x": activations(rows, width),
+        "ids": np.array([rng.permutation(count)[:k] for _ in range(rows)], np.int64),
+        "weights": rng.random((rows, k), dtype=np.float32),
+        "gate": np.stack([weights(gate_type, ffn, width) for _ in range(count)]),
+        "up": np.stack([weights(gate_type, ffn, width) for _ in range(count)]),
+        "down": np.stack([weights(down_type, width, ffn) for _ in range(count)]),
+        "hidden": activations(rows, shared_ffn),
+        "shared_up": activations(rows, shared_ffn) * 2,
+        "logit": rng.standard_normal((rows, 1), dtype=np.float32),
+        "shared_down": weights(shared_type, width, shared_ffn),
+    }
+    nodes = [
+        node("GatedBlockMatMul", "hidden shared_up shared_down", "shared", type=shared_type, activations="int8"),
+        node(
+            "GroupedExpertFFN", "x ids weights gate down up shared logit", "y", gate_type=gate_type, up_type=gate_type,
+            down_type=down_type, activations="int8",
+        ),
+    ]  # fmt: skip
+    return nodes, inputs
+
+
+@pytest.mark.parametrize(
+    ("types", "shared_ffn"),
+    [
+        (("Q4_K", "Q6_K", "Q8_0"), 256),
+        (("Q4_K", "Q5_K", "Q6_K"), 512),  # of another width
+        (("IQ4_XS", "Q6_K", "Q8_0"), 256),  # types that share no launch
+        (("Q4_K", "Q6_K", "F16"), 256),
+    ],
+)
+def test_routed_and_shared_experts(types: tuple[str, str, str], shared_ffn: int) -> None:
+    for rows in (1, 2, 5, 8, 16, 33):
+        nodes, inputs = experts_case(rows, shared_ffn=shared_ffn, types=types)
+        check(nodes, inputs, {"y": np.float32}, ["MixtureOfExperts"])
+
+
+def test_an_expert_chosen_twice() -> None:
+    nodes, inputs = experts_case(3, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
+    inputs["ids"][:, 2] = inputs["ids"][:, 0]
+    check(nodes, inputs, {"y": np.float32}, ["MixtureOfExperts"])
+
+
+def test_a_bad_expert_is_an_error_and_the_next_step_is_right() -> None:
+    """Counters of blocks are as before."""
+    nodes, inputs = experts_case(2, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
+    model = model_of(nodes, inputs, {"y": np.float32})
+    fuse(model)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library_path("cuda")))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    (before,) = session.run(["y"], inputs)
+    bad = inputs["ids"].copy()
+    bad[1, 2] = 9
+    with pytest.raises(Exception, match="input ids holds expert 9 at token 1, slot 2: input gate has 9 experts"):
+        session.run(["y"], inputs | {"ids": bad})
+    assert same_bits(session.run(["y"], inputs)[0], before)
+
+
+def test_what_somebody_else_reads_stays() -> None:
+    """A shared expert's output that is a result; a second product of the same norm."""
+    nodes, inputs = experts_case(2, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
+    check(nodes, inputs, {"y": np.float32, "shared": np.float32}, ["GatedBlockMatMul", "GroupedExpertFFN"])
+    inputs = {"x": activations(2, 512), "norm": np.ones(512, np.float32), **matrices(("Q4_K",), (40,), 512)}
+    nodes = [
+        node("RMSNorm", "x norm", "normed", eps=1e-6),
+        products(("Q4_K",), "int8"),
+        node("BlockMatMul", "normed w0", "again", types="Q4_K", activations="int8"),
+    ]
+    check(nodes, inputs, {"y0": np.float32, "again": np.float32}, ["NormedBlockMatMul", "BlockMatMul"])
