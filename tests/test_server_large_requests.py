@@ -68,3 +68,64 @@ def test_a_long_text_is_counted(roomy: str) -> None:
     assert httpx.post(f"{roomy}/tokenize", json={"content": 10_000 * "x"}).json()["count"] == 10_000
     refused = httpx.post(f"{roomy}/v1/messages", json={**asked, "max_tokens": 1}).json()["error"]["message"]
     assert re.fullmatch(r"prompt is too long: 100\d\d tokens > 4096 maximum", refused)  # as Anthropic's clients read it
+
+
+@pytest.mark.parametrize(
+    "headers", [b"", b"Connection: close\r\n", b"Authorization: Bearer wrong\r\nConnection: close\r\n"]
+)
+@pytest.mark.parametrize("size", [17 << 20, 40 << 20])
+def test_an_answer_is_read_after_the_whole_body_was_sent(headers: bytes, size: int) -> None:
+    """As most clients do: a connection that is closed before would be reset under them."""
+    keys = ("right",) if b"wrong" in headers else ()
+    with serving(replying("Yes."), Settings(port=0, api_keys=keys)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n" % (headers, size)
+            connection.sendall(head + bytes(size))
+            assert connection.recv(12) == (b"HTTP/1.1 401" if keys else b"HTTP/1.1 413")
+
+
+def test_a_client_that_asks_first_sends_nothing(roomy: str) -> None:
+    host, port = roomy.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+            % (1 << 40)
+        )
+        assert connection.recv(12) == b"HTTP/1.1 413"
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
+def test_heads_that_are_too_large(roomy: str, end: bytes) -> None:
+    host, port = roomy.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000 + end)
+        answer = connection.recv(10_000)
+        while part := connection.recv(10_000) if b"}" not in answer else b"":
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large") and b"65,536 bytes" in answer
+
+
+def test_what_is_no_http(roomy: str) -> None:
+    host, port = roomy.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")  # as TLS begins
+        answer = connection.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 400") and b'"type": "invalid_request_error"' in answer
+
+
+def test_head_is_as_get(roomy: str) -> None:
+    for path in ("/health", "/metrics", "/v1/models", "/"):
+        got, head = httpx.get(roomy + path), httpx.head(roomy + path)
+        assert got.status_code == head.status_code == 200 and not head.content
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert httpx.head(f"{roomy}/v1/completions").status_code == 405
+
+
+@pytest.mark.parametrize("value", [0, 1e-300, 1e300])
+@pytest.mark.parametrize("name", ["repeat_penalty", "repetition_penalty"])
+def test_penalties_that_logits_cannot_bear(roomy: str, name: str, value: float) -> None:
+    response = httpx.post(f"{roomy}/v1/completions", json={"prompt": "a", name: value})
+    assert response.status_code == 400 and re.search("0.01|100", response.json()["error"]["message"])
+    response = httpx.post(f"{roomy}/v1/completions", json={"prompt": "a", "presence_penalty": 1e308})
+    assert response.status_code == 400 and "1e+30" in response.json()["error"]["message"]

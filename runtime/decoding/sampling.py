@@ -24,14 +24,15 @@ from trigraph.runtime.decoding.constraint import Guide
 from trigraph.runtime.decoding.thought import Thought
 from trigraph.runtime.decoding.top_logits import top_logits
 
+_LARGEST = 1e30  # what is added to a logit of float32, for each of many tokens
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
     ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more"),
     ("top_k", int, lambda value: value >= 0, "0 (off) or more"),
     ("top_p", float, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", float, lambda value: 0 <= value <= 1, "from 0 to 1"),
-    ("repeat_penalty", float, lambda value: 0 < value < math.inf, "above 0"),
-    ("presence_penalty", float, math.isfinite, "a finite number"),
-    ("frequency_penalty", float, math.isfinite, "a finite number"),
+    ("repeat_penalty", float, lambda value: 0.01 <= value <= 100, "from 0.01 to 100"),
+    ("presence_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
+    ("frequency_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
     ("penalty_window", int, lambda value: value >= -1, "-1 (all), 0 (none) or more"),
     ("seed", int, lambda value: 0 <= value < 2**64, "from 0 to 2^64 - 1"),
 )
@@ -63,9 +64,10 @@ class Sampling:
         for pair in self.logit_bias if isinstance(self.logit_bias, tuple | list) else [self.logit_bias]:
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and is_a(pair[0], int) and is_a(pair[1], float)):
                 raise TrigraphError(f"logit_bias has {quote(pair)}; give pairs of a token id and a number")
-            if not pair[1] < math.inf:  # NaN neither
+            if not (abs(pair[1]) <= _LARGEST or pair[1] == -math.inf):
                 raise TrigraphError(
-                    f"logit_bias of token {pair[0]} is {pair[1]}; it must be a number, or -inf to ban the token"
+                    f"logit_bias of token {pair[0]} is {pair[1]}; it must be from -{_LARGEST:g} to {_LARGEST:g}, "
+                    "or -inf to ban the token"
                 )
 
     def check_vocabulary(self, vocab: int) -> None:

@@ -19,6 +19,7 @@ from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
 from trigraph.runtime.server.heartbeat import alive
+from trigraph.runtime.server.security import MOST_DISCARDED
 from trigraph.runtime.server.service import Service
 
 _T = TypeVar("_T")
@@ -118,16 +119,22 @@ async def read_body(request: HttpRequest, service: Service, body: bytearray) -> 
     """Reads the body into `body`. Raises ApiError when it is too large, takes too long, or too much is held already."""
     limit = service.settings.max_body
     too_large = ApiError(f"the body has more than {limit:,} bytes, the limit of this server", 413, code="too_large")
+    announced = size = 0
     with suppress(ValueError):
-        if int(request.headers.get("content-length", 0)) > limit:
-            raise too_large
+        announced = int(request.headers.get("content-length", 0))
+    if announced > limit and "expect" in request.headers:  # nothing has been sent yet
+        raise too_large
     try:
         async with asyncio.timeout(service.settings.read_seconds):
-            async for piece in request.stream():
-                if len(body) + len(piece) > limit:
-                    raise too_large
-                service.hold(len(piece))
-                body += piece
+            async for piece in request.stream():  # to its end, within reason: a client reads its answer after that
+                size += len(piece)
+                if max(size, announced) <= limit:
+                    service.hold(len(piece))
+                    body += piece
+                elif size > limit + MOST_DISCARDED:
+                    break
+        if size > limit:
+            raise too_large
     except TimeoutError as error:
         raise ApiError("the body did not come in time; send it faster", 408, code="timeout") from error
     except ClientDisconnect as error:

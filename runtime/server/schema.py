@@ -66,8 +66,8 @@ class Sampling(Schema):
     seed: Annotated[int, Field(ge=-1, lt=2**64)] | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
-    repeat_penalty: Annotated[float, Field(gt=0)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
     logit_bias: Annotated[dict[str, Number], Field(max_length=100_000)] | None = None
     stop: str | Items[str] | None = None

@@ -6,7 +6,9 @@ takes only requests to a name of this machine, which ends DNS rebinding, and fro
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -16,6 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.settings import Settings
 
+MAX_HEAD_BYTES = 64 << 10
+MOST_DISCARDED = 64 << 20  # bytes
+_DISCARDING_SECONDS = 10.0
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
 _GUARDED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
 _KEY_REMEDY = "send it as Authorization: Bearer KEY"
@@ -35,15 +40,21 @@ class Security:
             try:
                 self._check(scope)
             except ApiError as error:
+                await discard(receive)
                 body = error.body(scope["path"])
                 await JSONResponse(body, error.status, headers=error.headers)(scope, receive, send)
                 return
+            if scope["method"] == "HEAD":  # the same as GET; the body is left out where it would be sent
+                scope = {**scope, "method": "GET"}
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
+        head = [scope["raw_path"], scope["query_string"], *(part for field in scope["headers"] for part in field)]
+        if sum(map(len, head)) > MAX_HEAD_BYTES:
+            raise ApiError(f"the request's headers have more than {MAX_HEAD_BYTES:,} bytes; send fewer", 431)
         headers = Headers(scope=scope)
         if self._settings.local:
             self._check_page(headers)
@@ -63,6 +74,15 @@ class Security:
         if origin is None or origin in allowed or "*" in allowed or origin.partition("://")[2] == host:
             return
         raise ApiError("pages of other hosts may not ask this server; see --cors-origin", 403, code="wrong_origin")
+
+
+async def discard(receive: Receive) -> None:
+    """Reads on what a refused request has yet to send, up to a limit: a client reads its answer after that."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARDING_SECONDS):
+            while size <= MOST_DISCARDED and (message := await receive()).get("more_body"):
+                size += len(message["body"])
 
 
 def _name(host: str) -> str:

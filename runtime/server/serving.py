@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import sys
 import time
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -18,11 +20,12 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.server.app import make_app
 from trigraph.runtime.server.backend import Backend
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.security import MAX_HEAD_BYTES
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 
 _KEEP_ALIVE_SECONDS = 65  # longer than clients keep a connection, so that they close it
-_MAX_HEAD_BYTES = 64 << 10
 _LAST_SECONDS = 2  # for connections, once no request is answered any more
 
 
@@ -66,7 +69,7 @@ def _configuration(service: Service) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_LAST_SECONDS,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
 
 
@@ -111,6 +114,19 @@ class _Protocol(H11Protocol):
         super().data_received(data)
         head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         self._watch(waiting=head or (self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE))
+
+    def send_400_response(self, msg: str) -> None:
+        """See H11Protocol: what is no request of HTTP gets an error of ours, and its connection is closed."""
+        status, message = 400, "this is no request of HTTP/1.1"
+        if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+            status, message = 431, f"the request's headers have more than {MAX_HEAD_BYTES:,} bytes; send fewer"
+        body = json.dumps(ApiError(message, status).body("")).encode()
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
+        head = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
+        self.transport.write(
+            b"".join(self.conn.send(e) or b"" for e in (head, h11.Data(data=body), h11.EndOfMessage()))
+        )
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See Protocol."""
