@@ -34,10 +34,18 @@ class KernelInfo {
     require(api_->KernelInfoGetAttribute_int64(info_, name, &value), name, "an integer");
     return value;
   }
+  int64_t integer(const char* name, int64_t fallback) const {
+    int64_t value = 0;
+    return given(api_->KernelInfoGetAttribute_int64(info_, name, &value)) ? value : fallback;
+  }
   float real(const char* name) const {
     float value = 0;
     require(api_->KernelInfoGetAttribute_float(info_, name, &value), name, "a float");
     return value;
+  }
+  float real(const char* name, float fallback) const {
+    float value = 0;
+    return given(api_->KernelInfoGetAttribute_float(info_, name, &value)) ? value : fallback;
   }
   // fallback == nullptr: the attribute is required.
   std::string text(const char* name, const char* fallback = nullptr) const {
@@ -60,9 +68,12 @@ class KernelInfo {
   const OrtApi* api() const { return api_.table(); }
 
  private:
+  bool given(OrtStatus* status) const {
+    if (status) api_->ReleaseStatus(status);
+    return !status;
+  }
   void require(OrtStatus* status, const char* name, const char* kind) const {
-    if (!status) return;
-    api_->ReleaseStatus(status);
+    if (given(status)) return;
     fail("attribute %s is missing or is not %s", name, kind);
   }
   Api api_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
+from trigraph.models.rope_scaling import parse_rope_scaling
 from trigraph.models.sampling import suggested_sampling
 from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
 
@@ -44,6 +46,8 @@ class ExportOptions:
     """Draft only token ids below this; DRAFT_VOCAB unless given."""
     kv_type: str = "f16"
     """"f16", "f32" or "q8_0"."""
+    rope_scaling: str | None = None
+    """Context extension: "yarn:FACTOR", or "none"; as the file says unless given."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
     weights: str = "link"
@@ -75,7 +79,7 @@ def export(
     from trigraph.exporter.graphs.weights import Weights
 
     source, out = Path(source), Path(os.path.abspath(out))
-    model = open_model(source, options.mtp or companion(source))
+    model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
     _check_options(options, model.config)
     notices = _portable_notices(model, options) if options.portable else ()
     files = _weight_files(model)
@@ -156,6 +160,19 @@ def _weight_files(model: Model) -> dict[Path, int]:
     """Every file of the model, and the size of its header."""
     files = [model.file, *([model.mtp_file] if model.mtp_file else [])]
     return {path: size for file in files for path, size in file.header_bytes.items()}
+
+
+def _extended(model: Model, rope_scaling: str | None) -> Model:
+    """The model with the context that its own scaling, or the one that is asked for, extends it to."""
+    config, own = model.config, model.config.rope_scaling
+    trained = config.context_length if own is None else own.original_context
+    scaling = own if rope_scaling is None else parse_rope_scaling(rope_scaling, trained)
+    length = min(config.context_length, trained)
+    if scaling is not None:
+        scaling.ramp(config.rope_dims, config.rope_theta)
+        extended = int(trained * scaling.factor)
+        length = max(config.context_length, extended) if rope_scaling is None else extended
+    return dataclasses.replace(model, config=dataclasses.replace(config, rope_scaling=scaling, context_length=length))
 
 
 def _check_options(options: ExportOptions, config: ModelConfig) -> None:

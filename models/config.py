@@ -11,14 +11,17 @@ import numpy as np
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.rope_scaling import MOST_FACTOR, RopeScaling
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "rope.scaling.type": ("none", "linear"),  # linear by its factor
-    "rope.scaling.factor": (1.0,),
+    "rope.scaling.alpha": (0.0, 1.0),
+    "rope.scaling.yarn_log_multiplier": (0.0,),  # converters store it in two units
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),  # -1: not given
+    "rope.scaling.yarn_attn_factor": (1.0, -1.0),
     "expert_weights_scale": (0.0, 1.0),
     "expert_gating_func": (0, 1),  # 1 is softmax
     "expert_group_count": (0, 1),
@@ -67,6 +70,7 @@ class ModelConfig:
 
     tied: bool
     """The output matrix is the embedding."""
+    rope_scaling: RopeScaling | None = None
 
     @property
     def key_dim(self) -> int:
@@ -110,8 +114,8 @@ class _Keys:
             raise self.error(key, f"is {value}, expected at least {least}; convert the model again")
         return value
 
-    def positive(self, key: str) -> float:
-        value: float = self.get(key, "a number", (float, int), None)
+    def positive(self, key: str, default: float | None = None) -> float:
+        value: float = self.get(key, "a number", (float, int), default)
         if not (math.isfinite(value) and value > 0):
             raise self.error(key, f"is {value}, expected a positive number; convert the model again")
         return float(value)
@@ -143,10 +147,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
             f"use a model of one of {', '.join(ARCHITECTURES)}"
         )
     keys = _Keys(file, f"{name}.")
-    for key, neutral in _NEUTRAL.items():
-        value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
-        if value not in neutral:
-            raise keys.error(key, f"is {quote(value)}, which is not supported; use a file without it")
+    _check_neutral(keys)
 
     mtp_layers = keys.integer("nextn_predict_layers", 0, least=0)
     if mtp_layers > 1:
@@ -175,6 +176,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         head_dim=keys.integer("attention.key_length"),
         rope_dims=keys.integer("rope.dimension_count"),
         rope_theta=keys.positive("rope.freq_base"),
+        rope_scaling=_rope_scaling(keys),
         gdn_k_heads=keys.integer("ssm.group_count"),
         gdn_v_heads=keys.integer("ssm.time_step_rank"),
         gdn_head_dim=keys.integer("ssm.state_size"),
@@ -190,6 +192,38 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
     _check_consistency(config, keys)
     return config
+
+
+def _check_neutral(keys: _Keys) -> None:
+    for key, neutral in _NEUTRAL.items():
+        value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
+        if value not in neutral:
+            raise keys.error(key, f"is {quote(value)}, which is not supported; use a file without it")
+
+
+def _rope_scaling(keys: _Keys) -> RopeScaling | None:
+    kind = keys.get("rope.scaling.type", "a string", (str,), "none")
+    factor = keys.positive("rope.scaling.factor", 1.0)
+    if kind != "yarn":
+        if kind not in ("none", "linear"):
+            raise keys.error("rope.scaling.type", f"is {quote(kind)}, which is not supported; use a file without it")
+        if factor != 1:
+            raise keys.error("rope.scaling.factor", f"is {factor}, and only yarn is supported; use a file without it")
+        return None
+    if not 1 <= factor <= MOST_FACTOR:
+        raise keys.error(
+            "rope.scaling.factor", f"is {factor}, expected 1 to {MOST_FACTOR:.0f}; convert the model again"
+        )
+    context = keys.integer("rope.scaling.original_context_length", keys.integer("context_length"))
+    if factor == 1:
+        return None
+    return RopeScaling(
+        factor,
+        context,
+        keys.positive("rope.scaling.attn_factor", 1.0),
+        keys.positive("rope.scaling.yarn_beta_fast", 32.0),
+        keys.positive("rope.scaling.yarn_beta_slow", 1.0),
+    )
 
 
 def _vocabulary_size(keys: _Keys) -> int:

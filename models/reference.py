@@ -59,10 +59,16 @@ def l2_norm(x: Array, eps: float) -> Array:
     return x / np.sqrt(square + eps)
 
 
-def rope(x: Array, positions: npt.NDArray[np.int64], dims: int, theta: float) -> Array:
-    """Rotate the first `dims` elements of each head [T, heads, head dim]; element i is paired with i + dims / 2."""
-    angle = positions[:, None, None] * theta ** (-np.arange(0, dims, 2) / dims)
-    cos, sin = np.cos(angle), np.sin(angle)
+def rope(x: Array, positions: npt.NDArray[np.int64], c: ModelConfig) -> Array:
+    """Rotate the first dimensions of each head [T, heads, head dim]; element i is paired with i + dims / 2."""
+    dims, scaling = c.rope_dims, c.rope_scaling
+    frequency, magnitude = c.rope_theta ** (-np.arange(0, dims, 2) / dims), 1.0
+    if scaling is not None:
+        start, end = scaling.ramp(dims, c.rope_theta)
+        slow = np.clip((np.arange(dims // 2) - start) / max(end - start, 0.001), 0, 1)
+        frequency, magnitude = frequency * (1 - slow) + frequency / scaling.factor * slow, scaling.magnitude
+    angle = positions[:, None, None] * frequency
+    cos, sin = np.cos(angle) * magnitude, np.sin(angle) * magnitude
     a, b, rest = x[..., : dims // 2], x[..., dims // 2 : dims], x[..., dims:]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
@@ -74,8 +80,8 @@ def attention(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, 
     q, gate = np.split((x @ w(names.ATTN_Q).T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
     k = (x @ w(names.ATTN_K).T).reshape(tokens, c.kv_heads, c.head_dim)
     v = (x @ w(names.ATTN_V).T).reshape(tokens, c.kv_heads, c.head_dim)
-    q = rope(rms_norm(q, w(names.ATTN_Q_NORM), c.rms_eps), positions, c.rope_dims, c.rope_theta)
-    k = rope(rms_norm(k, w(names.ATTN_K_NORM), c.rms_eps), positions, c.rope_dims, c.rope_theta)
+    q = rope(rms_norm(q, w(names.ATTN_Q_NORM), c.rms_eps), positions, c)
+    k = rope(rms_norm(k, w(names.ATTN_K_NORM), c.rms_eps), positions, c)
     k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
 
     group = c.heads // c.kv_heads

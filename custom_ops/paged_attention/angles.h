@@ -57,9 +57,20 @@ TRIGRAPH_EVERYWHERE inline Angle angle(double x) {
   return {quadrant == 1 || quadrant == 2 ? -cosine : cosine, quadrant >= 2 ? -sine : sine};
 }
 
-// Radians that pair `i` of `dims` / 2 turns a position: theta^(-2 i / dims).
-TRIGRAPH_EVERYWHERE inline double frequency(double log_theta, int64_t i, int64_t dims) {
-  return exact_exp(-2.0 * static_cast<double>(i) / static_cast<double>(dims) * log_theta);
+// YaRN: pairs from `end` on turn `factor` times slower, those up to `start` as they do, and those between by shares;
+// sines and cosines are multiplied with `magnitude`.
+struct RopeScaling {
+  double factor, start, end, magnitude;
+};
+
+// Radians that pair `i` of `dims` / 2 turns a position: theta^(-2 i / dims), scaled.
+TRIGRAPH_EVERYWHERE inline double frequency(double log_theta, int64_t i, int64_t dims, const RopeScaling& scaling) {
+  const double turn = exact_exp(-2.0 * static_cast<double>(i) / static_cast<double>(dims) * log_theta);
+  if (scaling.factor == 1) return turn;
+  const double length = scaling.end > scaling.start ? scaling.end - scaling.start : 0.001;
+  const double share = (static_cast<double>(i) - scaling.start) / length;
+  const double slow = share < 0 ? 0 : share > 1 ? 1 : share;
+  return turn * ((1 - slow) + slow / scaling.factor);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

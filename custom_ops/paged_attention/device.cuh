@@ -101,8 +101,9 @@ struct Rotation {
   double log_theta;
   int dims;
   float eps;
+  RopeScaling scaling;
   explicit Rotation(const RotaryAttributes& from)
-      : log_theta(exact_log(from.theta)), dims(static_cast<int>(from.dims)), eps(from.eps) {}
+      : log_theta(exact_log(from.theta)), dims(static_cast<int>(from.dims)), eps(from.eps), scaling(from.scaling) {}
 };
 
 // head = rotate(x / rms(x) * norm) * scale by one warp; NEOX pairs (i, i + dims / 2). `head` is shared memory.
@@ -113,9 +114,11 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   for (int i = lane; i < width; i += kWarp) head[i] = x[i] * inverse * norm[i] * scale;
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    const Angle turn = angle(static_cast<double>(position) * frequency(rotation.log_theta, i, rotation.dims));
+    const Angle turn =
+        angle(static_cast<double>(position) * frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
     const float a = head[i], b = head[half + i];
-    const float c = static_cast<float>(turn.cosine), s = static_cast<float>(turn.sine);
+    const float c = static_cast<float>(turn.cosine * rotation.scaling.magnitude);
+    const float s = static_cast<float>(turn.sine * rotation.scaling.magnitude);
     head[i] = a * c - b * s;
     head[half + i] = b * c + a * s;
   }

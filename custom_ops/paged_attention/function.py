@@ -4,14 +4,29 @@ from trigraph.custom_ops.scripting import DOUBLE, FLOAT, INT64, Tensor, body, op
 
 
 @body
-def norm_rotate(x: Tensor, weight: Tensor, position: Tensor, rope_dims: int, rope_theta: float, eps: float) -> Tensor:
+def slow_share(rope_dims: int, rope_ramp_start: int, rope_ramp_end: int) -> Tensor:
+    """How much of the lower frequency each rotary pair has: float64 [rope_dims / 2]."""
+    length = op.Max(op.Cast(rope_ramp_end - rope_ramp_start, to=DOUBLE), op.Cast(0.001, to=DOUBLE))
+    share = op.Cast(op.Range(0, rope_dims / 2, 1) - rope_ramp_start, to=DOUBLE) / length
+    return op.Clip(share, op.Cast(0.0, to=DOUBLE), op.Cast(1.0, to=DOUBLE))
+
+
+@body
+def norm_rotate(
+    x: Tensor, weight: Tensor, position: Tensor,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
+    rope_magnitude: float,
+) -> Tensor:  # fmt: skip
     """RMS norm over the last axis of x [T, heads, D], then rotary embedding at the positions [T]."""
     half = op.Reshape(rope_dims / 2, [1])
     # Float32 angles would be off by hundredths at the end of a long sequence.
     exponent = op.Cast(op.Range(0, rope_dims, 2), to=DOUBLE) / op.Cast(-rope_dims, to=DOUBLE)
     frequency = op.Pow(op.Cast(rope_theta, to=DOUBLE), exponent)
+    slow = slow_share(rope_dims, rope_ramp_start, rope_ramp_end)
+    frequency = frequency * (1.0 - slow + slow / op.Cast(rope_factor, to=DOUBLE))
     angle = op.Cast(op.Unsqueeze(position, [1, 2]), to=DOUBLE) * frequency
-    cosine, sine = op.Cast(op.Cos(angle), to=FLOAT), op.Cast(op.Sin(angle), to=FLOAT)
+    magnitude = op.Cast(rope_magnitude, to=DOUBLE)
+    cosine, sine = op.Cast(op.Cos(angle) * magnitude, to=FLOAT), op.Cast(op.Sin(angle) * magnitude, to=FLOAT)
     normed = op.RMSNormalization(x, weight, axis=-1, epsilon=eps)
     sizes = op.Concat(half, half, op.Shape(weight) - 2 * half, axis=0)
     a, b, rest = op.Split(normed, sizes, axis=-1)
@@ -30,11 +45,23 @@ def places(sequence: Tensor, position: Tensor, page_table: Tensor, page_size: Te
 def paged_kv_write(
     k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
-    rope_dims: int, rope_theta: float, eps: float,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
+    rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     sequence, _, position = row_positions(cu_seqlens, past_lens)
     shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2), axis=0)
-    key = norm_rotate(op.Reshape(k, shape), k_norm, position, rope_dims, rope_theta, eps)
+    key = norm_rotate(
+        op.Reshape(k, shape),
+        k_norm,
+        position,
+        rope_dims,
+        rope_theta,
+        eps,
+        rope_factor,
+        rope_ramp_start,
+        rope_ramp_end,
+        rope_magnitude,
+    )
     place = places(sequence, position, page_table, op.Shape(past_key, start=1, end=2))
     present_key = op.ScatterND(past_key, place, op.CastLike(key, past_key))
     present_value = op.ScatterND(past_value, place, op.CastLike(op.Reshape(v, shape), past_value))
@@ -94,12 +121,17 @@ def attend(q: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Tensor:
 
 @body
 def queries(
-    q_gate: Tensor, q_norm: Tensor, position: Tensor, rope_dims: int, rope_theta: float, eps: float
-) -> tuple[Tensor, Tensor]:
+    q_gate: Tensor, q_norm: Tensor, position: Tensor,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
+    rope_magnitude: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Normed and rotated queries, and gates: [T, H, D] each."""
     heads = op.Reshape(q_gate, op.Concat(op.Shape(position), [-1], 2 * op.Shape(q_norm), axis=0))
     q, gate = op.Split(heads, num_outputs=2, axis=-1)
-    return norm_rotate(q, q_norm, position, rope_dims, rope_theta, eps), gate
+    q = norm_rotate(
+        q, q_norm, position, rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude
+    )
+    return q, gate
 
 
 @body
@@ -119,10 +151,22 @@ def attend_rows(
 def paged_attention(
     q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
-    rope_dims: int, rope_theta: float, eps: float,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
+    rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> Tensor:  # fmt: skip
     sequence, number, position = row_positions(cu_seqlens, past_lens)
-    q, gate = queries(q_gate, q_norm, position, rope_dims, rope_theta, eps)
+    q, gate = queries(
+        q_gate,
+        q_norm,
+        position,
+        rope_dims,
+        rope_theta,
+        eps,
+        rope_factor,
+        rope_ramp_start,
+        rope_ramp_end,
+        rope_magnitude,
+    )
     ends = sequence_ends(cu_seqlens, past_lens)
     keys, values = entries(key, page_table, ends), entries(value, page_table, ends)
     y = attend_rows(q, keys, values, sequence, number, position, cu_seqlens)

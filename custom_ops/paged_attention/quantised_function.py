@@ -68,11 +68,23 @@ def quantised_entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor
 def paged_kv_write_q8_0(
     k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
-    rope_dims: int, rope_theta: float, eps: float,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
+    rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     sequence, _, position = row_positions(cu_seqlens, past_lens)
     shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2, end=3), op.Shape(k_norm), axis=0)
-    key = norm_rotate(op.Reshape(k, shape), k_norm, position, rope_dims, rope_theta, eps)
+    key = norm_rotate(
+        op.Reshape(k, shape),
+        k_norm,
+        position,
+        rope_dims,
+        rope_theta,
+        eps,
+        rope_factor,
+        rope_ramp_start,
+        rope_ramp_end,
+        rope_magnitude,
+    )
     place = places(sequence, position, page_table, op.Shape(past_key, start=1, end=2))
     present_key = op.ScatterND(past_key, place, quantise(rotate(key, most=MOST_KEY)))
     present_value = op.ScatterND(past_value, place, quantise(rotate(op.Reshape(v, shape), most=MOST_VALUE)))
@@ -83,10 +95,22 @@ def paged_kv_write_q8_0(
 def paged_attention_q8_0(
     q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
-    rope_dims: int, rope_theta: float, eps: float,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
+    rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> Tensor:  # fmt: skip
     sequence, number, position = row_positions(cu_seqlens, past_lens)
-    q, gate = queries(q_gate, q_norm, position, rope_dims, rope_theta, eps)
+    q, gate = queries(
+        q_gate,
+        q_norm,
+        position,
+        rope_dims,
+        rope_theta,
+        eps,
+        rope_factor,
+        rope_ramp_start,
+        rope_ramp_end,
+        rope_magnitude,
+    )
     ends = sequence_ends(cu_seqlens, past_lens)
     keys, values = quantised_entries(key, page_table, ends), quantised_entries(value, page_table, ends)
     y = attend_rows(rotate(q, most=MOST_KEY), keys, values, sequence, number, position, cu_seqlens)

@@ -8,9 +8,13 @@ Heads in Q8_0 blocks are rotated by Hadamard matrices first, which spreads outli
 that fits, values by blocks of at most 64 (llama.cpp #21038). Queries turn as keys do, so that scores do not change, and
 the values' rotation is undone after attention.
 Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p theta^(-2i / rope_dims).
+With a context extended by YaRN, pairs from rope_ramp_end on are rope_factor times slower, those up to rope_ramp_start
+keep their speed, and sines and cosines are multiplied with rope_magnitude.
 """
 
-from typing import Any, TypeAlias
+from __future__ import annotations
+
+from typing import Any, Required, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from gguf import GGMLQuantizationType, quants
@@ -24,15 +28,29 @@ MOST_KEY, MOST_VALUE = 1024, 64
 """Largest sizes of the matrices that rotate a quantised head."""
 
 
-def _norm_rotate(
-    x: Array, weight: Array, positions: NDArray[np.int64], rope_dims: int, theta: float, eps: float
-) -> Array:
+class Rotary(TypedDict, total=False):
+    """Attributes of both operators."""
+
+    rope_dims: Required[int]
+    rope_theta: Required[float]
+    eps: Required[float]
+    rope_factor: float
+    rope_ramp_start: int
+    rope_ramp_end: int
+    rope_magnitude: float
+
+
+def _norm_rotate(x: Array, weight: Array, positions: NDArray[np.int64], rotary: Rotary) -> Array:
     """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T]; float64."""
     x = x.astype(np.float64)
-    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-    half = rope_dims // 2
-    angles = positions[:, None, None] * float(theta) ** (-2.0 * np.arange(half) / max(rope_dims, 1))
-    cosine, sine = np.cos(angles), np.sin(angles)
+    x = x / np.sqrt((x * x).mean(-1, keepdims=True) + rotary["eps"]) * weight
+    rope_dims, start = rotary["rope_dims"], rotary.get("rope_ramp_start", 0)
+    half, length = rope_dims // 2, max(rotary.get("rope_ramp_end", 0) - start, 0.001)
+    slow = np.clip((np.arange(half) - start) / length, 0, 1)
+    frequency = float(rotary["rope_theta"]) ** (-2.0 * np.arange(half) / max(rope_dims, 1))
+    angles = positions[:, None, None] * frequency * (1 - slow + slow / rotary.get("rope_factor", 1.0))
+    magnitude = rotary.get("rope_magnitude", 1.0)
+    cosine, sine = np.cos(angles) * magnitude, np.sin(angles) * magnitude
     a, b = x[..., :half], x[..., half:rope_dims]
     return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, x[..., rope_dims:]], -1)
 
@@ -79,17 +97,14 @@ def paged_kv_write(
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
-    *,
-    rope_dims: int,
-    rope_theta: float,
-    eps: float,
+    **rotary: Unpack[Rotary],
 ) -> tuple[Cache, Cache]:
     """The cache with the rows' entries written: k [T, KV * D] normed and rotated, v [T, KV * D] as it is."""
     page, heads, width = past_key.shape[1], past_key.shape[2], len(k_norm)
     sequence, position = _positions(cu_seqlens, past_lens)
     pages, offsets = page_table[sequence, position // page], position % page
     key, value = past_key.copy(), past_value.copy()
-    turned = _norm_rotate(k.reshape(-1, heads, width), k_norm, position, rope_dims, rope_theta, eps)
+    turned = _norm_rotate(k.reshape(-1, heads, width), k_norm, position, rotary)
     key[pages, offsets] = encode(turned, MOST_KEY, key.dtype)
     value[pages, offsets] = encode(v.reshape(-1, heads, width), MOST_VALUE, value.dtype)
     return key, value
@@ -103,10 +118,7 @@ def paged_attention(
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
-    *,
-    rope_dims: int,
-    rope_theta: float,
-    eps: float,
+    **rotary: Unpack[Rotary],
 ) -> Array:
     """sigmoid(gate) * softmax(q k / sqrt(D)) v of q_gate [R, H * 2D], each head's [q | gate]: float32 [R, H * D].
 
@@ -117,7 +129,7 @@ def paged_attention(
     heads = q_gate.shape[1] // (2 * width)
     q_gate = q_gate.reshape(-1, heads, 2 * width)
     sequence, position = _positions(cu_seqlens, past_lens)
-    q = _norm_rotate(q_gate[..., :width], q_norm, position, rope_dims, rope_theta, eps)
+    q = _norm_rotate(q_gate[..., :width], q_norm, position, rotary)
     q = rotate(q, MOST_KEY) if rotated else q
     gate = q_gate[..., width:].astype(np.float64)
     out = np.empty((len(q), heads, width), np.float32)

@@ -13,7 +13,7 @@ namespace trigraph::TRIGRAPH_ISA {
 class Rotary : public RotaryAttributes {
  public:
   explicit Rotary(const KernelInfo& info) : RotaryAttributes(info) {
-    for (int64_t i = 0; i < dims / 2; ++i) frequency_.push_back(frequency(exact_log(theta), i, dims));
+    for (int64_t i = 0; i < dims / 2; ++i) frequency_.push_back(frequency(exact_log(theta), i, dims, scaling));
   }
 
   int64_t angle_size() const { return dims; }
@@ -24,8 +24,8 @@ class Rotary : public RotaryAttributes {
     for (int64_t t = 0; t < count; ++t, ++position, out += dims)
       for (int64_t i = 0; i < half; ++i) {
         const Angle a = angle(static_cast<double>(position) * frequency_[i]);
-        out[i] = static_cast<float>(a.cosine);
-        out[half + i] = static_cast<float>(a.sine);
+        out[i] = static_cast<float>(a.cosine * scaling.magnitude);
+        out[half + i] = static_cast<float>(a.sine * scaling.magnitude);
       }
   }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "../kernel.h"
+#include "angles.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -63,14 +64,23 @@ struct RotaryAttributes {
   int64_t dims;
   double theta;
   float eps;
+  RopeScaling scaling;
 
   explicit RotaryAttributes(const KernelInfo& info)
-      : dims(info.integer("rope_dims")), theta(info.real("rope_theta")), eps(info.real("eps")) {
+      : dims(info.integer("rope_dims")), theta(info.real("rope_theta")), eps(info.real("eps")), scaling(read(info)) {
     if (dims < 0 || dims % 2 != 0 || dims > kMostDims)
       fail("attribute rope_dims is %lld, not an even number from 0 to %lld", static_cast<long long>(dims),
            static_cast<long long>(kMostDims));
     if (!(theta > 0) || std::isinf(theta)) fail("attribute rope_theta is %g, not above 0 and finite", theta);
     if (!(eps >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps));
+  }
+
+  static RopeScaling read(const KernelInfo& info) {
+    const float factor = info.real("rope_factor", 1), magnitude = info.real("rope_magnitude", 1);
+    const int64_t start = info.integer("rope_ramp_start", 0), end = info.integer("rope_ramp_end", 0);
+    if (!(factor >= 1) || std::isinf(factor)) fail("attribute rope_factor is %g, not at least 1", factor);
+    if (!(magnitude > 0) || std::isinf(magnitude)) fail("attribute rope_magnitude is %g, not above 0", magnitude);
+    return {factor, static_cast<double>(start), static_cast<double>(end), magnitude};
   }
 
   // Checks the norm weight, and that the head is wide enough to rotate.

@@ -83,8 +83,12 @@ def kv_write(
 
 def _cache_attributes(config: ModelConfig, cache: ir.Value) -> dict[str, Any]:
     """Attributes of the operators on a cache; one of bytes says what blocks they are."""
-    blocks = {"type": "Q8_0"} if cache.dtype == ir.DataType.UINT8 else {}
-    return {"rope_dims": config.rope_dims, "rope_theta": config.rope_theta, "eps": config.rms_eps, **blocks}
+    attributes: dict[str, Any] = {"type": "Q8_0"} if cache.dtype == ir.DataType.UINT8 else {}
+    if (scaling := config.rope_scaling) is not None:
+        start, end = scaling.ramp(config.rope_dims, config.rope_theta)
+        attributes |= {"rope_factor": scaling.factor, "rope_ramp_start": start, "rope_ramp_end": end}
+        attributes |= {"rope_magnitude": scaling.magnitude}
+    return attributes | {"rope_dims": config.rope_dims, "rope_theta": config.rope_theta, "eps": config.rms_eps}
 
 
 def attention(

@@ -98,6 +98,8 @@ def _decode(kind: Any, value: Any, key: str, path: Path) -> Any:
         for option in get_args(kind):
             if _is_scalar(option, value):
                 return value
+            if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+                return _decode_fields(option, value, f"{key}.", path)
     elif origin is tuple and isinstance(value, list):
         return tuple(_decode(get_args(kind)[0], item, f"{key}[{index}]", path) for index, item in enumerate(value))
     elif dataclasses.is_dataclass(kind) and isinstance(value, Mapping):

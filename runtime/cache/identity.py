@@ -20,10 +20,12 @@ class ModelIdentity:
     kv_type: str = ""
     activations: str = ""
     mtp_head: bool = False
+    rope_scaling: str = "none"
 
     @classmethod
     def of(cls, manifest: Manifest) -> ModelIdentity:
         """The identity of a package's model."""
+        scaling = manifest.config.rope_scaling
         files = "".join(f"{file.bytes} {file.header_sha256} {file.sample_sha256}\n" for file in manifest.weight_files)
         return cls(
             manifest.config.name,
@@ -32,11 +34,12 @@ class ModelIdentity:
             manifest.kv_type,
             manifest.activations,
             "draft" in manifest.graphs,
+            "none" if scaling is None else f"yarn:{scaling.factor:g} of {scaling.original_context}",
         )
 
     def __str__(self) -> str:
         head = "with" if self.mtp_head else "without"
         return (
             f"{self.name[:80]!r} (weights {self.weights[:8]}, contract {self.contract_version}, KV {self.kv_type}, "
-            f"activations {self.activations}, {head} MTP head)"
+            f"activations {self.activations}, RoPE scaling {self.rope_scaling}, {head} MTP head)"
         )

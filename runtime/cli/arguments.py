@@ -54,6 +54,13 @@ KVType = Annotated[
         autocompletion=lambda: list(KV_TYPES),
     ),
 ]
+RopeScaling = Annotated[
+    str | None,
+    typer.Option(
+        metavar="yarn:FACTOR|none",
+        help="Extend the context by YaRN, such as yarn:4: four times as long (default: as the file says)",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -70,6 +77,7 @@ class ModelArguments:
         Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
     ] = None
     kv_type: KVType = None
+    rope_scaling: RopeScaling = None
     device: Device = "cpu"
     experts: Annotated[
         str,
@@ -233,10 +241,15 @@ def read_text(file: Path | None) -> str:
 
 
 def export_options(
-    model: Path, *, mtp: Path | None = None, kv_type: str | None = None, activations: str | None = None
+    model: Path,
+    *,
+    mtp: Path | None = None,
+    kv_type: str | None = None,
+    rope_scaling: str | None = None,
+    activations: str | None = None,
 ) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
-    given = {"mtp": mtp, "kv_type": kv_type, "activations": activations}
+    given = {"mtp": mtp, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations}
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():
         option = f"--{next(iter(options))}".replace("_", "-")

@@ -31,6 +31,7 @@ _OF_LLAMA_CPP = {
     ("--chat-template",): ("use --chat-template-file", "--chat-template-file"),
     ("-fa", "--flash-attn"): ("not needed: attention is always fused", None),
     ("-nkvo", "--no-kv-offload"): ("keys and values are kept where --device computes", "--device"),
+    ("--rope-scale", "--rope-freq-scale", "--yarn-orig-ctx"): ("use --rope-scaling yarn:FACTOR", "--rope-scaling"),
     ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"): ("use --kv-type", "--kv-type"),
     ("-b", "-ub", "--batch-size", "--ubatch-size"): ("not needed: batch sizes follow the model", None),
     ("-tb", "--threads-batch"): ("-t sets the threads of prompts, too", "--threads"),

@@ -29,6 +29,7 @@ def export(
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
     kv_type: arguments.KVType = None,
+    rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
@@ -45,7 +46,9 @@ def export(
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     weights = "copy" if copy_weights else "reference" if reference else "link"
-    options = ExportOptions(mtp, max_context, draft_vocab, kv_type or "f16", activations, weights, portable)
+    options = ExportOptions(
+        mtp, max_context, draft_vocab, kv_type or "f16", rope_scaling, activations, weights, portable
+    )
     started = time.perf_counter()
     with progress_bars() as progress:
         manifest = export_package(model, out, options, progress, replace=force)

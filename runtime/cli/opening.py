@@ -22,7 +22,7 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         cache_dir=model.cache_dir,
         cache_size=parse_bytes("--cache-size", model.cache_size),
         speculation=speculation,
-        options=export_options(model.model, mtp=model.mtp, kv_type=model.kv_type),
+        options=export_options(model.model, mtp=model.mtp, kv_type=model.kv_type, rope_scaling=model.rope_scaling),
         device=model.device,
         experts=model.experts,
     )

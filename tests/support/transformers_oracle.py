@@ -100,6 +100,9 @@ def _transformers_config(model: Model) -> dict[str, Any]:
         "rope_theta": c.rope_theta,
         "partial_rotary_factor": c.rope_dims / c.head_dim,
     }
+    if (scaling := c.rope_scaling) is not None:
+        rope |= {"rope_type": "yarn", "factor": scaling.factor, "beta_fast": scaling.beta_fast}
+        rope |= {"beta_slow": scaling.beta_slow, "original_max_position_embeddings": scaling.original_context}
     if (sections := model.file.metadata.get(f"{c.architecture}.rope.dimension_sections")) is not None:
         rope |= {"mrope_section": [int(section) for section in sections[:3]], "mrope_interleaved": True}
     ffn = {"intermediate_size": c.ffn}
