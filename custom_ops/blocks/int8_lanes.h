@@ -5,16 +5,14 @@
 #include "grid_lanes.h"
 #include "int8_products.h"
 #include "ternary_lanes.h"
+#if defined(TRIGRAPH_ISA_avx2)
+#include "int8_panels.h"
+#endif
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 #include "int8_rows.h"
 #endif
 
 namespace trigraph::TRIGRAPH_ISA {
-
-// Pairs of neighbouring runs from four runs in the bytes of a lane: runs 2 k and 2 k + 1, 16 bits each.
-TRIGRAPH_INLINE Ints pair_of(Ints four, uint32_t k) {
-  return sign_extend16(in_lane(four, 0x01800080u + (k * 2 << 24 | k * 2 << 8)));
-}
 
 // kRowLanes weight rows from w on with M activation rows, or m of them.
 template <class F, int M>
@@ -162,13 +160,16 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   }
 }
 
-// M activation rows, or m of them: whichever of the two ways is faster.
+// M activation rows, or m of them, which are more than eight: whichever way is faster.
 template <class F, int M>
 void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
               float* const* y) {
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
   if constexpr (M > 0 && M <= Rows<F>::kMost)
     if (width % kSuper == 0) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
+#endif
+#if defined(TRIGRAPH_ISA_avx2)
+  if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
 #endif
   int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
 }

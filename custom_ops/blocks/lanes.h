@@ -18,6 +18,11 @@ TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
   load_each([p, stride](int row) TRIGRAPH_INLINE_LAMBDA { return p + row * stride; }, out);
 }
 
+// Pairs of neighbouring runs from four runs in the bytes of a lane: runs 2 k and 2 k + 1, 16 bits each.
+TRIGRAPH_INLINE Ints pair_of(Ints four, uint32_t k) {
+  return sign_extend16(in_lane(four, 0x01800080u + (k * 2 << 24 | k * 2 << 8)));
+}
+
 // Any type, a code at a time; below are faster ones. Every type has
 //   halves(p, stride)            d's half in the low 16 bits of a lane, dmin in the high ones; or d's exponent
 //   codes(p, stride, use)        calls use(run, code) for each run of the block, in any order

@@ -93,13 +93,28 @@ TRIGRAPH_INLINE Ints broadcast(const void* p) {
 template <class F>
 constexpr bool kSignedCodes = false;
 
+// Dot products of four codes and activations, as many of which as kTogether are added up before they are scaled.
+template <class F, int N>
+constexpr int kTogether = N;
+template <class F>
+TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
+  return _mm256_dpbusd_avx_epi32(ints(0), code, x);
+}
+template <class F>
+TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
+  return _mm256_dpbusd_avx_epi32(sum, code, x);
+}
+TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
+  return add32(sum, _mm256_mullo_epi32(part, scale));
+}
+
 // Products of 4 * N unsigned codes with as many activations: sum + scale * dot.
 template <class F, int N>
 TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
   Ints dot = F::kBlock == 32 ? sum : ints(0);
   TRIGRAPH_UNROLL
-  for (int v = 0; v < N; ++v) dot = _mm256_dpbusd_avx_epi32(dot, code[v], broadcast(a + 4 * v));
-  return F::kBlock == 32 ? dot : add32(sum, _mm256_mullo_epi32(dot, scale));
+  for (int v = 0; v < N; ++v) dot = add_dots<F>(dot, code[v], broadcast(a + 4 * v));
+  return F::kBlock == 32 ? dot : add_scaled_dots(sum, dot, scale);
 }
 // sum + the products of pairs of 16-bit numbers.
 TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }
@@ -111,25 +126,41 @@ TRIGRAPH_INLINE Ints scale_of(Ints four, int k) { return _mm256_srai_epi32(_mm25
 template <class F>
 constexpr bool kSignedCodes = F::kBits == 8;
 
-// Products of 4 * N codes with as many activations: sum + scale * dot, the scale twice in each lane. Codes are unsigned
-// unless kSignedCodes. As many 16-bit sums of two products are added up as cannot exceed 32767.
+// 16-bit sums of two products of codes and activations, as many of which as kTogether are added up before they are
+// scaled: more could exceed 32767.
+template <class F, int N>
+constexpr int kTogether = [] {
+  constexpr int kTop = (1 << F::kBits) - 1, kFit = kSignedCodes<F> ? 1 : 32767 / (2 * 127 * kTop);
+  return kFit >= N ? N : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+}();
+template <class F>
+TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
+  if constexpr (kSignedCodes<F>)
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(code), _mm256_sign_epi8(x, code));
+  else
+    return _mm256_maddubs_epi16(code, x);
+}
+template <class F>
+TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
+  sum = _mm256_add_epi16(sum, dots<F>(code, x));
+  asm("" : "+x"(sum));  // GCC would do all products first, for whose results there are not registers enough
+  return sum;
+}
+// The scale twice in each lane.
+TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
+  return add32(sum, _mm256_madd_epi16(part, scale));
+}
+
+// Products of 4 * N codes with as many activations: sum + scale * dot.
 template <class F, int N>
 TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
-  constexpr int kTop = (1 << F::kBits) - 1, kFit = kSignedCodes<F> ? 1 : 32767 / (2 * 127 * kTop);
-  constexpr int kTogether = kFit >= N ? N : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
-  const auto product = [code, a](int i) {
-    const Ints x = broadcast(a + 4 * i);
-    if constexpr (kSignedCodes<F>)
-      return _mm256_maddubs_epi16(_mm256_abs_epi8(code[i]), _mm256_sign_epi8(x, code[i]));
-    else
-      return _mm256_maddubs_epi16(code[i], x);
-  };
+  constexpr int kStep = kTogether<F, N>;
   TRIGRAPH_UNROLL
-  for (int i = 0; i < N; i += kTogether) {
-    Ints two = product(i);
+  for (int start = 0; start < N; start += kStep) {
+    Ints part = dots<F>(code[start], broadcast(a + 4 * start));
     TRIGRAPH_UNROLL
-    for (int k = 1; k < kTogether; ++k) two = _mm256_add_epi16(two, product(i + k));
-    sum = add32(sum, _mm256_madd_epi16(two, scale));
+    for (int v = start + 1; v < start + kStep; ++v) part = add_dots<F>(part, code[v], broadcast(a + 4 * v));
+    sum = add_scaled_dots(sum, part, scale);
   }
   return sum;
 }
