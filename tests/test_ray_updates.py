@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -18,7 +19,8 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 from ray import serve
 
-from support.ray_cluster import engines, kill, replica_ids
+from support.paced import PacedReplica
+from support.ray_cluster import await_replicas, engines, kill, replica_ids, states
 from trigraph.runtime.server.ray import NAME, Deployed
 from trigraph.runtime.server.remote import RemoteStream
 from trigraph.runtime.server.replica import Ticket, Update
@@ -39,12 +41,6 @@ def other(tmp_path: Path) -> Path:
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(path, "r+").tensors}
     np.multiply(tensors["output_norm.weight"], 1.5, out=tensors["output_norm.weight"])
     return path
-
-
-def states() -> dict[str, int]:
-    """How many replicas are in which state."""
-    found: dict[str, int] = serve.status().applications[NAME].deployments["engine"].replica_states
-    return found
 
 
 def asked(number: int, tokens: int) -> Options:
@@ -99,3 +95,55 @@ def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
     assert before == expected
     assert any(ticket.completed for ticket in tickets), "no stream was cut"
     assert after == alone(other, 50) != alone(TINY_GGUF, 50)
+
+
+@pytest.mark.slow
+def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas that compute nothing: twenty tokens a second for each stream."""
+    monkeypatch.setattr("trigraph.runtime.server.ray.EngineReplica", PacedReplica)
+    monkeypatch.setattr("trigraph.runtime.server.ray._SHRINKING_SECONDS", 2.0)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    tickets: list[Ticket] = []
+
+    async def until(count: str, streams: list[RemoteStream]) -> None:
+        while count not in str(await asyncio.to_thread(states)):
+            assert not all(stream.done for stream in streams), "all ended before"
+            await asyncio.sleep(0.1)
+
+    async def begun(count: int, tokens: int) -> list[asyncio.Task[str]]:
+        tasks = []
+        streams.clear()
+        for i in range(count):
+            stream = engine.generate([100 + i, 101, 102], asked(i, tokens))
+            streams.append(stream)
+            tasks.append(asyncio.create_task(text_of(stream)))
+            if i < 2:
+                while not stream.ids:
+                    await asyncio.sleep(0.01)
+        return tasks
+
+    async def ask() -> None:
+        complete = engine.replicas.complete
+
+        def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+            tickets.append(ticket)
+            return complete(ticket)
+
+        engine.replicas.complete = recorded  # type: ignore[method-assign]
+        many = await begun(8, 800)
+        await until("'RUNNING': 2", streams)
+        await asyncio.gather(*many)
+        few = await begun(2, 1200)
+        await until("'STOPPING': 1", streams)
+        assert not any(stream.done for stream in streams)
+        await asyncio.gather(*few)
+        assert [stream.ids for stream in streams] == [[100 + i, 101, 102] * 400 for i in range(2)]
+
+    streams: list[RemoteStream] = []
+    with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05) as engine:
+        asyncio.run(ask())
+        await_replicas(1)
+    assert len(tickets) == 10
+    assert not any(ticket.completed for ticket in tickets), "a stream was cut"

@@ -48,6 +48,7 @@ NAME = "trigraph"
 PREFIX_ROUTER = "trigraph.runtime.server.prefix_router.PrefixRouter"
 _PUBLISHING_SECONDS = 5.0
 _GROWING_SECONDS = 5.0  # that requests wait before another engine is started, which takes about as long
+_SHRINKING_SECONDS = 600.0  # that fewer would do, before one is stopped
 _DRAIN_SECONDS = 600.0  # for the completions of a replica that is stopped
 _BEAT_SECONDS = 2.0  # between signs of life of a replica that has nothing to tell
 _SILENCE_SECONDS = 30.0  # after which it counts as lost: no connection ends when a machine loses its power
@@ -79,6 +80,7 @@ class Deployed:
                     max_replicas=self.most,
                     target_ongoing_requests=sequences,  # those above it wait
                     upscale_delay_s=_GROWING_SECONDS,
+                    downscale_delay_s=_SHRINKING_SECONDS,
                 )
             }
         deployment = serve.deployment(

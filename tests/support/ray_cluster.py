@@ -23,11 +23,13 @@ _TITLE = b"ServeReplica:trigraph:engine"
 
 
 @contextmanager
-def engines(model: Path, replicas: int, router: str = PREFIX_ROUTER, **arguments: Any) -> Iterator[RemoteEngine]:
+def engines(
+    model: Path, replicas: int, most: int | None = None, router: str = PREFIX_ROUTER, **arguments: Any
+) -> Iterator[RemoteEngine]:
     """Replicas of one thread each, while the block runs."""
     os.environ[MARK] = str(uuid.uuid4())
     try:
-        yield engines_on(None, Deployed(str(model), replicas, None, {"threads": 1, **arguments}, router))
+        yield engines_on(None, Deployed(str(model), replicas, most, {"threads": 1, **arguments}, router))
     finally:
         ray.shutdown()
         del os.environ[MARK]
@@ -38,12 +40,18 @@ def replica_ids() -> list[int]:
     return sorted(int(folder.name) for folder in _processes() if _TITLE in (folder / "cmdline").read_bytes())
 
 
+def states() -> dict[str, int]:
+    """How many replicas are in which state."""
+    found: dict[str, int] = serve.status().applications[NAME].deployments["engine"].replica_states
+    return found
+
+
 def await_replicas(count: int, seconds: float = 60) -> None:
     """Returns when so many replicas run, and no others start or stop."""
     deadline = time.monotonic() + seconds
-    while (states := serve.status().applications[NAME].deployments["engine"].replica_states) != {"RUNNING": count}:
+    while (found := states()) != {"RUNNING": count}:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"replicas after {seconds} s: {states}")
+            raise TimeoutError(f"replicas after {seconds} s: {found}")
         time.sleep(0.1)
     time.sleep(0.5)  # until fronts know
 
