@@ -86,6 +86,8 @@ class Server(uvicorn.Server):
         if self._service.draining:
             self.should_exit = self.force_exit = True
         self._service.draining = True
+        # It would show a traceback for each request that is cut off.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self._deadline = time.monotonic() + self._service.settings.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
