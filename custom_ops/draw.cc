@@ -102,11 +102,13 @@ struct Race {
 };
 
 // The race of the most likely `k`, as far as the filters let them in; false where they might let in more than k.
-bool race_of_few(const Row& row, int64_t k, double total, const Filters& filters, Race& race) {
+bool race_of_few(Row& row, int64_t k, double total, const Filters& filters, Race& race) {
   std::vector<int64_t> places(k);
   std::vector<float> values(k);
   std::vector<double> weights(k);
   int64_t found = trigraph_top_logits(row.logits, row.count, k, places.data(), values.data());
+  if (found == 0 || !std::isfinite(values[0])) return true;
+  row.largest = values[0];
   for (int64_t i = 0; i < found; ++i) weights[i] = row.weight(values[i]);
   if (filters.top_k > 0) {
     total = 0;
@@ -155,17 +157,20 @@ extern "C" TRIGRAPH_EXPORT int64_t trigraph_draw(const float* logits, const int6
                                                  double temperature, int64_t top_k, double top_p, double min_p,
                                                  uint64_t seed, uint64_t position) {
   Row row{logits, ids, count, temperature};
-  int64_t likely;
-  float largest;
-  if (count == 0 || trigraph_top_logits(logits, count, 1, &likely, &largest) == 0 || !std::isfinite(largest)) return -1;
-  row.largest = largest;
   Filters filters{top_k, top_p, min_p};
   Race race{random_bits(random_bits(seed, 0), position)};
-  if (top_k == 0 && top_p == 1 && min_p == 0) {
-    race_of_all(row, likely, race);
-    return race.winner;
+  double total = 0;
+  if (top_k == 0) {
+    int64_t likely;
+    float largest;
+    if (trigraph_top_logits(logits, count, 1, &likely, &largest) == 0 || !std::isfinite(largest)) return -1;
+    row.largest = largest;
+    if (top_p == 1 && min_p == 0) {
+      race_of_all(row, likely, race);
+      return race.winner;
+    }
+    if (top_p < 1) total = sum_of_weights(row);
   }
-  double total = top_k == 0 && top_p < 1 ? sum_of_weights(row) : 0;
   int64_t k = std::min(top_k > 0 ? top_k : kFew, count);
   while (!race_of_few(row, k, total, filters, race)) k = std::min(16 * k, count);
   return race.winner;

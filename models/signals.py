@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 class _Waiting:
     """The handlers that a `deferred` block set aside, and the signals that came meanwhile."""
 
-    def __init__(self, kinds: tuple[signal.Signals, ...]) -> None:
-        self.handlers: dict[int, Any] = {kind: signal.getsignal(kind) or signal.SIG_DFL for kind in kinds}
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
         self.caught: list[int] = []
 
     def catch(self, number: int, frame: FrameType | None) -> None:
@@ -34,16 +34,16 @@ def deferred(*kinds: signal.Signals) -> Iterator[None]:
     if _waiting is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting = _Waiting(kinds)
+    waiting = _Waiting()
     try:
         _waiting = waiting
         for kind in kinds:
-            signal.signal(kind, waiting.catch)
+            waiting.handlers[kind] = signal.signal(kind, waiting.catch) or signal.SIG_DFL
         yield
     finally:
         _waiting = None
-        for kind in kinds:
-            signal.signal(kind, waiting.handlers[kind])
+        for number, handler in waiting.handlers.items():
+            signal.signal(number, handler)
         for number in waiting.caught[:1]:
             signal.raise_signal(number)
 

@@ -72,7 +72,7 @@ def load(
 ) -> Engine:
     """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
 
-    `threads`: the physical cores unless given, and at most one for each logical processor. `context`: most tokens of a
+    `threads`: the physical cores, or one for a small model; at most the logical ones. `context`: most tokens of a
     sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
     to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
@@ -83,20 +83,20 @@ def load(
     `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to
     the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
     """
-    threads, capped = choose_threads(threads)
     scheduling = Scheduling(max_waiting, prefill_ms)
     path = Path(path)
     package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
     manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
+    weight_bytes = sum(file.bytes for file in manifest.weight_files)
+    threads, capped = choose_threads(threads, weight_bytes)
     limits = _limits(manifest, context)
     chosen = open_device(device, manifest.portable, experts)
     if chosen.library is not None:
         manifest.check_library(library_version(chosen.name))
     no_draft = _no_draft(manifest, speculation)
-    needed = sum(file.bytes for file in manifest.weight_files) + _WORKING_BYTES
-    budgets = Budgets(sequences, kv_memory, checkpoint_memory, memory_share)
-    state = _state(manifest, limits, budgets, chosen, needed)
+    needed = weight_bytes + _WORKING_BYTES
+    state = _state(manifest, limits, Budgets(sequences, kv_memory, checkpoint_memory, memory_share), chosen, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)

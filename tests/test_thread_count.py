@@ -13,7 +13,8 @@ from trigraph.runtime.execution.threads import choose_threads, default_threads
 
 def test_threads_are_capped_at_the_processors() -> None:
     most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    assert choose_threads(None) == (default_threads(), None)
+    assert choose_threads(None) == choose_threads(None, 10**9) == (default_threads(), None)
+    assert choose_threads(None, 7_000_000) == (1, None)
     assert choose_threads(most) == (most, None)
     used, note = choose_threads(2000)
     assert used == most

@@ -30,7 +30,7 @@ Context = Annotated[
     typer.Option("-c", "--ctx-size", help="Context size in tokens (default: the package's limit, at most 32768)"),
 ]
 Threads = Annotated[
-    int | None, typer.Option("-t", "--threads", help="CPU threads (default: the number of physical cores)")
+    int | None, typer.Option("-t", "--threads", help="CPU threads (default: the physical cores; one for a small model)")
 ]
 Device = Annotated[
     str,

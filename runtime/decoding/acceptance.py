@@ -50,6 +50,7 @@ class Acceptance:
         """`longest`: most drafts of a round. `common`: that of all requests; what it knows is where this one starts."""
         memory = _COMMON_MEMORY if common is None else _OWN_MEMORY
         self._head, self._ngram = Rates(longest, memory), Rates(len(_NGRAM_PRIORS), memory)
+        self._head_chances: list[float]
         self._common = common
         self.head: list[float]
         """How often each draft of the head is right, if those before it are."""
@@ -61,13 +62,14 @@ class Acceptance:
     def _update_head(self) -> None:
         common = self._common
         self.head = self._head.chained(_HEAD_PRIOR) if common is None else self._head.known(common.head)
+        self._head_chances = _chained(self.head)
 
     def _update_ngram(self) -> None:
         self.ngram = self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram)
 
     def head_chances(self, most: int) -> list[float]:
         """How likely each of `most` drafts of the head is right and all those before it are."""
-        return _chained(self.head[:most])
+        return self._head_chances[:most]
 
     def ngram_chances(self, match: int, most: int) -> list[float]:
         """The same of drafts after a match of `match` tokens, which each right one makes longer."""

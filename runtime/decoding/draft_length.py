@@ -11,8 +11,7 @@ OFF = "off as asked"
 _GUESSED_RATE = 0.6  # of drafts whose number is fixed
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What one verify brought a request."""
 
     tokens: list[int]

@@ -9,6 +9,7 @@ depth is looked at apart.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.005, 16  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.005, 64  # of a round, that decisions may take; most rounds that one holds
+_RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
 
@@ -55,23 +57,29 @@ class Governor:
         self._turn = 0  # trials so far
         self._held: list[int] = []
         self._rounds_held = 0
-        self._seconds = 0.0  # of the last round
+        self._settled = False  # whether the last decision was no trial
+        self._seconds = self._ended = 0.0  # of the last round, and when it did
+        self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
+        self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
 
     def choose(self, offers: Sequence[Offer]) -> list[int]:
         """The most drafts of each request in the next round.
 
-        Where rounds are so short that deciding takes a good part of one, a decision holds for some rounds.
+        Where rounds are so short that deciding takes a good part of one, a decision holds for some rounds of the head.
         """
-        if self._rounds_held and len(offers) == len(self._held) and all(map(_by_head, offers)):
+        by_head = all(offer.tokens is None for offer in offers)
+        if by_head and self._rounds_held and len(offers) == len(self._held):
             self._rounds_held -= 1
             return [max(o.least, min(held, len(o.chances))) for o, held in zip(offers, self._held, strict=True)]
         started = time.perf_counter()
-        self._held = []
+        self._settled = False
         lengths = self._choose(offers)
-        if self._held and self._seconds:
+        if by_head:
             deciding = time.perf_counter() - started
-            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
+            self._held, self._rounds_held = lengths, 0
+            if self._settled and self._seconds:
+                self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
@@ -82,7 +90,7 @@ class Governor:
         verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
         if not verify:
             return lengths
-        search = _Search(offers, verify, self.costs)
+        search = _Search(offers, [seconds + self._least_idle for seconds in verify], self.costs)
         best = search.best(self.costs.verify.most_rows)
         self._set_prices(offers, max(search.plain, best.speed))
         pays = best.speed > _MARGIN * search.plain
@@ -91,11 +99,14 @@ class Governor:
         self._speculative += 1
         return lengths if self._speculative % _PLAIN_EVERY == 0 else self._trial(search.lengths(best), None, search)
 
-    def observe(self, tokens: int, seconds: float) -> None:
-        """Takes in that a round brought `tokens` tokens in `seconds`."""
-        self._seconds = seconds
+    def observe(self, tokens: int, started: float, ended: float, busy: float) -> None:
+        """Takes in that a round brought `tokens` tokens from `started` to `ended`, `busy` seconds of it in graphs."""
+        if self._ended:
+            self._idle.append(ended - self._ended - busy)
+            self._least_idle = min(self._idle)
+        self._seconds, self._ended = ended - started, ended
         if self._trial_speed:  # it may have cost more than was guessed
-            self._budget -= max(0.0, self._trial_speed * seconds - self._trial_tokens)
+            self._budget -= max(0.0, self._trial_speed * (busy + self._least_idle) - self._trial_tokens)
             self._trial_speed = 0.0
         self._budget = min(self._budget + _TRIAL_SHARE * tokens, _MOST_BUDGET)
 
@@ -114,7 +125,7 @@ class Governor:
                 self._budget -= loss
                 self._trial_speed, self._trial_tokens = search.speed, search.tokens(trial) + loss
                 return trial
-        self._held = lengths
+        self._settled = True
         return lengths
 
     def _set_prices(self, offers: Sequence[Offer], speed: float) -> None:
@@ -123,15 +134,11 @@ class Governor:
         self.prices = Prices(self.costs.verify.row * speed, draft * speed)
 
 
-def _by_head(offer: Offer) -> bool:
-    return offer.tokens is None
-
-
 class _Search:
     """The speeds of all choices for one round."""
 
     def __init__(self, offers: Sequence[Offer], verify: Sequence[float], costs: Costs) -> None:
-        """`verify`: seconds of a verify, by rows beyond one for each request."""
+        """`verify`: seconds of a round without draft runs, by rows beyond one for each request."""
         self._offers, self._verify = offers, verify
         self._rows = sum(offer.least for offer in offers)
         self._tokens = float(len(offers))

@@ -154,6 +154,8 @@ class Sampler:
         return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
 
     def _choose(self, step: Rows, row: int, position: int) -> int:
+        if self._guide is None and self._thought is None:
+            return self._chosen(step, row, position, None)
         if forced := self.forced(1):
             return forced[0]
         if isinstance(follower := self._follower, Thought):

@@ -81,8 +81,10 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in proposed.runs:
         governor.costs.draft.observe(*run)
-    governor.observe(sum(map(len, kept)), ended - started)
-    governor.costs.verify.observe(row, len(running), time.perf_counter() - started - draft_seconds)
+    verify_seconds = ended - started - draft_seconds
+    governor.costs.verify.observe(row, len(running), verify_seconds)
+    busy = verify_seconds + sum(run.seconds for run in proposed.runs)
+    governor.observe(sum(map(len, kept)), started, ended, busy)
 
 
 def _offer(request: Running, longest: int, governor: Governor) -> Offer:

@@ -263,7 +263,7 @@ class Steps:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence, sequence.length + len(new), noun)
-        if np.asarray(new).dtype.kind not in "iu":
+        if any(type(token) is not int for token in new) and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
             raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")

@@ -7,14 +7,18 @@ from pathlib import Path
 
 from trigraph.models.checks import check
 
+_THREAD_BYTES = 8 << 20  # of weights, for each thread more: steps of a small model are over before others are awake
 
-def choose_threads(asked: int | None) -> tuple[int, str | None]:
+
+def choose_threads(asked: int | None, weight_bytes: int | None = None) -> tuple[int, str | None]:
     """How many of the threads asked for are of use, and a note where that is fewer; None asks for the best number.
 
-    More threads than processors wait for each other: a step takes seconds in place of milliseconds.
+    That depends on the size of the model, where it is known. More threads than processors wait for each other: a step
+    takes seconds in place of milliseconds.
     """
     if asked is None:
-        return default_threads(), None
+        most = default_threads()
+        return most if weight_bytes is None else min(most, 1 + weight_bytes // _THREAD_BYTES), None
     check("threads", asked, int, lambda value: value >= 1, "1 or more")
     most = len(_processors()) or os.cpu_count() or 1
     if asked <= most:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Protocol
 
 from trigraph.runtime.decoding.logprobs import TokenLogprob
@@ -188,7 +187,7 @@ class RemoteStream(TextStream):
         for token in update.tokens:
             self.transcript.push(token)
         self._logprobs += update.logprobs
-        self.rounds += [replace(done, ended=now) for done in update.rounds]
+        self.rounds += [done._replace(ended=now) for done in update.rounds]
         self.preemptions = self._preempted + update.preemptions
         self.kv_usage, self._speculation = update.kv_usage, update.speculation
         if update.finish_reason is not None:

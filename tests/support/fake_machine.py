@@ -124,8 +124,9 @@ class Simulation:
             assert client.length is not None
             client.length.observe(offer, drafted, client.rounds[-1])
         self.governor.costs.verify.observe(rows, len(running), verifying)
-        self.governor.observe(total, drafting + verifying)
-        self.seconds += drafting + verifying
+        started, busy = self.seconds, drafting + verifying
+        self.seconds += busy
+        self.governor.observe(total, started, self.seconds, busy)
         self.tokens += total
 
     def _noisy(self, milliseconds: float) -> float:
