@@ -51,6 +51,7 @@ def test_prompts_come_in_while_others_decode(draft: bool) -> None:
         before = len(first.ids), [request.progress[0] for request in later]
         run_round(engine)
         assert first.done or len(first.ids) > before[0]
+    finish(engine, [first])
     assert first.ids == alone(tokens(4), options(1, 30))
     assert [request.ids for request in later] == [alone(tokens(40, n), options(n, 20)) for n in (1, 2)]
     assert_settled(engine)
