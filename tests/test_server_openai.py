@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from support.real_vocabulary import real_template
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, JsonSchema, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
@@ -232,6 +233,21 @@ def test_a_template_is_given_variables() -> None:
         for asked in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
             found = create(model="m", messages=MESSAGES, extra_body={"top_k": 1, **asked})
             assert found.choices[0].message.content == "Yes."
+
+
+def test_thoughts_of_earlier_turns_are_preserved_when_asked() -> None:
+    thoughts = {"role": "assistant", "content": "Calm.", "reasoning_content": "Three is little."}
+    messages: Any = [MESSAGES[0], thoughts, {"role": "user", "content": "And tomorrow?"}]
+    with serving(replying("", template=real_template("qwen3_6"))) as address:
+        found = [
+            client_of(address).chat.completions.create(
+                model="m", messages=messages, max_tokens=1, extra_body={"chat_template_kwargs": variables}
+            )
+            for variables in ({}, {"preserve_thinking": False}, {"preserve_thinking": True})
+        ]
+    plain, dropped, preserved = (completion.usage.prompt_tokens for completion in found if completion.usage)
+    thought = "<think>\nThree is little.\n</think>\n\n"
+    assert plain == dropped and preserved - plain == len(thought)  # a token is a byte, "<think>" too
 
 
 def test_many_at_once(url: str, engine: Engine) -> None:
