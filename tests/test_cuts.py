@@ -68,7 +68,7 @@ def test_a_text_that_cannot_be_cut() -> None:
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     assert len(tokenizer.encode("a" * MOST_UNCUT)) == MOST_UNCUT
     with pytest.raises(TrigraphError, match="262,144 characters without a space between words, from number 16,385 on"):
-        tokenizer.encode("a" * PART + " " + "b" * (MOST_UNCUT + 1))
+        tokenizer.encode("a" * (PART + 1) + " " + "b" * MOST_UNCUT)
 
 
 def test_ids_beyond_the_most_are_not_made() -> None:

@@ -46,7 +46,7 @@ def test_options_of_other_types_are_refused(field: str, value: object, message: 
         ("logit_bias", (3, 5.0), "give pairs"),
         ("logit_bias", (("3", 5.0),), "give pairs"),
         ("logit_bias", ((3, None),), "give pairs"),
-        ("logit_bias", ((3, float("nan")),), "it must be a number, or -inf"),
+        ("logit_bias", ((3, float("nan")),), "logit_bias of token 3 is nan; it must be from -1e+30 to 1e+30, or -inf"),
     ],
 )
 def test_samplings_of_other_types_are_refused(field: str, value: object, message: str) -> None:

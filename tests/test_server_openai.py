@@ -246,8 +246,7 @@ def test_thoughts_of_earlier_turns_are_preserved_when_asked() -> None:
             for variables in ({}, {"preserve_thinking": False}, {"preserve_thinking": True})
         ]
     plain, dropped, preserved = (completion.usage.prompt_tokens for completion in found if completion.usage)
-    thought = "<think>\nThree is little.\n</think>\n\n"
-    assert plain == dropped and preserved - plain == len(thought)  # a token is a byte, "<think>" too
+    assert plain == dropped and preserved - plain == len("\nThree is little.\n</think>\n\n") + 1  # <think> is one token
 
 
 def test_many_at_once(url: str, engine: Engine) -> None:

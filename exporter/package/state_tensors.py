@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 
@@ -18,7 +16,7 @@ PAGE_SIZE = 64
 KV_TYPES = {"f16": "float16", "f32": "float32", "q8_0": "uint8"}
 """Element types of the tensors for each type of keys and values; q8_0 is bytes of blocks."""
 _ITEM_BYTES = {"float16": 2, "float32": 4, "uint8": 1}
-_Q8_WIDTH, _Q8_BYTES = GGML_QUANT_SIZES[GGMLQuantizationType.Q8_0]
+_Q8_WIDTH, _Q8_BYTES = 32, 34  # codes of a Q8_0 block, and its bytes: to import gguf takes long
 
 
 @dataclass(frozen=True)
