@@ -165,8 +165,10 @@ template <class F, int M>
 void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
               float* const* y) {
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+  constexpr int64_t kFew = 12 << 10;  // bytes of several activation rows, which are read once for each weight row
   if constexpr (M > 0 && M <= Rows<F>::kMost)
-    if (width % kSuper == 0) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
+    if (width % kSuper == 0 && (M == 1 || M * int8_bytes(width) <= kFew))
+      return int8_rows<F, M>(w, n, row_bytes, width, x, y);
 #endif
 #if defined(TRIGRAPH_ISA_avx2)
   if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
