@@ -40,6 +40,12 @@ class RopeScaling:
 
         return max(math.floor(pair(self.beta_fast)), 0), min(math.ceil(pair(self.beta_slow)), dims - 1)
 
+    def __str__(self) -> str:
+        return (
+            f"yarn:{self.factor} of {self.original_context} positions, attention factor {self.attn_factor}, "
+            f"beta {self.beta_fast} to {self.beta_slow}"
+        )
+
     @property
     def magnitude(self) -> float:
         """What rotated dimensions are multiplied with: scores of a longer context need a lower temperature."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,9 @@ def test_an_export_extends_the_context(tmp_path: Path, operator_library: Path) -
     assert lengths == {"plain": 4096, "asked": 4 * 4096, "own": 4 * 4096, "off": 4096}
     assert read_manifest(tmp_path / "asked").config.rope_scaling == RopeScaling(4.0, 4096)
     assert str(ModelIdentity.of(manifests["asked"])) != str(ModelIdentity.of(manifests["plain"]))
+    for other in (RopeScaling(4.0, 4096, beta_fast=16.0), RopeScaling(4.0000001, 4096)):  # one file, other options
+        config = replace(manifests["asked"].config, rope_scaling=other)
+        assert ModelIdentity.of(replace(manifests["asked"], config=config)) != ModelIdentity.of(manifests["asked"])
 
     ids = np.arange(30)
     inputs: dict[str, Any] = {"input_ids": ids, "cu_seqlens": [0, 30], "prev_hidden": np.zeros((1, 64))}

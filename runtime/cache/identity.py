@@ -34,7 +34,7 @@ class ModelIdentity:
             manifest.kv_type,
             manifest.activations,
             "draft" in manifest.graphs,
-            "none" if scaling is None else f"yarn:{scaling.factor:g} of {scaling.original_context}",
+            "none" if scaling is None else str(scaling),
         )
 
     def __str__(self) -> str:
