@@ -174,18 +174,25 @@ def test_a_prompt_is_not_given_to_a_model_that_reads_it_otherwise() -> None:
     asyncio.run(ask())
 
 
-def test_a_completion_that_was_begun_does_not_follow() -> None:
-    async def ask() -> None:
-        engine, _ = front(9)
-        stream = engine.generate(tokens(20), SAMPLED)
-        found = stream.__aiter__()
-        await anext(found)
-        engine.replicas = Replaced(new_engine())
-        async for _ in found:
-            pass
+class ReplacedAfterAToken(Replaced):
+    """A replica of the model that the front knows of, which dies with the first token; from then on, the other one."""
 
+    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        if ticket.completed:
+            async for update in super().complete(ticket):
+                yield update
+            return
+        async for update in Replica(new_engine()).complete(ticket):
+            if update.tokens:
+                yield update._replace(tokens=update.tokens[:1], finish_reason=None)
+                raise ReplicaLostError
+
+
+def test_a_completion_that_was_begun_does_not_follow() -> None:
+    engine, _ = front()
+    engine.replicas = ReplacedAfterAToken(new_engine())
     with pytest.raises(ApiError, match=r"10 replicas in a row were lost .* was begun with weights"):
-        asyncio.run(ask())
+        asyncio.run(complete(engine.generate(tokens(20), SAMPLED)))
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
