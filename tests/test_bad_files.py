@@ -28,11 +28,11 @@ VECTOR = Entry((8,), b"\0" * 32)
 def refused(*words: str) -> Iterator[None]:
     """The block raises a one-line TrigraphError that has each of `words`, quickly and without large allocations."""
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.thread_time()
     try:
         with pytest.raises(TrigraphError) as caught:
             yield
-        seconds, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+        seconds, (_, peak) = time.thread_time() - start, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     text = str(caught.value)
@@ -288,13 +288,13 @@ def test_random_damage(tmp_path: Path) -> None:
             del data[int(rng.integers(0, len(data))) :]
         path.write_bytes(data)
         tracemalloc.reset_peak()
-        start = time.perf_counter()
+        start = time.thread_time()
         try:
             open_model(path)
         except TrigraphError as error:
             refusals += 1
             assert "\n" not in str(error) and len(str(error)) < 1000
-        assert time.perf_counter() - start < MAX_SECONDS
+        assert time.thread_time() - start < MAX_SECONDS
         assert tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0] < MAX_BYTES
     tracemalloc.stop()
     assert refusals > 100

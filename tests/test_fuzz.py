@@ -52,7 +52,7 @@ def test_a_campaign_survives_crashes_and_reports_them(tmp_path: Path, monkeypatc
         "        return 'fine'\n"
     )
     monkeypatch.setattr("fuzz.campaign._TESTS", tmp_path)
-    monkeypatch.setattr("fuzz.campaign.HANG_SECONDS", 6.0)
+    monkeypatch.setattr("fuzz.campaign.HANG_SECONDS", 15.0)
     report = run_campaign("headers", 9)
     assert set(report.defects) == {2, 3, 4, 5, 7, 8}
     for case, text in {2: "wrong", 3: "status -6", 4: "no result", 5: "MemoryError", 7: "took", 8: "overflow"}.items():

@@ -81,12 +81,12 @@ def test_numbers_that_are_taken_next_are_seen_to_once(monkeypatch: pytest.Monkey
     ahead = MemoryAhead(pool, seen.put)
     first = pool.take()
     ahead.prepare(2)
-    assert [seen.get(timeout=10) for _ in range(2)] == [1, 2]
+    assert [seen.get(timeout=60) for _ in range(2)] == [1, 2]
     pool.take()
     pool.drop(first)  # is taken first, and has its memory
     ahead.prepare(2)
     ahead.prepare(9)
-    assert [seen.get(timeout=10) for _ in range(3)] == [3, 4, 5]
+    assert [seen.get(timeout=60) for _ in range(3)] == [3, 4, 5]
     assert seen.empty()
 
 

@@ -77,9 +77,12 @@ def test_interrupts_at_random_moments_of_a_generation(copied_package: Path) -> N
     options = Options(GREEDY, max_tokens=60, ignore_eos=True, draft_tokens=3)
     expected = engine.generate("In the beginning", options)
     expected.run()  # the first one allocates
-    started = time.perf_counter()
-    engine.generate("In the beginning", options).run()
-    whole = time.perf_counter() - started
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        engine.generate("In the beginning", options).run()
+        times.append(time.perf_counter() - started)
+    whole = min(times)
     rng, interrupted = random.Random(1), 0
     for _ in range(60):
         generation = engine.generate("In the beginning", options)

@@ -123,11 +123,11 @@ def test_stop_strings_against_a_search_in_the_whole_text(seed: int) -> None:
 
 
 def test_many_stop_strings_cost_no_more_than_one() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     filter_ = StopStrings(f"stop {i} here" for i in range(10_000))
     for _ in range(2000):
         filter_.push(" stop 77")
-    assert time.perf_counter() - started < 5  # one by one: a minute and more
+    assert time.thread_time() - started < 5  # one by one: a minute and more
     assert filter_.push("77 here") == ""
     assert filter_.found
 

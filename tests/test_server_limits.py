@@ -260,7 +260,7 @@ def test_sigterm_lets_requests_end(tiny_package: Path) -> None:
     assert process.stderr is not None
     try:
         address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+:\d+", line)))
-        asked = {"prompt": "In the beginning", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+        asked = {"prompt": "In the beginning", "max_tokens": 1500, "ignore_eos": True, "stream": True, "n": 8}
         with httpx.stream("POST", f"{address}/v1/completions", json=asked, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
