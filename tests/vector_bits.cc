@@ -119,13 +119,15 @@ void attention(int64_t width, int64_t positions) {
 }
 
 void angles() {
-  Floats turns;
-  for (int64_t position : {0, 1, 77, 4095, 1 << 20, 2147483647})
-    for (int64_t i = 0; i < 32; ++i) {
-      const Angle a = angle(static_cast<double>(position) * frequency(exact_log(1e7), i, 64));
-      turns.insert(turns.end(), {static_cast<float>(a.cosine), static_cast<float>(a.sine)});
-    }
-  report("angles", turns);
+  for (const RopeScaling& scaling : {RopeScaling{1, 0, 0, 1}, RopeScaling{4, 14, 22, 1.14}}) {
+    Floats turns;
+    for (int64_t position : {0, 1, 77, 4095, 1 << 20, 2147483647})
+      for (int64_t i = 0; i < 32; ++i) {
+        const Angle a = angle(static_cast<double>(position) * frequency(exact_log(1e7), i, 64, scaling));
+        turns.insert(turns.end(), {static_cast<float>(a.cosine * scaling.magnitude), static_cast<float>(a.sine)});
+      }
+    report("angles", turns);
+  }
 }
 
 }  // namespace
