@@ -46,7 +46,7 @@ def _library(provider: str = "cpu") -> ctypes.CDLL:
 
 @cache
 def instruction_set() -> str:
-    """Name of the instruction set whose kernels run on this machine: avx512, avx_vnni, avx2, dotprod, neon or portable.
+    """Name of the instruction set whose kernels run here: avx512, avx_vnni, avx2, i8mm, dotprod, neon or portable.
 
     The environment variable `TRIGRAPH_ISA` chooses one. Raises TrigraphError when the processor does not have it.
     """

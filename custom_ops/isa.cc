@@ -24,6 +24,7 @@ TRIGRAPH_DECLARE(avx512)
 #elif defined(__aarch64__)
 TRIGRAPH_DECLARE(neon)
 TRIGRAPH_DECLARE(dotprod)
+TRIGRAPH_DECLARE(i8mm)
 #endif
 
 namespace {
@@ -47,17 +48,25 @@ const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::pr
 const InstructionSet kAvxVnni{"avx_vnni", has_avx_vnni, avx_vnni::operators, avx_vnni::probe_products};
 const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};
 #elif defined(__aarch64__)
-bool has_dotprod() {
 #if defined(__linux__)
-  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
-#elif defined(__APPLE__)
-  int has = 0;
-  size_t size = sizeof has;
-  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has != 0;
-#else
-  return false;
-#endif
+bool has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+bool has_i8mm() {
+  constexpr unsigned long kBit = 1 << 13;  // HWCAP2_I8MM, which older headers lack
+  return has_dotprod() && (getauxval(AT_HWCAP2) & kBit) != 0;
 }
+#elif defined(__APPLE__)
+bool has(const char* feature) {
+  int value = 0;
+  size_t size = sizeof value;
+  return sysctlbyname(feature, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool has_dotprod() { return has("hw.optional.arm.FEAT_DotProd"); }
+bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
+#else
+bool has_dotprod() { return false; }
+bool has_i8mm() { return false; }
+#endif
+const InstructionSet kI8mm{"i8mm", has_i8mm, i8mm::operators, i8mm::probe_products};
 const InstructionSet kDotprod{"dotprod", has_dotprod, dotprod::operators, dotprod::probe_products};
 const InstructionSet kNeon{"neon", always, neon::operators, neon::probe_products};
 #endif
@@ -69,7 +78,7 @@ std::vector<const InstructionSet*> instruction_sets() {
 #if defined(__x86_64__) || defined(_M_X64)
   return {&kAvx512, &kAvxVnni, &kAvx2, &kPortable};
 #elif defined(__aarch64__)
-  return {&kDotprod, &kNeon, &kPortable};
+  return {&kI8mm, &kDotprod, &kNeon, &kPortable};
 #else
   return {&kPortable};
 #endif

@@ -110,7 +110,7 @@ def _instruction_sets() -> list[str]:
     if LIBRARY == "cuda":
         return ["cuda"]
     if platform.machine() in ("aarch64", "arm64"):
-        return ["dotprod", "neon", "portable"]
+        return ["i8mm", "dotprod", "neon", "portable"]
     return ["avx512", "avx_vnni", "avx2", "portable"]
 
 

@@ -16,7 +16,8 @@ from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTHS = {1: (77, 1027), 32: (288, 1056), 256: (512, 2304)}
-SIZES = ((1, 17), (2, 4), (3, 5), (4, 1), (8, 3), (9, 6), (40, 7))  # activation rows and weight rows
+WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
+SIZES = [(m, WEIGHT_ROWS[m % 10]) for m in (*range(1, 17), 40, 66)]  # activation rows and weight rows
 
 
 def cross_tools() -> tuple[str, str]:
@@ -29,9 +30,9 @@ def cross_tools() -> tuple[str, str]:
     return compiler, emulator
 
 
-@pytest.fixture(scope="session", params=["", "+dotprod"])
+@pytest.fixture(scope="session", params=["", "+dotprod", "+dotprod+i8mm"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs tests/neon_rows.cc, built for plain NEON and with the dot product instructions."""
+    """The command that runs tests/neon_rows.cc, built for each instruction set of arm64."""
     compiler, emulator = cross_tools()
     out = tmp_path_factory.mktemp("neon") / "neon_rows"
     kernels = ROOT / "custom_ops"
@@ -39,7 +40,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     options = ["-std=c++17", "-O1", "-static", "-ffp-contract=off", f"-march=armv8.2-a{request.param}"]
     defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1"]
     subprocess.run([compiler, *options, *defines, f"-I{kernels}", *map(str, sources), "-o", str(out)], check=True)
-    return [emulator, str(out)]
+    return [emulator, "-cpu", "max", str(out)]
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
@@ -81,3 +82,15 @@ def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
         for command in ([emulator, neon], [portable])
     )
     assert found == wanted and len(wanted) > 30
+
+
+def test_sets_by_processor(tmp_path: Path) -> None:
+    """Each processor gets the sets whose instructions it has, the best one first."""
+    compiler, emulator = cross_tools()
+    kernels, program = ROOT / "custom_ops", tmp_path / "sets"
+    sources = [str(ROOT / "tests" / "arm_sets.cc"), str(kernels / "isa.cc")]
+    subprocess.run([compiler, "-std=c++17", "-static", f"-I{kernels}", *sources, "-o", str(program)], check=True)
+    sets = ["i8mm", "dotprod", "neon", "portable"]
+    for processor, first in (("cortex-a72", 2), ("cortex-a76", 1), ("max", 0)):
+        done = subprocess.run([emulator, "-cpu", processor, str(program)], capture_output=True, check=True, text=True)
+        assert done.stdout.split() == sets[first:], processor

@@ -11,6 +11,9 @@
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 #include "int8_rows.h"
 #endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "int8_tiles.h"
+#endif
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -173,7 +176,12 @@ void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, con
 #if defined(TRIGRAPH_ISA_avx2)
   if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
 #endif
-  int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (M != 1)
+    int8_tiles<F>(w, n, row_bytes, width, x, m, y);
+  else
+#endif
+    int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
 }
 
 template <class F>

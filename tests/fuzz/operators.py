@@ -11,21 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from fuzz.calls import CALLS, TYPES, Array, Call
 from fuzz.damage import number
 from support.operators import Operator
-from trigraph.custom_ops import library_path
+from trigraph.custom_ops import instruction_sets
 
 
 class Fuzzer:
     """See fuzz.target.Target."""
 
     def __init__(self, folder: Path) -> None:
-        self._instruction_sets = [name for name in ("portable", "avx2", "avx_vnni", "avx512", "neon") if _runs(name)]
-        if not self._instruction_sets:
-            raise RuntimeError("the operator library does not load")
+        self._instruction_sets = instruction_sets()
 
     def run(self, seed: int, case: int) -> str:
         """Run an operator on valid or damaged input."""
@@ -51,15 +48,6 @@ class Fuzzer:
                 return "refused"
             raise
         return "ran"
-
-
-def _runs(name: str) -> bool:
-    os.environ["TRIGRAPH_ISA"] = name
-    try:
-        ort.SessionOptions().register_custom_ops_library(str(library_path("cpu")))
-    except Exception:  # a processor without it
-        return False
-    return True
 
 
 def _is_of_onnxruntime(error: Exception) -> bool:
