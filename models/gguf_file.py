@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import Header, Tensor, read_header
+from trigraph.models.tensor_types import dequantize
 
 __all__ = ["GGUFFile", "Tensor"]
 
@@ -67,12 +68,10 @@ class GGUFFile:
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised by `gguf.quants`. An F32 tensor is a read-only view of the file."""
-        from gguf import GGMLQuantizationType, quants
-
         tensor = self.tensors[name]
         rows = self.raw(name).reshape(*tensor.shape[:-1], tensor.row_bytes)
         try:
-            values = quants.dequantize(rows, GGMLQuantizationType[tensor.type])
+            values = dequantize(rows, tensor.type)
         except NotImplementedError as error:
             raise TrigraphError(
                 f"{tensor.file}: tensor {quote(name)} has type {tensor.type}, which cannot be read; "

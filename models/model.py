@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trigraph.models.config import ModelConfig, read_config
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
-from trigraph.models.names import ATTN_NORM, in_block
+from trigraph.models.names import ATTN_NORM, SSM_CONV1D, in_block, role, scale
 from trigraph.models.shapes import Shapes, mtp_shapes, trunk_shapes
 
 # What a separate MTP file must have in common with its trunk.
@@ -48,8 +48,11 @@ class Model:
         return self._source(name).raw(name)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor in float32, dequantised."""
-        return self._source(name).array(name).reshape(self.tensors[name].shape)
+        """A tensor in float32, dequantised, times its factor if it has one."""
+        values = self._source(name).array(name).reshape(self.tensors[name].shape)
+        if scale(name) not in self.tensors:
+            return values
+        return values * self.array(scale(name)).reshape(-1, *(1,) * (values.ndim - 1))
 
     def _source(self, name: str) -> GGUFFile:
         if self.mtp_file is not None and self.tensors[name].file in self.mtp_file.paths:
@@ -110,6 +113,9 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     """
     path = file.paths[0]
     found: dict[str, Tensor] = {}
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1 and role(name) != SSM_CONV1D}
+    factors = {scale(name): shape[:-2] or (1,) for name, shape in matrices.items()}
+    shapes = shapes | {name: shape for name, shape in factors.items() if name in file.tensors}
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
             raise _missing(file, name, shape)
@@ -121,6 +127,8 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
             )
         found[name] = replace(tensor, shape=shape)
     for name in file.tensors:
+        if name.removesuffix(".input_scale") + ".scale" in found:  # for activations of four bits
+            continue
         if name.startswith(prefix) and name not in found and not name.startswith(others):
             raise TrigraphError(
                 f"{path}: tensor {quote(name)} is not known in this architecture and may change its results; "

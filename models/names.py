@@ -53,6 +53,11 @@ def in_block(layer: int, name: str) -> str:
     return f"blk.{layer}.{name}"
 
 
+def scale(name: str) -> str:
+    """The name of a factor of a whole matrix, or of each of a stack, which files of NVFP4 have beside it."""
+    return name.removesuffix("weight") + "scale"
+
+
 def role(name: str) -> str:
     """A full name without its block: what the tensor is, whatever layer it belongs to."""
     return name.split(".", 2)[2] if name.startswith("blk.") else name

@@ -14,7 +14,7 @@ import pytest
 from support.command import CommandInput, Result, Run
 from support.operators import LIBRARY
 from support.packages import Packages
-from support.random_gguf import write_random
+from support.random_gguf import HALF_NORMS, with_half_norms, write_random
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
@@ -102,8 +102,8 @@ def copied_package(tmp_path_factory: pytest.TempPathFactory, operator_library: P
 @pytest.fixture(scope="session")
 def rich_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file whose export makes each kind of file: graphs, a side file, a tokenizer, a template, copied weights."""
-    types = {"*ffn_up*": "NVFP4"}
-    return write_random(tmp_path_factory.mktemp("source") / "model.gguf", "qwen35", preset="blocks", types=types)
+    path = tmp_path_factory.mktemp("source") / "model.gguf"
+    return write_random(path, "qwen35", preset="blocks", types=HALF_NORMS, edit=with_half_norms)
 
 
 def _instruction_sets() -> list[str]:

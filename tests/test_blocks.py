@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from support.block_weights import random_blocks
+from support.block_weights import known_weights, random_blocks
 from support.operators import Operator, same_bits
 from trigraph.custom_ops.blocks.grids import header
 from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
@@ -25,7 +25,7 @@ def gather_all(type: str, table: Any) -> NDArray[np.float32]:
 def test_unpack_is_exact(isa: str, type: str) -> None:
     for blocks, seed in ((1, 0), (9, 1)):
         table = random_blocks(type, 63, blocks, seed)
-        expected = gguf.quants.dequantize(table, gguf.GGMLQuantizationType[type])
+        expected = known_weights(table, type)
         assert same_bits(gather_all(type, table), expected)
         assert same_bits(unpack(table, type), expected)
 
@@ -37,6 +37,14 @@ def test_every_exponent(isa: str) -> None:
     with np.errstate(over="ignore"):
         expected = gguf.quants.dequantize(table, gguf.GGMLQuantizationType.MXFP4)
     assert same_bits(gather_all("MXFP4", table), expected)
+
+
+def test_every_eight_bit_scale(isa: str) -> None:
+    """Of NVFP4: subnormal ones, those with a sign that counts for nothing, and 127, which is zero."""
+    table = random_blocks("NVFP4", 256, 4, seed=5)
+    for run in range(4):
+        table[:, run] = table[:, 36 + (run + 1) % 4] = np.arange(256)
+    assert same_bits(gather_all("NVFP4", table), gguf.quants.dequantize(table, gguf.GGMLQuantizationType.NVFP4))
 
 
 def test_grids_are_those_of_gguf() -> None:

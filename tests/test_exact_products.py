@@ -10,7 +10,13 @@ from support.block_weights import BLOCK, TYPES, MatMul, activations, random_bloc
 from support.operators import same_bits
 from trigraph.models.synth.blocks import HALVES
 
-WIDTHS = {1: (1, 77, 1027), 32: (32, 288, 1056), 256: (256, 512, 1024, 1280, 2048, 3072)}
+WIDTHS = {
+    1: (1, 77, 1027),
+    32: (32, 288, 1056),
+    64: (64, 320, 1088),
+    128: (128, 640, 1152),
+    256: (256, 512, 1024, 1280, 2048, 3072),
+}
 ROWS = 40
 
 

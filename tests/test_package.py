@@ -19,7 +19,7 @@ from gguf import GGMLQuantizationType, quants
 
 from support.hollow import write_hollow
 from support.packages import FILES, names
-from support.random_gguf import Item, write_random
+from support.random_gguf import HALF_NORMS, Item, with_half_norms, write_random
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
@@ -54,7 +54,8 @@ def test_copy(nano_gguf: Path, tmp_path: Path) -> None:
 def test_reference_with_converted_weights(tmp_path: Path, operator_library: Path) -> None:
     """The GGUF stays where it is; the side file, in the package, is found from the same folder."""
     (tmp_path / "models").mkdir()
-    model = write_random(tmp_path / "models/model.gguf", "qwen35", preset="blocks", types={"*ffn_down*": "NVFP4"})
+    path = tmp_path / "models/model.gguf"
+    model = write_random(path, "qwen35", preset="blocks", types=HALF_NORMS, edit=with_half_norms)
     manifest = export(model, tmp_path / "out/package", ExportOptions(weights="reference"))
     assert manifest.weights_folder == str(tmp_path)
     assert [file.location for file in manifest.weight_files] == ["models/model.gguf", "out/package/side.bin"]
@@ -169,15 +170,15 @@ def test_an_mtp_file_beside_the_model_is_found(tmp_path: Path, monkeypatch: pyte
     assert [file.location for file in export(whole, tmp_path / "whole").weight_files] == [whole.name]
 
 
-def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
-    """Block types become Q8_0 and vectors F32; graphs point to the copies."""
-    vectors = {"blk.1.attn_norm.weight": "F16"}
+def test_what_no_kernel_reads_is_converted(tmp_path: Path) -> None:
+    """Experts with a factor before silu become Q8_0, which has it, and vectors F32; graphs point to the copies."""
 
-    def float16_norm(item: Item) -> list[Item]:
-        return [Item(item.name, item.shape, "matrix", 0.1) if item.name in vectors else item]
+    def edited(item: Item) -> list[Item]:
+        factors = Item(item.name.replace("weight", "scale"), item.shape[:1], "norm")
+        return [*with_half_norms(item), *[factors] * ("ffn_gate_exps" in item.name)]
 
-    types = {"*ffn_up*": "NVFP4", **vectors}
-    path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types, edit=float16_norm)
+    types = {"*ffn_gate_exps*": "NVFP4", **HALF_NORMS}
+    path = write_random(tmp_path / "model.gguf", "qwen35moe", preset="blocks", types=types, edit=edited)
     seen: list[tuple[str, int, int]] = []
     manifest = export(path, tmp_path / "package", ExportOptions(), lambda *step: seen.append(step))
     assert any("NVFP4" in notice and "Q8_0" in notice for notice in manifest.notices)
@@ -202,7 +203,7 @@ def test_types_without_a_kernel_are_converted(tmp_path: Path) -> None:
         for node in graph.node
         if node.op_type == "GroupedExpertFFN" and node.name.startswith("blk.0.")
         for attribute in node.attribute
-        if attribute.name == "up_type"
+        if attribute.name == "gate_type"
     )
     assert attribute == b"Q8_0"
 

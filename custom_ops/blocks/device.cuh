@@ -152,6 +152,27 @@ struct Words<MXFP4> {
 };
 
 template <>
+struct Words<NVFP4> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    uint32_t packed[4];
+    load_words<4, 4>(p + 4 + run * 16, packed);
+    for (int i = 0; i < 4; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      word[at] = mxfp4_levels(packed[i] & 0x0f0f0f0fu), word[at + 2] = mxfp4_levels(packed[i] >> 4 & 0x0f0f0f0fu);
+    }
+  }
+};
+
+template <>
+struct Words<Q1_0> {
+  __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
+    uint32_t bits;
+    load_words<2, 1>(p + 2 + 4 * run, &bits);
+    for (int i = 0; i < 8; ++i) word[i] = biased(spread(bits >> 4 * i) << 1, 1);
+  }
+};
+
+template <>
 struct Words<Q2_K> {
   __device__ static void load(const uint8_t* p, int run, uint32_t* word) {
     load_words<4, 8>(p + 16 + run / 4 * 32, word);

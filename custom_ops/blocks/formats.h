@@ -68,6 +68,31 @@ struct MXFP4 : Blocks32 {
   TRIGRAPH_DEVICE static int code(const uint8_t* p, int, int i) { return fp4_levels[nibble(p + 1, i)]; }
 };
 
+// 64 elements in four runs of 16, whose nibbles lie as in 8 bytes of their own.
+struct NVFP4 : Blocks32 {
+  static constexpr const char* kName = "NVFP4";
+  static constexpr int kBlock = 64, kBytes = 36, kRun = 16, kBits = 5;
+  static constexpr float kUnit = 128;  // a scale's seven bits are a half's exponent and fraction
+  static constexpr bool kPaired = true;
+  TRIGRAPH_DEVICE static float d(const uint8_t*) { return 1.0f / 1024; }
+  // A float with four bits of exponent and three of fraction, as an integer; the levels are doubled.
+  TRIGRAPH_DEVICE static int scale(const uint8_t* p, int run) {
+    const int exponent = p[run] >> 3 & 15, fraction = p[run] & 7;
+    if (p[run] == 127) return 0;
+    return exponent ? (8 + fraction) << (exponent - 1) : fraction;
+  }
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) {
+    return fp4_levels[p[4 + 16 * part + i / 16 * 8 + i % 8] >> i / 8 % 2 * 4 & 15];
+  }
+};
+
+// Signs and a half.
+struct Q1_0 : Blocks32 {
+  static constexpr const char* kName = "Q1_0";
+  static constexpr int kBlock = 128, kBytes = 18, kBits = 2;
+  TRIGRAPH_DEVICE static int code(const uint8_t* p, int part, int i) { return 2 * bit(p + 2 + 4 * part, i) - 1; }
+};
+
 struct Q2_K : Blocks256 {
   static constexpr const char* kName = "Q2_K";
   static constexpr int kBytes = 84, kRun = 16, kBits = 2;
@@ -204,6 +229,6 @@ template <class... F>
 struct Types {};
 using PlainTypes = Types<F32, F16, BF16>;
 using BlockTypes = Types<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, IQ3_S,
-                         IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0>;
+                         IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, NVFP4, Q1_0>;
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -16,6 +16,9 @@ IQ4_LEVELS = numpy_helper.from_array(np.array(quants.IQ4_NL.kvalues, np.float32)
 FP4_LEVELS = numpy_helper.from_array(np.array(quants.MXFP4.kvalues, np.float32))
 # Half of a power of two by its exponent, as the levels are doubled.
 POWERS = numpy_helper.from_array(np.ldexp(np.float32(1), np.arange(256) - 128))
+# The same of a float of eight bits, the scale of NVFP4.
+EIGHT_BITS = quants.NVFP4.ue4m3_to_fp32(np.arange(256, dtype=np.uint8))
+EIGHT_BIT_SCALES = numpy_helper.from_array(EIGHT_BITS.astype(np.float32))
 DIGITS = numpy_helper.from_array(np.array([[1], [3], [9], [27], [81]], np.int32))
 
 
@@ -133,6 +136,20 @@ def unpack_mxfp4(rows: Tensor) -> Tensor:
 
 
 @body
+def unpack_nvfp4(rows: Tensor) -> Tensor:
+    scales, codes = op.Split(blocks_of(rows, size=36), [4, 32], axis=-1)
+    wide = op.Gather(op.Constant(value=EIGHT_BIT_SCALES), op.Cast(scales, to=INT32))
+    values = op.Gather(op.Constant(value=FP4_LEVELS), op.Cast(fields(codes, width=8, bits=4), to=INT32))
+    return op.Flatten(op.Reshape(values, op.Concat(op.Shape(scales), [-1], axis=0)) * each(wide))
+
+
+@body
+def unpack_q1_0(rows: Tensor) -> Tensor:
+    scale, signs = op.Split(blocks_of(rows, size=18), [2, 16], axis=-1)
+    return op.Flatten((number(fields(signs, width=1, bits=1)) * 2.0 - 1.0) * half(scale))
+
+
+@body
 def digits(packed: Tensor, count: int) -> Tensor:
     """Ternary digits of bytes: for all of them the first one, then the next ones."""
     powers = op.Constant(value=DIGITS)[:count]
@@ -179,5 +196,7 @@ UNPACK: dict[str, Function] = {
     "IQ1_S": grid_function.unpack_iq1_s,
     "TQ2_0": unpack_tq2_0,
     "TQ1_0": unpack_tq1_0,
+    "NVFP4": unpack_nvfp4,
+    "Q1_0": unpack_q1_0,
 }
 """By ggml type: uint8 rows [N, row bytes], or [N, D] of F32, F16 or BF16 -> float32 [N, D]."""

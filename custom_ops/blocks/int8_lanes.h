@@ -21,7 +21,7 @@ namespace trigraph::TRIGRAPH_ISA {
 template <class F, int M>
 struct LaneGroup {
   static constexpr int kMost = M ? M : kGroup, kRuns = F::kBlock / F::kRun;
-  static constexpr bool kScaled = F::kBlock > 32, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
+  static constexpr bool kScaled = F::kBlock == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
 
   const void* const* x;
   int m;
@@ -90,27 +90,46 @@ struct LaneGroup {
     });
   }
 
-  // A super-block of `blocks` blocks of 32, each with a half of its own.
+  // A super-block of `blocks` smaller blocks, whose steps have halves of their own.
   TRIGRAPH_INLINE void add_blocks(const uint8_t* p, int64_t stride, int64_t super, int blocks, const Next& next) {
     TRIGRAPH_LOOP
-    for (int b = 0; b < blocks; ++b) {
-      const uint8_t* q = p + b * F::kBytes;
-      const Ints bits = Lanes<F>::halves(q, stride);
-      const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
-      next.fetch(b, 8);
-      Lanes<F>::codes(q, stride, [&](int, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+    for (int block = 0; block < blocks; ++block) {
+      const uint8_t* q = p + block * F::kBytes;
+      next.fetch(block, kBlocks<F>);
+      Lanes<F>::codes(q, stride, [&](int step, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+        const int b = block * kSteps<F> + step;
+        const Ints bits = step_halves(q, stride, step);
+        const Floats d = block_scales<F>(bits);
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
           const Int8Part& a = part(i, super);
-          Ints sum = ints(0);
-          if constexpr (kBiased) sum = add_pairs(sum, broadcast(a.sum16 + 2 * b), shorts(-kBias<F>));
-          sum = add_dot<F, 8>(sum, code, a.code + 32 * b, shorts(1));
-          Floats value = mul(d, to_floats(sum));
-          if constexpr (F::kMin) value = fmsub(d, to_floats(sum), mul(dmin, to_floats(ints(a.sum32[b]))));
           Floats& c = chain[b][i];
-          c = fmadd(floats(a.scale), value, c);
+          c = fmadd(floats(a.scale), step_value(d, bits, code, a, b), c);
         });
       });
     }
+  }
+
+  TRIGRAPH_INLINE static Ints step_halves(const uint8_t* p, int64_t stride, int step) {
+    if constexpr (kSteps<F> == 1)
+      return Lanes<F>::halves(p, stride);
+    else
+      return Lanes<F>::part_halves(p, stride, step);
+  }
+  // What step b makes of an activation row.
+  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Part& a, int b) {
+    const int8_t* x = a.code + 32 * b;
+    if constexpr (F::kPaired) {
+      const auto dot = [&](int run) TRIGRAPH_INLINE_LAMBDA {
+        const Ints bias = ints(kBiased ? -kBias<F> * a.sum16[2 * b + run] : 0);
+        return to_floats(add_dot<F, 4>(bias, code + 4 * run, x + 16 * run, shorts(1)));
+      };
+      return fmadd(d, dot(0), mul(block_scales<F>(right32(bits, 16)), dot(1)));
+    }
+    Ints sum = ints(0);
+    if constexpr (kBiased) sum = add_pairs(sum, broadcast(a.sum16 + 2 * b), shorts(-kBias<F>));
+    sum = add_dot<F, 8>(sum, code, x, shorts(1));
+    if constexpr (F::kMin) return fmsub(d, to_floats(sum), mul(halves(right32(bits, 16)), to_floats(ints(a.sum32[b]))));
+    return mul(d, to_floats(sum));
   }
 
   void results(float* const* y, int64_t j, int64_t count) const {

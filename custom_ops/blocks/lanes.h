@@ -26,7 +26,8 @@ TRIGRAPH_INLINE Ints pair_of(Ints four, uint32_t k) {
 // Any type, a code at a time; below are faster ones. Every type has
 //   halves(p, stride)            d's half in the low 16 bits of a lane, dmin in the high ones; or d's exponent
 //   codes(p, stride, use)        calls use(run, code) for each run of the block, in any order
-// and one with scales also scales(p, stride, scales, mins): bytes of four runs in each lane.
+// and one with scales also scales(p, stride, scales, mins): bytes of four runs in each lane. A type with several steps
+// in a block has part_halves(p, stride, part) and calls use(part, code).
 template <class F>
 struct Lanes {
   static Ints halves(const uint8_t* p, int64_t stride) {
@@ -191,6 +192,56 @@ struct Lanes<MXFP4> : NibbleLanes<MXFP4, 1> {
     load(p, stride, code);
     levels<MXFP4, fp4_levels>(code);
     use(0, code);
+  }
+};
+
+// The scales of two runs.
+template <>
+struct Lanes<NVFP4> {
+  TRIGRAPH_INLINE static Ints part_halves(const uint8_t* p, int64_t stride, int part) {
+    Ints x[4];
+    load_rows(p, stride, x);
+    const Ints two = in_lane(x[0], 0x80018000u + static_cast<uint32_t>(part) * 0x00020002u);
+    const Ints top = both(both(add8(two, ints(0x00010001)), sub8(bytes(-1), two)), ints(0x00800080));  // of a 127 alone
+    return left16(sub8(both(two, ints(0x007f007f)), sub8(top, right16(top, 7))), 7);
+  }
+  template <class Use>
+  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+    TRIGRAPH_UNROLL
+    for (int part = 0; part < 2; ++part) {
+      Ints raw[4], code[8];
+      load_rows(p + 4 + 16 * part, stride, raw);
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        const int at = v / 2 * 4 + v % 2;
+        code[at] = low4(raw[v]), code[at + 2] = high4(raw[v]);
+      }
+      levels<NVFP4, fp4_levels>(code);
+      use(part, code);
+    }
+  }
+};
+
+template <>
+struct Lanes<Q1_0> {
+  TRIGRAPH_INLINE static Ints part_halves(const uint8_t* p, int64_t stride, int) {
+    return first_halves(p, stride, false);
+  }
+  template <class Use>
+  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+    Ints bits[4];
+    load_rows(p + 2, stride, bits);
+    TRIGRAPH_UNROLL
+    for (int part = 0; part < 4; ++part) {
+      Ints code[8];
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < 8; ++v) {
+        const Ints byte = in_lane(bits[part], 0x01010101u * static_cast<uint32_t>(v / 2));
+        const Ints plus = where_bits(byte, ints(static_cast<int32_t>(v % 2 ? 0x80402010u : 0x08040201u)), 2);
+        code[v] = add8(plus, bytes(kBias<Q1_0> - 1));
+      }
+      use(part, code);
+    }
   }
 };
 

@@ -111,10 +111,10 @@ TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
 // Products of 4 * N unsigned codes with as many activations: sum + scale * dot.
 template <class F, int N>
 TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
-  Ints dot = F::kBlock == 32 ? sum : ints(0);
+  Ints dot = kStep<F> == 32 ? sum : ints(0);
   TRIGRAPH_UNROLL
   for (int v = 0; v < N; ++v) dot = add_dots<F>(dot, code[v], broadcast(a + 4 * v));
-  return F::kBlock == 32 ? dot : add_scaled_dots(sum, dot, scale);
+  return kStep<F> == 32 ? dot : add_scaled_dots(sum, dot, scale);
 }
 // sum + the products of pairs of 16-bit numbers.
 TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return _mm256_dpwssd_avx_epi32(sum, a, b); }

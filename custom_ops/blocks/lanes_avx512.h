@@ -96,7 +96,7 @@ TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints s
   Ints dot = ints(0);
   TRIGRAPH_UNROLL
   for (int v = 0; v < N; ++v) dot = _mm512_dpbusd_epi32(dot, code[v], broadcast(a + 4 * v));
-  return F::kBlock == 32 ? add32(sum, dot) : add32(sum, _mm512_mullo_epi32(dot, scale));
+  return kStep<F> == 32 ? add32(sum, dot) : add32(sum, _mm512_mullo_epi32(dot, scale));
 }
 // sum + the products of pairs of 16-bit numbers.
 TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return _mm512_dpwssd_epi32(sum, a, b); }

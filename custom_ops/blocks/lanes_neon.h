@@ -109,7 +109,7 @@ TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints s
   Ints dot = ints(0);
   TRIGRAPH_UNROLL
   for (int v = 0; v < N; ++v) dot = add_bytes(dot, code[v], broadcast(a + 4 * v));
-  return F::kBlock == 32 ? add32(sum, dot) : vmlaq_s32(sum, dot, scale);
+  return kStep<F> == 32 ? add32(sum, dot) : vmlaq_s32(sum, dot, scale);
 }
 // sum + the products of pairs of 16-bit numbers.
 TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) {

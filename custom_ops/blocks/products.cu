@@ -10,7 +10,7 @@ template <class F, Layout kLayout>
 int lanes_of(int64_t width) {
   if (kLayout == Layout::float32) return kWarp;
   int chains = kChains;
-  while (chains > 1 && chains / 2 >= width / F::kBlock) chains /= 2;  // narrow rows share a warp
+  while (chains > 1 && chains / 2 >= width / kStep<F>) chains /= 2;  // narrow rows share a warp
   return chains * kShare<F>;
 }
 

@@ -1,8 +1,9 @@
 """Block types and activation quantisation in NumPy: what the kernels compute."""
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
+
+from trigraph.models.tensor_types import dequantize
 
 SUPER_BLOCK = 256  # elements that share a scale when activations are int8
 
@@ -17,7 +18,7 @@ def unpack(rows: NDArray[np.generic], type: str) -> NDArray[np.float32]:
         return rows.astype(np.float32)
     if type == "BF16":
         return (rows.astype(np.uint32) << 16).view(np.float32)
-    return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[type]), np.float32)
+    return dequantize(rows, type)
 
 
 def quantise_activations(x: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

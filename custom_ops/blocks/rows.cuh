@@ -13,11 +13,13 @@ constexpr int kChains = 8;    // of an int8 product
 template <class F>
 constexpr int kShare = F::kBlock == 256 ? 4 : 1;
 
-// A block's product but for the scale of its activations.
+// The product of a block's step but for the scale of its activations.
 template <class F>
-__device__ __forceinline__ float block_value(const uint8_t* p, int S, int T) {
-  if constexpr (F::kMin) return fmaf(F::d(p), static_cast<float>(S), -(F::dmin(p) * static_cast<float>(T)));
-  return F::d(p) * static_cast<float>(S);
+__device__ __forceinline__ float step_value(const uint8_t* p, int step, int S, int T) {
+  const float value = step_d<F>(p, step);
+  if constexpr (kTwoSums<F>)
+    return fmaf(value, static_cast<float>(S), -(step_dmin<F>(p, step) * static_cast<float>(T)));
+  return value * static_cast<float>(S);
 }
 
 // Adds run `run` of the block at p, which meets run `at` of M activation rows, to their integers.
@@ -36,7 +38,10 @@ __device__ __forceinline__ void add_run(const uint8_t* p, int run, int at, const
 #pragma unroll
     for (int i = 0; i < 8; ++i) dot[i / 4] = __dp4a(static_cast<int>(word[i]), static_cast<int>(code[i]), dot[i / 4]);
     const int sum[2] = {row.sums()[2 * at], row.sums()[2 * at + 1]};
-    if constexpr (kScales<F> == 1) {
+    if constexpr (F::kPaired) {
+      S[m] = dot[0];
+      T[m] = dot[1];
+    } else if constexpr (kScales<F> == 1) {
       S[m] += F::scale(p, run) * (dot[0] + dot[1]);
       if constexpr (F::kMin) T[m] += F::min(p, run) * (sum[0] + sum[1]);
     } else {
@@ -46,27 +51,27 @@ __device__ __forceinline__ void add_run(const uint8_t* p, int run, int at, const
   }
 }
 
-// The product of a weight row, or of none, with M rows of int8. kShare lanes are a chain: chain c takes blocks c,
-// c + chains, ...; with fewer than eight chains each has one block, and the other ones are zeros.
+// The product of a weight row, or of none, with M rows of int8. kShare lanes are a chain: chain c takes steps c,
+// c + chains, ...; with fewer than eight chains each has one step, and the other ones are zeros.
 template <class F, int M>
 __device__ __forceinline__ void int8_products(const uint8_t* w, int64_t width, int lane, int lanes,
                                               const char* const* x, float* chain) {
-  constexpr int kRuns = F::kBlock / kRun, kOwn = kRuns / kShare<F>;  // runs of a block, and of a lane
-  const int blocks = static_cast<int>(width / F::kBlock), chains = lanes / kShare<F>;
-  for (int first = 0; first < blocks; first += chains) {
-    const int block = first + lane / kShare<F>, run = lane % kShare<F> * kOwn;
-    const bool there = w && block < blocks;
-    const uint8_t* p = w + int64_t{block} * F::kBytes;
+  constexpr int kRuns = kStep<F> / kRun, kOwn = kRuns / kShare<F>;  // runs of a step, and of a lane
+  const int steps = static_cast<int>(width / kStep<F>), chains = lanes / kShare<F>;
+  for (int first = 0; first < steps; first += chains) {
+    const int step = first + lane / kShare<F>, run = step % kSteps<F> * kRuns + lane % kShare<F> * kOwn;
+    const bool there = w && step < steps;
+    const uint8_t* p = w + int64_t{step / kSteps<F>} * F::kBytes;
     int S[M] = {}, T[M] = {};
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (there) add_run<F, M>(p, run + i, block * kRuns + run + i, x, width, S, T);
+      if (there) add_run<F, M>(p, run + i, step / kSteps<F> * (F::kBlock / kRun) + run + i, x, width, S, T);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      const int all = lane_sum(S[m], kShare<F>), mins = F::kMin ? lane_sum(T[m], kShare<F>) : 0;
+      const int all = lane_sum(S[m], kShare<F>), second = kTwoSums<F> ? lane_sum(T[m], kShare<F>) : 0;
       if (!there) continue;
-      const float scale = Int8Row(x[m], width).scales()[int64_t{block} * F::kBlock / kSuper];
-      chain[m] = fmaf(scale, block_value<F>(p, all, mins), chain[m]);
+      const float scale = Int8Row(x[m], width).scales()[int64_t{step} * kStep<F> / kSuper];
+      chain[m] = fmaf(scale, step_value<F>(p, step % kSteps<F>, all, second), chain[m]);
     }
   }
 #pragma unroll

@@ -11,19 +11,19 @@ constexpr int kQuarters = kTileColumns / 8;
 constexpr int kResults = 4 * kQuarters;  // of a thread: for each quarter of the columns the four of multiply_tiles
 constexpr int kLevels = 3;               // of the tree over chains
 
-// The blocks of a weight row in the order in which the tree joins their chains: all of c0, then of c4, c2, c6, c1, c5,
-// c3, c7. With fewer than eight chains each has one block.
+// The steps of a weight row in the order in which the tree joins their chains: all of c0, then of c4, c2, c6, c1, c5,
+// c3, c7. With fewer than eight chains each has one step.
 struct ChainOrder {
-  int blocks, chains, levels, steps;  // steps: blocks of the longest chain
-  __device__ ChainOrder(int blocks, int chains)
-      : blocks(blocks), chains(chains), levels(0), steps((blocks + chains - 1) / chains) {
+  int steps, chains, levels, longest;  // longest: steps of the longest chain
+  __device__ ChainOrder(int steps, int chains)
+      : steps(steps), chains(chains), levels(0), longest((steps + chains - 1) / chains) {
     while (1 << levels < chains) ++levels;
   }
-  __device__ int entries() const { return chains * steps; }
-  // The block of an entry; not below `blocks` when its chain is at its end.
+  __device__ int entries() const { return chains * longest; }
+  // The step of an entry; not below `steps` when its chain is at its end.
   __device__ int operator()(int entry) const {
-    const auto number = static_cast<uint32_t>(entry / steps);
-    return static_cast<int>(levels ? __brev(number) >> (32 - levels) : 0) + entry % steps * chains;
+    const auto number = static_cast<uint32_t>(entry / longest);
+    return static_cast<int>(levels ? __brev(number) >> (32 - levels) : 0) + entry % longest * chains;
   }
 };
 
@@ -72,8 +72,9 @@ struct Stage {
       scale[s][lane][i] = p ? F::scale(p, run * kScales<F> + i) : 0;
       if constexpr (F::kMin) min[s][lane][i] = p ? F::min(p, run * kScales<F> + i) : 0;
     }
-    d[s][lane] = p ? F::d(p) : 0.0f;
-    if constexpr (F::kMin) dmin[s][lane] = p ? F::dmin(p) : 0.0f;
+    const int step = run * kRun / kStep<F>;
+    d[s][lane] = p ? step_d<F>(p, step) : 0.0f;
+    if constexpr (kTwoSums<F>) dmin[s][lane] = p ? step_dmin<F>(p, step) : 0.0f;
   }
 };
 
@@ -105,7 +106,10 @@ struct TileSums {
       for (int i = 0; i < 4; ++i) {
         const int column = 8 * n + 2 * t + i % 2;
         const int *scale = stage.scale[s][column], *min = stage.min[s][column], *x_sum = sum[i / 2];
-        if constexpr (kScales<F> == 1) {
+        if constexpr (F::kPaired) {
+          S[4 * n + i] = dot[0][i];
+          T[4 * n + i] = dot[1][i];
+        } else if constexpr (kScales<F> == 1) {
           S[4 * n + i] += scale[0] * dot[0][i];
           if constexpr (F::kMin) T[4 * n + i] += min[0] * (x_sum[0] + x_sum[1]);
         } else {
@@ -116,15 +120,15 @@ struct TileSums {
     }
   }
 
-  // Adds the block whose last run was run s of the stage, and which meets the activations of a super-block.
+  // Adds the step whose last run was run s of the stage, and which meets the activations of a super-block.
   template <class F>
-  __device__ __forceinline__ void add_block(const Stage<F>& stage, int s, int64_t super) {
+  __device__ __forceinline__ void add_step(const Stage<F>& stage, int s, int64_t super) {
     const float factor[2] = {row[0].scales()[super], row[1].scales()[super]};
 #pragma unroll
     for (int i = 0; i < kResults; ++i) {
       const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
       float value = stage.d[s][column] * static_cast<float>(S[i]);
-      if constexpr (F::kMin)
+      if constexpr (kTwoSums<F>)
         value = fmaf(stage.d[s][column], static_cast<float>(S[i]), -(stage.dmin[s][column] * static_cast<float>(T[i])));
       chain[i] = fmaf(factor[i % 4 / 2], value, chain[i]);
       S[i] = T[i] = 0;
@@ -136,12 +140,12 @@ struct TileSums {
 template <class F>
 __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
                                                      int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
-  constexpr int kRuns = F::kBlock / kRun;
+  constexpr int kRuns = kStep<F> / kRun;
   __shared__ Stage<F> stage;
   __shared__ float upper_levels[kLevels - 1][kResults][kThreads];
   const Task task(weights, buckets, x_rows, y, second, second_y);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const ChainOrder order(static_cast<int>(weights.width / F::kBlock), weights.lanes / kShare<F>);
+  const ChainOrder order(static_cast<int>(weights.width / kStep<F>), weights.lanes / kShare<F>);
   const int64_t own_row = int64_t{blockIdx.x} * kTileColumns + lane;  // that this lane unpacks
   const uint8_t* w = own_row < weights.rows ? task.w + own_row * weights.row_bytes : nullptr;
 
@@ -155,16 +159,17 @@ __global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char
     ChainTree tree{{}, upper_levels};
     for (int start = 0, end = order.entries() * kRuns; start < end; start += kStage) {
       __syncthreads();
-      const int own = start + warp, own_block = own < end ? order(own / kRuns) : order.blocks;
-      stage.load(w && own_block < order.blocks ? w + int64_t{own_block} * F::kBytes : nullptr, own % kRuns);
+      const int own = start + warp, own_step = own < end ? order(own / kRuns) : order.steps;
+      stage.load(w && own_step < order.steps ? w + int64_t{own_step / kSteps<F>} * F::kBytes : nullptr,
+                 own_step % kSteps<F> * kRuns + own % kRuns);
       __syncthreads();
       for (int s = 0; s < min(kStage, end - start); ++s) {
-        const int entry = (start + s) / kRuns, run = (start + s) % kRuns, block = order(entry);
-        if (block < order.blocks) sums.add_run(stage, s, block * kRuns + run);
+        const int entry = (start + s) / kRuns, run = (start + s) % kRuns, step = order(entry);
+        if (step < order.steps) sums.add_run(stage, s, step * kRuns + run);
         if (run != kRuns - 1) continue;
-        if (block < order.blocks) sums.add_block(stage, s, int64_t{block} * F::kBlock / kSuper);
-        if (entry % order.steps != order.steps - 1) continue;
-        if (tree.join(entry / order.steps, order.levels, sums.chain))
+        if (step < order.steps) sums.add_step(stage, s, int64_t{step} * kStep<F> / kSuper);
+        if (entry % order.longest != order.longest - 1) continue;
+        if (tree.join(entry / order.longest, order.levels, sums.chain))
           for (float& chain : sums.chain) chain = 0;
       }
     }

@@ -27,7 +27,7 @@ constexpr int super_bytes = kBlocks<F> * F::kBytes;
 struct Codes {
   alignas(64) int8_t code[kSuper];
   int32_t scale[kSuper / 16], min[kSuper / 16];  // of runs
-  float d[kSuper / 32], dmin[kSuper / 32];       // of blocks
+  float d[kSuper / 32], dmin[kSuper / 32];       // of steps
 };
 
 // `count` elements, a multiple of the block.
@@ -35,8 +35,10 @@ template <class F>
 void decode(const uint8_t* p, int count, Codes* out) {
   constexpr int kRuns = F::kBlock / F::kRun;
   for (int block = 0; block < count / F::kBlock; ++block, p += F::kBytes) {
-    out->d[block] = F::d(p);
-    if constexpr (F::kMin) out->dmin[block] = F::dmin(p);
+    for (int step = 0; step < kSteps<F>; ++step) {
+      out->d[block * kSteps<F> + step] = step_d<F>(p, step);
+      if constexpr (kTwoSums<F>) out->dmin[block * kSteps<F> + step] = step_dmin<F>(p, step);
+    }
     for (int run = 0; run < kRuns; ++run) {
       out->scale[block * kRuns + run] = F::scale(p, run);
       if constexpr (F::kMin) out->min[block * kRuns + run] = F::min(p, run);

@@ -37,6 +37,11 @@ def _mixture_of_experts(net: Network, layer: int, x: ir.Value, name: str) -> ir.
 
 
 def _experts(net: Network, layer: int, tokens: list[ir.Value], shared: list[ir.Value], name: str) -> ir.Value:
+    x, ids, factors = tokens
+    for role in (names.FFN_UP_EXPS, names.FFN_DOWN_EXPS):  # a gate's factor lies before silu: its weights have it
+        if scale := net.weights.factor(weight := names.in_block(layer, role)):
+            each = net.graph.node("Gather", [net.vector(scale), ids], f"{weight}.factors", shape(ids), FLOAT)
+            factors = net.graph.node("Mul", [factors, each], f"{weight}.weights")
     fused = net.weights.has(names.in_block(layer, names.FFN_GATE_UP_EXPS))
     gate, gate_matrix = net.stack(names.in_block(layer, names.FFN_GATE_UP_EXPS if fused else names.FFN_GATE_EXPS))
     down, down_matrix = net.stack(names.in_block(layer, names.FFN_DOWN_EXPS))
@@ -46,7 +51,7 @@ def _experts(net: Network, layer: int, tokens: list[ir.Value], shared: list[ir.V
         up_type = up_matrix.type
     return net.graph.node(
         "GroupedExpertFFN",
-        [*tokens, gate, down, up, *shared],
+        [x, ids, factors, gate, down, up, *shared],
         f"{name}.experts",
         domain=DOMAIN,
         gate_type=gate_matrix.type,

@@ -53,27 +53,32 @@ class Network:
 
     def linear(self, x: ir.Value, weight: str, name: str, rows: int | None = None) -> ir.Value:
         """x [rows, D] times the transpose of a weight matrix [N, D], or of its first `rows` rows."""
-        return self._products(x, name, {name: self.weights.matrix(weight, rows)})[0]
+        return self._products(x, name, {name: weight}, rows)[0]
 
     def linears(self, x: ir.Value, name: str, weights: Mapping[str, str]) -> list[ir.Value]:
         """The same with each of several matrices, in one node: `weights` maps names of results to those of weights."""
-        return self._products(x, name, {result: self.weights.matrix(weight) for result, weight in weights.items()})
+        return self._products(x, name, weights)
 
     def gated_linear(self, gate: ir.Value, up: ir.Value, weight: str, name: str) -> ir.Value:
         """silu(gate) * up, both [rows, D], times the transpose of a weight matrix [N, D]."""
         tensor, matrix = self.stack(weight)
-        return self.graph.node(
+        product = self.graph.node(
             "GatedBlockMatMul",
             [gate, up, tensor],
-            name,
+            self._unscaled(weight, name),
             [shape(gate)[0], matrix.rows],
             domain=DOMAIN,
             type=matrix.type,
             activations=self.activations,
         )
+        return self._scaled(product, weight, name)
 
-    def _products(self, x: ir.Value, name: str, matrices: Mapping[str, Matrix]) -> list[ir.Value]:
-        outputs = [self.graph.value(result, FLOAT, [shape(x)[0], matrix.rows]) for result, matrix in matrices.items()]
+    def _products(self, x: ir.Value, name: str, weights: Mapping[str, str], rows: int | None = None) -> list[ir.Value]:
+        matrices = {result: self.weights.matrix(weight, rows) for result, weight in weights.items()}
+        outputs = [
+            self.graph.value(self._unscaled(weights[result], result), FLOAT, [shape(x)[0], matrix.rows])
+            for result, matrix in matrices.items()
+        ]
         self.graph.multi_node(
             "BlockMatMul",
             [x, *(self.graph.initializer(matrix.tensor) for matrix in matrices.values())],
@@ -83,20 +88,33 @@ class Network:
             types=",".join(matrix.type for matrix in matrices.values()),
             activations=self.activations,
         )
-        return outputs
+        pairs = zip(outputs, weights.items(), strict=True)
+        return [self._scaled(output, weight, result) for output, (result, weight) in pairs]
+
+    def _unscaled(self, weight: str, name: str) -> str:
+        return f"{name}.unscaled" if self.weights.factor(weight) else name
+
+    def _scaled(self, value: ir.Value, weight: str, name: str) -> ir.Value:
+        """What a weight matrix made, named `_unscaled`, times the matrix's factor if it has one."""
+        if (factor := self.weights.factor(weight)) is None:
+            return value
+        product = self.graph.value(name, FLOAT, shape(value))
+        self.graph.multi_node("Mul", [value, self.vector(factor)], f"{name}.scaled", [product])
+        return product
 
     def embed(self, ids: ir.Value, table: str, name: str) -> ir.Value:
         """Rows of an embedding table: float32 [rows, hidden]."""
         matrix = self.weights.matrix(table)
-        return self.graph.node(
+        rows = self.graph.node(
             "BlockGather",
             [ids, self.graph.initializer(matrix.tensor)],
-            name,
+            self._unscaled(table, name),
             [shape(ids)[0], self.config.hidden],
             FLOAT,
             domain=DOMAIN,
             type=matrix.type,
         )
+        return self._scaled(rows, table, name)
 
     def vector(self, name: str) -> ir.Value:
         """A float32 weight that is no matrix."""

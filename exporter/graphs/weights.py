@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from numpy.typing import NDArray
 
 from trigraph.exporter.package.manifest import SIDE_FILE
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import Tensor
 from trigraph.models.model import Model
+from trigraph.models.names import FFN_GATE_EXPS, FFN_GATE_UP_EXPS, role, scale
 from trigraph.models.progress import Progress
-from trigraph.models.tensor_types import TENSOR_TYPES
+from trigraph.models.tensor_types import TENSOR_TYPES, dequantize
 
 _FLOATS = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
 SIDE_ALIGNMENT = 64
+# Matrices whose products meet silu inside an operator, which knows no factors.
+_FACTOR_WITHIN = (FFN_GATE_EXPS, FFN_GATE_UP_EXPS)
 # Elements dequantised at a time: 16 MiB in float32, a few times that with gguf's temporaries.
 CHUNK_ELEMENTS = 4 << 20
 
@@ -69,8 +73,13 @@ class Weights:
     def matrix(self, name: str, rows: int | None = None) -> Matrix:
         """A matrix [N, row], a stack of them [X, N, row], or a vector as one row; `rows` keeps the first of N."""
         tensor = self._model.tensor(name)
-        # Blocks of the types that no kernel reads are multiples of Q8_0's 32.
-        placed = self._in_gguf(tensor) if tensor.type in TENSOR_TYPES else self._converted(tensor, "Q8_0")
+        if tensor.type not in TENSOR_TYPES:
+            raise TrigraphError(
+                f"{tensor.file}: tensor {tensor.name!r} has type {tensor.type}, which no kernel reads; "
+                "use another quantisation"
+            )
+        within = self._has_factor(name) and role(name) in _FACTOR_WITHIN
+        placed = self._converted(tensor, "Q8_0") if within else self._in_gguf(tensor)
         shape = placed.shape if len(placed.shape) > 1 else (1, *placed.shape)
         if rows is not None and rows < shape[0]:
             name, shape = f"{name}[:{rows}]", (rows, *shape[1:])
@@ -83,6 +92,13 @@ class Weights:
         tensor = self._model.tensor(name)
         placed = self._in_gguf(tensor) if tensor.type == "F32" else self._converted(tensor, "F32")
         return _external(name, placed, placed.shape, ir.DataType.FLOAT, 4 * math.prod(placed.shape))
+
+    def factor(self, name: str) -> str | None:
+        """The name of the factor [1], or [X] of a stack, that products with a matrix are to be multiplied by."""
+        return scale(name) if self._has_factor(name) and role(name) not in _FACTOR_WITHIN else None
+
+    def _has_factor(self, name: str) -> bool:
+        return name.endswith("weight") and self.has(scale(name))
 
     def has(self, name: str) -> bool:
         """Whether the model has a tensor."""
@@ -97,7 +113,8 @@ class Weights:
         """One sentence for each kind of conversion."""
         kinds = Counter((tensor.type, placed.type) for tensor, placed in self._conversions.values())
         return tuple(
-            f"no kernel reads {old}: {count} tensor{'s' if count > 1 else ''} of it stored as {new} in {SIDE_FILE}"
+            f"{count} tensor{'s' if count > 1 else ''} of {old} stored as {new} in {SIDE_FILE}: "
+            + ("no kernel reads it there" if new == "F32" else "no kernel multiplies it by its factor")
             for (old, new), count in sorted(kinds.items())
         )
 
@@ -107,7 +124,8 @@ class Weights:
         with open(path, "wb") as file:
             for tensor, placed in self._conversions.values():
                 file.seek(placed.offset)
-                for chunk in _converted_chunks(tensor, placed.type):
+                factors = self._model.array(scale(tensor.name)) if self._has_factor(tensor.name) else None
+                for chunk in _converted_chunks(tensor, placed.type, factors):
                     file.write(chunk)
                     done += len(chunk)
                     progress("convert", done, self._side_bytes)
@@ -139,7 +157,7 @@ def _external(name: str, placed: _Placed, dims: tuple[int, ...], dtype: ir.DataT
 def _check_convertible(tensor: Tensor) -> None:
     qtype = GGMLQuantizationType[tensor.type]
     try:
-        quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[qtype][1]), np.uint8), qtype)
+        dequantize(np.zeros((1, GGML_QUANT_SIZES[qtype][1]), np.uint8), tensor.type)
     except NotImplementedError:
         raise TrigraphError(
             f"{tensor.file}: tensor {tensor.name!r} has type {tensor.type}, which cannot be read or converted; "
@@ -147,9 +165,10 @@ def _check_convertible(tensor: Tensor) -> None:
         ) from None
 
 
-def _converted_chunks(tensor: Tensor, new_type: str) -> Iterator[bytes]:
-    """The rows of a tensor in another type, some at a time."""
+def _converted_chunks(tensor: Tensor, new_type: str, factors: NDArray[np.float32] | None) -> Iterator[bytes]:
+    """The rows of a tensor in another type, some at a time; each matrix of a stack times its factor."""
     total = math.prod(tensor.shape[:-1])
+    of_rows = None if factors is None else np.repeat(factors, total // len(factors))[:, None]
     step = max(1, CHUNK_ELEMENTS // tensor.shape[-1])
     with open(tensor.file, "rb") as file:
         file.seek(tensor.offset)
@@ -159,5 +178,7 @@ def _converted_chunks(tensor: Tensor, new_type: str) -> Iterator[bytes]:
             if len(content) < rows * tensor.row_bytes:
                 raise TrigraphError(f"{tensor.file}: became shorter while it was read; wait until it is complete")
             raw = np.frombuffer(content, np.uint8).reshape(rows, tensor.row_bytes)
-            values = quants.dequantize(raw, GGMLQuantizationType[tensor.type])
+            values = dequantize(raw, tensor.type)
+            if of_rows is not None:
+                values = values * of_rows[start : start + rows]
             yield quants.quantize(values, GGMLQuantizationType[new_type]).tobytes()

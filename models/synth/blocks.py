@@ -16,6 +16,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.tensor_types import dequantize
+
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
@@ -42,6 +44,8 @@ HALVES: dict[str, tuple[int, ...]] = {
     "IQ1_S": (0,),
     "TQ2_0": (64,),
     "TQ1_0": (52,),
+    "NVFP4": (),  # its scales are floats of eight bits
+    "Q1_0": (0,),
 }
 """Byte offsets of the half-precision fields of a block."""
 
@@ -131,6 +135,8 @@ def _block_fields(type_name: str, scale: float) -> dict[int, Bytes]:
             return {0: np.hstack([_half(d), _half(15.5 * d), _packed_scales(rng)])}
         case "MXFP4":
             return {0: _exponents(scale, rng)}
+        case "NVFP4":
+            return {0: _eight_bit_scales(scale, rng)}
         case "IQ1_M":
             return {48: spread_half(_half(signed), _raw_bytes(rng, 8 * _HEADERS).reshape(_HEADERS, 8))}
     (offset,) = HALVES[type_name]
@@ -150,6 +156,13 @@ def _exponents(scale: float, rng: np.random.PCG64DXSM) -> Bytes:
     more = uniform(rng, _HEADERS) < (scale**2 / 4**low - 1) / 3
     exponents: Bytes = np.asarray(128 + low + more, np.uint8)
     return exponents[:, None]
+
+
+def _eight_bit_scales(scale: float, rng: np.random.PCG64DXSM) -> Bytes:
+    """Four scales of NVFP4 a block: floats of four bits of exponent and three of fraction."""
+    scales = np.float32(scale) * (0.75 + 0.5 * uniform(rng, 4 * _HEADERS)).astype(np.float32)
+    codes: Bytes = gguf.quants.NVFP4.fp32_to_ue4m3(scales)
+    return codes.reshape(_HEADERS, 4)
 
 
 def _paired_scales(rng: np.random.PCG64DXSM, count: int, bits: int) -> tuple[Bytes, Bytes]:
@@ -179,5 +192,5 @@ def _unit_rms(type_name: str) -> float:
     """Root mean square of the weights that a scale of one gives, measured."""
     qtype = gguf.GGMLQuantizationType[type_name]
     blocks = _fill(_block_fields(type_name, 1.0), gguf.GGML_QUANT_SIZES[qtype][1], _HEADERS, random_bits(0, type_name))
-    weights = gguf.quants.dequantize(blocks, qtype)
+    weights = dequantize(blocks, type_name)
     return float(np.sqrt(np.mean(np.square(weights, dtype=np.float64))))

@@ -49,7 +49,8 @@ _EXPERTS = (names.FFN_GATE_EXPS, names.FFN_UP_EXPS, names.FFN_GATE_UP_EXPS)
 # For rows that are no whole number of 256-wide blocks.
 _NARROW = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL", "TQ1_0": "Q4_0",
-    "TQ2_0": "Q4_0", **dict.fromkeys(("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), "IQ4_NL"),
+    "TQ2_0": "Q4_0", "Q1_0": "Q4_0", "NVFP4": "MXFP4",
+    **dict.fromkeys(("IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), "IQ4_NL"),
 }  # fmt: skip
 
 

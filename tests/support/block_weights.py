@@ -33,6 +33,21 @@ def put_scales(type: str, raw: NDArray[np.uint8], draw: Callable[[], NDArray[np.
         raw[..., 48:] = spread_half(draw()[..., None].view(np.uint8), raw[..., 48:])
     if type == "MXFP4":
         raw[..., 0] = 127 + np.frexp(draw().astype(np.float32))[1]
+    if type == "NVFP4":
+        for run in range(4):
+            raw[..., run] = gguf.quants.NVFP4.fp32_to_ue4m3(np.abs(draw().astype(np.float32)))
+
+
+def known_weights(rows: NDArray[np.uint8], type: str) -> NDArray[np.float32]:
+    """What blocks stand for, by `gguf.quants`; of Q1_0, which it lacks, by the type's definition in ggml."""
+    if type != "Q1_0":
+        return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[type]), np.float32)
+    weights = []
+    for block in rows.reshape(-1, 18):
+        d = np.float32(block[:2].view(np.float16)[0])
+        bits = int.from_bytes(block[2:].tobytes(), "little")
+        weights += [d if bits >> i & 1 else -d for i in range(128)]
+    return np.array(weights, np.float32).reshape(len(rows), -1)
 
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
@@ -56,7 +71,8 @@ def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def widths(type: str) -> tuple[int, ...]:
-    return {1: (1, 77, 1027), 32: (32, 288, 1024, 2048), 256: (256, 1024, 2048)}[BLOCK[type]]
+    sizes = {1: (1, 77, 1027), 32: (32, 288), 64: (64, 320), 128: (128, 640), 256: (256,)}[BLOCK[type]]
+    return sizes if BLOCK[type] == 1 else (*sizes, 1024, 2048)
 
 
 class MatMul:

@@ -17,6 +17,15 @@ class Item:
     std: float = 0.0
 
 
+HALF_NORMS = {"*.attn_norm.*": "F16"}
+"""Types of vectors that an export converts; `with_half_norms` makes room for them."""
+
+
+def with_half_norms(item: Item) -> list[Item]:
+    """An `edit` of `write_random` for files with HALF_NORMS."""
+    return [Item(item.name, item.shape, "matrix", 0.1) if ".attn_norm." in item.name else item]
+
+
 def tensors(
     architecture: Architecture, g: Geometry, recurrent: Sequence[bool], mtp: bool, tied: bool
 ) -> Iterator[Item]:

@@ -1,0 +1,81 @@
+"""Factors of whole matrices, which files of NVFP4 have beside them: against llama.cpp and the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.attention_step import assert_close
+from support.gguf_bytes import contents, gguf_bytes
+from support.host import Host
+from support.llama_oracle import Llama, log_softmax
+from support.random_gguf import Architecture, Item, write_random
+from trigraph.exporter import ExportOptions, export
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.model import open_model
+from trigraph.models.names import scale
+from trigraph.models.reference import Reference
+
+SCALED = (
+    "attn_q.", "attn_output.", "attn_qkv.", "ssm_out.", "ffn_gate", "ffn_up", "ffn_down", "nextn.eh_proj."
+)  # fmt: skip
+
+
+def write_scaled(path: Path, architecture: Architecture, mtp: bool = True) -> Path:
+    """A random model of NVFP4 with factors about 1, and those of activations, which count for nothing here."""
+    rng = np.random.default_rng(3)
+
+    def with_factors(item: Item) -> Iterator[Item]:
+        yield item
+        if len(item.shape) > 1 and "_inp" not in item.name and any(name in item.name for name in SCALED):
+            factor = Item(scale(item.name), item.shape[:-2] or (1,), "norm")
+            yield from (factor, replace(factor, name=factor.name.replace(".scale", ".input_scale")))
+
+    write_random(path, architecture, preset="blocks", dtype="NVFP4", mtp=mtp, edit=with_factors)
+    pairs, tensors = contents(path)
+    for name, entry in tensors.items():
+        if name.endswith("scale"):
+            values = rng.uniform(0.5, 2, len(np.frombuffer(entry.data, np.float32))).astype(np.float32)
+            tensors[name] = replace(entry, data=values.tobytes())
+    path.write_bytes(gguf_bytes(pairs, tensors))
+    return path
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_llama_cpp(tmp_path: Path, architecture: Architecture) -> None:
+    path = write_scaled(tmp_path / "a.gguf", architecture, mtp=False)  # it does not know those of a head it leaves out
+    model = open_model(path)
+    tokens = np.random.default_rng(0).integers(0, model.config.vocab, 20)
+    expected = log_softmax(Reference(model).trunk(tokens)[1])
+    found = Llama(path).log_probabilities(tokens.tolist(), model.config.vocab)
+    assert np.corrcoef(found, expected[-1])[0, 1] > 0.998  # it rounds activations to 8 bits
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_packages(tmp_path: Path, operator_library: Path, architecture: Architecture) -> None:
+    path = write_scaled(tmp_path / "a.gguf", architecture)
+    manifest = export(path, tmp_path / "package", ExportOptions(activations="float32", kv_type="f32"))
+    assert any("factor" in notice for notice in manifest.notices) == (architecture != "qwen35")
+    model = open_model(path)
+    tokens = np.random.default_rng(0).integers(0, model.config.vocab, 20)
+    inputs: dict[str, Any] = {"input_ids": tokens, "cu_seqlens": [0, 20], "prev_hidden": np.zeros((1, 256))}
+    inputs |= {"page_table": [[0]], "past_lens": [0], "accepted": [0], "slots_in": [0], "slots_out": [0]}
+    found = Host(tmp_path / "package", operator_library).run("prefill", **inputs)["logits"]
+    # The gates of experts become Q8_0, which rounds.
+    assert_close(found, Reference(model).trunk(tokens)[1][-1:], 1e-4 if architecture == "qwen35" else 0.05)
+
+
+def test_a_factor_of_another_shape(tmp_path: Path) -> None:
+    def two(item: Item) -> list[Item]:
+        return [item, *[Item(scale(item.name), (2,), "norm")] * (item.name == "blk.0.ffn_up.weight")]
+
+    path = write_random(tmp_path / "a.gguf", "qwen35", preset="nano", edit=two)
+    assert "blk.0.ffn_up.scale" in GGUFFile.open(path).tensors
+    with pytest.raises(TrigraphError, match=r"'blk.0.ffn_up.scale' has shape \(2,\), expected \(1,\)"):
+        open_model(path)
