@@ -15,7 +15,7 @@ from support.row_bits import portable_kernels
 from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTHS = {1: (77, 1027), 32: (288, 1056), 256: (512, 2304)}
+WIDTHS = {1: (77, 1027), 32: (288, 1056), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304)}
 WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
 SIZES = [(m, WEIGHT_ROWS[m % 10]) for m in (*range(1, 17), 40, 66)]  # activation rows and weight rows
 
