@@ -80,11 +80,14 @@ _SMALL_MOE = dataclasses.replace(
     _SMALL, architecture="qwen35moe", ffn=0, experts=8, experts_used=2, expert_ffn=256, shared_ffn=256
 )
 
+_DENSE_27B = Geometry("qwen35", 64, 5120, 24, 4, 16, 48, ffn=17408)
+
 GEOMETRIES = {
     "qwen3.5-0.8b": Geometry("qwen35", 24, 1024, 8, 2, 16, 16, ffn=3584, tied=True),
     "qwen3.5-4b": Geometry("qwen35", 32, 2560, 16, 4, 16, 32, ffn=9216, tied=True),
     "qwen3.5-9b": Geometry("qwen35", 32, 4096, 16, 4, 16, 32, ffn=12288),
-    "qwen3.6-27b": Geometry("qwen35", 64, 5120, 24, 4, 16, 48, ffn=17408),
+    "qwen3.6-27b": _DENSE_27B,
+    "qwen3.8-27b": _DENSE_27B,
     "qwen3.6-35b-a3b": Geometry(
         "qwen35moe", 40, 2048, 16, 2, 16, 32, ffn=0, experts=256, experts_used=8, expert_ffn=512, shared_ffn=512
     ),
