@@ -99,16 +99,12 @@ class Context {
       if (!inputs_[index].optional) fail("input %s is missing", tensor.name);
       return tensor;
     }
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    api_.check(api_->GetTensorTypeAndShape(value, &info), "GetTensorTypeAndShape");
+    const int64_t* dims = nullptr;
     size_t rank = 0;
     ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
-    OrtStatus* status = api_->GetTensorElementType(info, &type);
-    if (!status) status = api_->GetDimensionsCount(info, &rank);
-    if (!status && rank <= kMaxRank) status = api_->GetDimensions(info, tensor.dims, rank);
-    api_->ReleaseTensorTypeAndShapeInfo(info);
-    api_.check(status, "GetDimensions");
+    api_.check(api_->GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank), "GetTensorTypeAndShape");
     if (rank > kMaxRank) fail("input %s has %zu dimensions, more than %d", tensor.name, rank, kMaxRank);
+    for (size_t i = 0; i < rank; ++i) tensor.dims[i] = dims[i];
     tensor.rank = static_cast<int>(rank);
     tensor.type = static_cast<DType>(type);
     api_.check(api_->GetTensorMutableData(const_cast<OrtValue*>(value), &tensor.data), "GetTensorData");

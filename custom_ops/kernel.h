@@ -17,7 +17,8 @@
 
 namespace trigraph {
 
-constexpr uint32_t kOrtApiVersion = 18;  // first version with KernelContext_ParallelFor beside the 208-byte OrtCustomOp
+constexpr uint32_t kOrtApiVersion = 24;       // the first with GetTensorElementTypeAndShapeDataReference
+constexpr uint32_t kOrtCustomOpVersion = 18;  // of the 208-byte OrtCustomOp
 
 // The OrtCustomOp of one kernel class.
 template <class Kernel>
@@ -30,7 +31,7 @@ struct Op : OrtCustomOp {
   };
 
   Op() : OrtCustomOp{} {
-    version = kOrtApiVersion;
+    version = kOrtCustomOpVersion;
     GetName = [](const OrtCustomOp*) { return Kernel::kName; };
     GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return TRIGRAPH_PROVIDER; };
     GetInputTypeCount = [](const OrtCustomOp*) { return kInputCount; };

@@ -48,7 +48,7 @@ extern "C" TRIGRAPH_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionO
     std::fprintf(stderr, "trigraph: ONNX Runtime %s is too old: its C API version is below %u\n",
                  base->GetVersionString(), trigraph::kOrtApiVersion);
     api = base->GetApi(1);
-    return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.18 or newer") : nullptr;
+    return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.24 or newer") : nullptr;
   }
   return trigraph::register_operators(options, api);
 }

@@ -27,7 +27,6 @@ struct OrtStatus;
 struct OrtKernelInfo;
 struct OrtKernelContext;
 struct OrtValue;
-struct OrtTensorTypeAndShapeInfo;
 struct OrtCustomOpDomain;
 struct OrtSessionOptions;
 struct OrtShapeInferContext;
@@ -65,13 +64,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* AddCustomOpDomain)(OrtSessionOptions*, OrtCustomOpDomain*);
   void* entries_29_50[22];
   OrtStatus*(ORT_API_CALL* GetTensorMutableData)(OrtValue*, void**);
-  void* entries_52_59[8];
-  OrtStatus*(ORT_API_CALL* GetTensorElementType)(const OrtTensorTypeAndShapeInfo*, ONNXTensorElementDataType*);
-  OrtStatus*(ORT_API_CALL* GetDimensionsCount)(const OrtTensorTypeAndShapeInfo*, size_t*);
-  OrtStatus*(ORT_API_CALL* GetDimensions)(const OrtTensorTypeAndShapeInfo*, int64_t*, size_t);
-  void* entries_63_64[2];
-  OrtStatus*(ORT_API_CALL* GetTensorTypeAndShape)(const OrtValue*, OrtTensorTypeAndShapeInfo**);
-  void* entries_66_84[19];
+  void* entries_52_84[33];
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_float)(const OrtKernelInfo*, const char*, float*);
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_int64)(const OrtKernelInfo*, const char*, int64_t*);
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_string)(const OrtKernelInfo*, const char*, char*, size_t*);
@@ -81,9 +74,7 @@ struct OrtApi {
   OrtStatus*(ORT_API_CALL* KernelContext_GetOutput)(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**);
   void* entry_92;
   void(ORT_API_CALL* ReleaseStatus)(OrtStatus*);
-  void* entries_94_98[5];
-  void(ORT_API_CALL* ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo*);
-  void* entries_100_131[32];
+  void* entries_94_131[38];
   void(ORT_API_CALL* ReleaseAllocator)(OrtAllocator*);
   void* entries_133_192[60];
   OrtStatus*(ORT_API_CALL* KernelContext_GetGPUComputeStream)(const OrtKernelContext*, void**);
@@ -92,6 +83,9 @@ struct OrtApi {
                                                       size_t num_batch, void* user);
   void* entries_275_277[3];
   OrtStatus*(ORT_API_CALL* KernelInfoGetAllocator)(const OrtKernelInfo*, OrtMemType, OrtAllocator**);
+  void* entries_279_413[135];
+  OrtStatus*(ORT_API_CALL* GetTensorElementTypeAndShapeDataReference)(const OrtValue*, ONNXTensorElementDataType*,
+                                                                      const int64_t**, size_t*);
 };
 
 struct OrtApiBase {
@@ -131,12 +125,11 @@ struct OrtCustomOp {
 static_assert(sizeof(OrtCustomOp) == 208, "OrtCustomOp as of API version 18");
 static_assert(offsetof(OrtApi, AddCustomOpDomain) == 28 * sizeof(void*));
 static_assert(offsetof(OrtApi, GetTensorMutableData) == 51 * sizeof(void*));
-static_assert(offsetof(OrtApi, GetTensorTypeAndShape) == 65 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelInfoGetAttribute_string) == 87 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetOutput) == 91 * sizeof(void*));
-static_assert(offsetof(OrtApi, ReleaseTensorTypeAndShapeInfo) == 99 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseAllocator) == 132 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetGPUComputeStream) == 193 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelInfoGetAllocator) == 278 * sizeof(void*));
+static_assert(offsetof(OrtApi, GetTensorElementTypeAndShapeDataReference) == 414 * sizeof(void*));
 #endif

@@ -167,7 +167,7 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
       const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);
       int64_t stride = row_bytes;
       alignas(64) uint8_t copy[kRowLanes * super_bytes<F>];
-      if (count < kRowLanes || blocks < kBlocks<F>) {  // what is not there is zero
+      if (count < kRowLanes || (Group::kScaled && blocks < kBlocks<F>)) {  // what is not there is zero
         std::memset(copy, 0, sizeof copy);
         for (int64_t r = 0; r < count; ++r)
           std::memcpy(copy + r * super_bytes<F>, p + r * row_bytes, static_cast<size_t>(blocks * F::kBytes));

@@ -48,7 +48,7 @@ extern "C" TRIGRAPH_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionO
   const OrtApi* api = base->GetApi(trigraph::kOrtApiVersion);
   if (api) return trigraph::TRIGRAPH_ISA::register_operators(options, api);
   api = base->GetApi(1);
-  return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.18 or newer") : nullptr;
+  return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.24 or newer") : nullptr;
 }
 
 // From now on sessions also have this operator of the CPU library (its `trigraph_operator`), in the domain

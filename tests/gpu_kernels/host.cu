@@ -10,9 +10,6 @@ struct OrtKernelInfo {
   const gpu_kernels::Attributes* attributes;
 };
 struct OrtValue : gpu_kernels::Value {};
-struct OrtTensorTypeAndShapeInfo {
-  const gpu_kernels::Value* value;
-};
 struct OrtKernelContext {
   std::vector<OrtValue> inputs, outputs;
   void* stream;
@@ -102,21 +99,11 @@ void add_kernel_context(OrtApi& api) {
     *out = value->data;
     return nullptr;
   };
-  api.GetTensorTypeAndShape = [](const OrtValue* value, OrtTensorTypeAndShapeInfo** out) -> OrtStatus* {
-    *out = new OrtTensorTypeAndShapeInfo{value};
-    return nullptr;
-  };
-  api.ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) { delete info; };
-  api.GetTensorElementType = [](const OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType* out) -> OrtStatus* {
-    *out = static_cast<ONNXTensorElementDataType>(info->value->type);
-    return nullptr;
-  };
-  api.GetDimensionsCount = [](const OrtTensorTypeAndShapeInfo* info, size_t* out) -> OrtStatus* {
-    *out = info->value->dims.size();
-    return nullptr;
-  };
-  api.GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, int64_t* out, size_t count) -> OrtStatus* {
-    std::copy_n(info->value->dims.begin(), count, out);
+  api.GetTensorElementTypeAndShapeDataReference = [](const OrtValue* value, ONNXTensorElementDataType* type,
+                                                     const int64_t** dims, size_t* rank) -> OrtStatus* {
+    *type = static_cast<ONNXTensorElementDataType>(value->type);
+    *dims = value->dims.data();
+    *rank = value->dims.size();
     return nullptr;
   };
   api.KernelContext_GetGPUComputeStream = [](const OrtKernelContext* context, void** out) -> OrtStatus* {
