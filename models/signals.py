@@ -4,48 +4,58 @@ from __future__ import annotations
 
 import signal
 import threading
+
+# What signal.signal wraps in conversions of enums, which take as long as a layer of a small model.
+from _signal import signal as set_handler  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-
-class _Waiting:
-    """The handlers that a `deferred` block set aside, and the signals that came meanwhile."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[int, Any] = {}
-        self.caught: list[int] = []
-
-    def catch(self, number: int, frame: FrameType | None) -> None:
-        self.caught.append(number)
+_DEFAULT = int(signal.SIG_DFL)  # which knows enums no more than None
 
 
-_waiting: _Waiting | None = None
-
-
-@contextmanager
-def deferred(*kinds: signal.Signals) -> Iterator[None]:
+class deferred:  # noqa: N801 (read as a statement: with deferred(signal.SIGINT))
     """Signals of these kinds that come during the block are handled at its end; within another such block, at its end.
 
     Does nothing in other threads than the main one, where Python handles no signals.
     """
-    global _waiting  # noqa: PLW0603 (handlers are the process's)
-    if _waiting is not None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting = _Waiting()
-    try:
-        _waiting = waiting
-        for kind in kinds:
-            waiting.handlers[kind] = signal.signal(kind, waiting.catch) or signal.SIG_DFL
-        yield
-    finally:
-        _waiting = None
-        for number, handler in waiting.handlers.items():
-            signal.signal(number, handler)
-        for number in waiting.caught[:1]:
+
+    def __init__(self, *kinds: signal.Signals) -> None:
+        self._kinds = kinds
+        self.handlers: dict[int, Any] = {}
+        """Those that the block has set aside."""
+        self.caught: list[int] = []
+        """Signals that came meanwhile."""
+
+    def __enter__(self) -> None:
+        global _outermost  # noqa: PLW0603 (handlers are the process's)
+        if _outermost is not None or threading.get_ident() != threading.main_thread().ident:
+            return
+        _outermost = self
+        try:
+            for kind in self._kinds:
+                self.handlers[kind] = set_handler(kind, self._catch) or _DEFAULT
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *details: object) -> None:
+        global _outermost  # noqa: PLW0603
+        if _outermost is not self:
+            return
+        _outermost = None
+        for number, handler in self.handlers.items():
+            set_handler(number, handler)
+        for number in self.caught[:1]:
             signal.raise_signal(number)
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self.caught.append(number)
+
+
+_outermost: deferred | None = None
+"""The block that holds signals up now."""
 
 
 @contextmanager
@@ -68,9 +78,9 @@ def unwinding_on_sigterm() -> Iterator[None]:
 
 def poll_signals() -> None:
     """Handles a signal that waits, in the midst of a `deferred` block, where that leaves nothing half done."""
-    if _waiting is not None and threading.current_thread() is threading.main_thread():
-        while _waiting.caught:
-            number = _waiting.caught.pop(0)
-            handler: Callable[[int, FrameType | None], Any] | int = _waiting.handlers[number]
+    if _outermost is not None and threading.get_ident() == threading.main_thread().ident:
+        while _outermost.caught:
+            number = _outermost.caught.pop(0)
+            handler: Callable[[int, FrameType | None], Any] | int = _outermost.handlers[number]
             if callable(handler):
                 handler(number, None)

@@ -50,26 +50,28 @@ class Acceptance:
         """`longest`: most drafts of a round. `common`: that of all requests; what it knows is where this one starts."""
         memory = _COMMON_MEMORY if common is None else _OWN_MEMORY
         self._head, self._ngram = Rates(longest, memory), Rates(len(_NGRAM_PRIORS), memory)
-        self._head_chances: list[float]
         self._common = common
-        self.head: list[float]
+        self._known_head: list[float] | None = None
+        self._known_ngram: list[float] | None = None
+
+    @property
+    def head(self) -> list[float]:
         """How often each draft of the head is right, if those before it are."""
-        self.ngram: list[float]
+        if self._known_head is None:
+            common = self._common
+            self._known_head = self._head.chained(_HEAD_PRIOR) if common is None else self._head.known(common.head)
+        return self._known_head
+
+    @property
+    def ngram(self) -> list[float]:
         """How often a draft is right, by the kind of the match before it."""
-        self._update_head()
-        self._update_ngram()
-
-    def _update_head(self) -> None:
-        common = self._common
-        self.head = self._head.chained(_HEAD_PRIOR) if common is None else self._head.known(common.head)
-        self._head_chances = _chained(self.head)
-
-    def _update_ngram(self) -> None:
-        self.ngram = self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram)
+        if self._known_ngram is None:
+            self._known_ngram = self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram)
+        return self._known_ngram
 
     def head_chances(self, most: int) -> list[float]:
         """How likely each of `most` drafts of the head is right and all those before it are."""
-        return self._head_chances[:most]
+        return _chained(self.head[:most])
 
     def ngram_chances(self, match: int, most: int) -> list[float]:
         """The same of drafts after a match of `match` tokens, which each right one makes longer."""
@@ -82,7 +84,7 @@ class Acceptance:
             self._common.observe_head(tested, right)
         for i in range(tested):
             self._head.observe(i, i < right)
-        self._update_head()
+        self._known_head = None
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
         """The same of drafts after a match of `match` tokens."""
@@ -90,7 +92,7 @@ class Acceptance:
             self._common.observe_ngram(match, tested, right)
         for i in range(tested):
             self._ngram.observe(_kind(match + i), i < right)
-        self._update_ngram()
+        self._known_ngram = None
 
 
 def _kind(match: int) -> int:

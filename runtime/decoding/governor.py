@@ -19,7 +19,7 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.005, 64  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.01, 16  # of a round, that decisions may take; most rounds that one holds
 _RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
@@ -55,37 +55,41 @@ class Governor:
         self._budget = _FIRST_BUDGET
         self._speculative = 0  # rounds in which drafting paid
         self._turn = 0  # trials so far
-        self._held: list[int] = []
-        self._rounds_held = 0
+        self._requests = 0  # that the last decision is for
+        self._rounds_held = 0  # rounds for which it still stands
         self._settled = False  # whether the last decision was no trial
         self._seconds = self._ended = 0.0  # of the last round, and when it did
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
 
-    def choose(self, offers: Sequence[Offer]) -> list[int]:
-        """The most drafts of each request in the next round.
+    def holds(self, requests: int) -> bool:
+        """Whether the last choice stands for one round more, which does not have to offer anything then.
 
-        Where rounds are so short that deciding takes a good part of one, a decision holds for some rounds of the head.
+        It was for as many requests, and rounds are so short that offers and a choice take a good part of one.
         """
-        by_head = all(offer.tokens is None for offer in offers)
-        if by_head and self._rounds_held and len(offers) == len(self._held):
-            self._rounds_held -= 1
-            return [max(o.least, min(held, len(o.chances))) for o, held in zip(offers, self._held, strict=True)]
+        if not self._rounds_held or requests != self._requests:
+            return False
+        self._rounds_held -= 1
+        return True
+
+    def choose(self, offers: Sequence[Offer], offering: float = 0.0) -> list[int]:
+        """The most drafts of each request in the next round; the offers took `offering` seconds."""
         started = time.perf_counter()
         self._settled = False
         lengths = self._choose(offers)
-        if by_head:
-            deciding = time.perf_counter() - started
-            self._held, self._rounds_held = lengths, 0
-            if self._settled and self._seconds:
-                self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
+        self._requests, self._rounds_held = len(offers), 0
+        by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
+        if by_head and self._settled and self._seconds:
+            deciding = offering + time.perf_counter() - started
+            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
         lengths = [offer.least for offer in offers]
         spare = sum(len(offer.chances) for offer in offers) - sum(lengths)
         if not spare:
+            self._settled = True
             return lengths
         verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
         if not verify:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from operator import eq
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +15,9 @@ from trigraph.runtime.decoding.draft_length import Offer, Round
 from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.execution.steps import DraftResult, StepResult, Steps
+
+_HELD = Offer()
+"""That of a request while the last decision stands."""
 
 
 class DraftRun(NamedTuple):
@@ -56,17 +60,12 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     before that kept. A step that fails raises, for all of them.
     """
     started = time.perf_counter()
-    offers = [_offer(request, steps.max_pending - 1, governor) for request in running]
-    asked = governor.choose(offers)
-    limits = [0 if offer.tokens is not None else limit for offer, limit in zip(offers, asked, strict=True)]
-    proposed = drafter.propose(running, limits) if any(limits) else Proposal([[]] * len(running))
-    drafts = [
-        guess if offer.tokens is None else offer.tokens[:limit]
-        for offer, limit, guess in zip(offers, asked, proposed.drafts, strict=True)
-    ]
-    draft_seconds = time.perf_counter() - started
+    offers, asked = _plan(running, steps.max_pending - 1, governor)
+    drafts, runs = _propose(running, offers, asked, drafter)
+    drafted = time.perf_counter()
     verified = [[request.token, *draft] for request, draft in zip(running, drafts, strict=True)]
     result = steps.verify([request.sequence for request in running], verified)
+    verify_seconds = time.perf_counter() - drafted
     kept, row = [], 0
     for request, draft in zip(running, drafts, strict=True):
         kept.append(_keep(request, draft, result, row))
@@ -75,25 +74,52 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     ended = time.perf_counter()
     for request, offer, limit, draft, tokens in zip(running, offers, asked, drafts, kept, strict=True):
         guesses = [] if offer.forced else draft
-        agreed = sum(a == b for a, b in zip(tokens, guesses, strict=False))
-        request.rounds.append(Round(tokens, len(guesses), agreed, draft_seconds, ended - started, len(running), ended))
+        agreed = sum(map(eq, tokens, guesses))
+        request.rounds.append(
+            Round(tokens, len(guesses), agreed, drafted - started, ended - started, len(running), ended)
+        )
         if not offer.forced:
             request.draft_length.observe(offer, limit, request.rounds[-1])
-    for run in proposed.runs:
+    for run in runs:
         governor.costs.draft.observe(*run)
-    verify_seconds = ended - started - draft_seconds
     governor.costs.verify.observe(row, len(running), verify_seconds)
-    busy = verify_seconds + sum(run.seconds for run in proposed.runs)
+    busy = ended - drafted + sum(run.seconds for run in runs)
     governor.observe(sum(map(len, kept)), started, ended, busy)
 
 
-def _offer(request: Running, longest: int, governor: Governor) -> Offer:
-    """What may be verified of a request: what its constraint forces takes the place of drafts."""
-    room = min(request.completion.left - 1, longest)
-    forced = _forced(request, room)
-    if forced:
-        return Offer(len(forced), [1.0] * len(forced), forced, forced=True)
-    return request.draft_length.offer(request.sequence.tokens, request.token, room, governor.prices)
+def _plan(running: list[Running], longest: int, governor: Governor) -> tuple[list[Offer], list[int]]:
+    """What each request could have verified, and the most drafts of each; what a constraint forces takes their place.
+
+    While the governor's last decision stands, nothing else is offered: that would take longer than it is worth.
+    """
+    started = time.perf_counter()
+    rooms = [min(request.completion.left - 1, longest) for request in running]
+    forced = [_forced(request, room) for request, room in zip(running, rooms, strict=True)]
+    if not any(forced) and all(request.drafts >= 0 for request in running) and governor.holds(len(running)):
+        return [_HELD] * len(running), [min(request.drafts, room) for request, room in zip(running, rooms, strict=True)]
+    offers = [
+        Offer(len(tokens), [1.0] * len(tokens), tokens, forced=True)
+        if tokens
+        else request.draft_length.offer(request.sequence.tokens, request.token, room, governor.prices)
+        for request, room, tokens in zip(running, rooms, forced, strict=True)
+    ]
+    asked = governor.choose(offers, time.perf_counter() - started)
+    for request, drafts in zip(running, asked, strict=True):
+        request.drafts = drafts
+    return offers, asked
+
+
+def _propose(running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter) -> Proposal:
+    """The drafts that were offered, and the drafter's."""
+    if not any(asked):
+        return Proposal([[]] * len(running))
+    limits = [0 if offer.tokens is not None else limit for offer, limit in zip(offers, asked, strict=True)]
+    guesses, runs = drafter.propose(running, limits) if any(limits) else Proposal([[]] * len(running))
+    drafts = [
+        guess if offer.tokens is None else offer.tokens[:limit]
+        for offer, limit, guess in zip(offers, asked, guesses, strict=True)
+    ]
+    return Proposal(drafts, runs)
 
 
 def _forced(request: Running, room: int) -> list[int]:

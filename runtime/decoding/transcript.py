@@ -48,7 +48,7 @@ class Transcript:
 
     def push(self, token: int) -> bool:
         """See Completion."""
-        if self.finished:
+        if self.finish_reason is not None:
             return True
         self.sampled += 1
         if token in self._stop_ids:
@@ -56,13 +56,15 @@ class Transcript:
             return True
         self.ids.append(token)
         self.text += self._stops.push(self._detokenizer.push(token))
-        if self._stops.found:
+        if self._stops.match is not None:
             self.finish_reason = "stop"
         elif self._guide is not None and self._guide.finished:
             self._finish("stop")
-        elif not self.left:
+        elif self.sampled == self._limit:
             self._finish("length" if self._limited else "context")
-        return self.finished
+        else:
+            return False
+        return True
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Ends the completion as it is."""

@@ -116,8 +116,11 @@ class Driver:
                     self._changed.wait()
                 self._guests -= 1
                 self._drive()
-            with self._driving():
-                yield
+            try:
+                with self._lock:
+                    yield
+            finally:
+                self._hand_on()
 
     def _advance(self, deadline: float | None) -> None:
         """Runs a round, or waits for the end of the one that another thread runs; or will, where a deadline counts."""
@@ -126,8 +129,7 @@ class Driver:
                 self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
                 return
             self._drive()
-        with self._driving():
-            self._scheduler.round()
+        self._round()
 
     @property
     def _busy(self) -> bool:
@@ -137,16 +139,18 @@ class Driver:
     def _drive(self) -> None:
         self._driven, self._owner = True, threading.get_ident()
 
-    @contextmanager
-    def _driving(self) -> Iterator[None]:
-        """Has the state to itself, and hands on to the others; to be entered by who drives."""
+    def _round(self) -> None:
+        """Runs a round; to be called by who drives, and does no more after that."""
         try:
             with self._lock:
-                yield
+                self._scheduler.round()
         finally:
-            with self._changed:
-                self._driven = False
-                self._changed.notify_all()
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        with self._changed:
+            self._driven = False
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -159,8 +163,7 @@ class Driver:
                     self._changed.notify_all()
                     return
                 self._drive()
-            with self._driving():
-                self._scheduler.round()
+            self._round()
 
 
 def _stop(driver: weakref.ref[Driver]) -> None:

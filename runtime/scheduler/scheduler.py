@@ -75,7 +75,8 @@ class Scheduler:
             if reason is not None:
                 request.transcript.cancel(reason)
             self.end(request)
-        piece = self._admission.piece(self._active)
+        wanted = bool(self._waiting) or not all(request.decodes for request in self._active)
+        piece = self._admission.piece(self._active) if wanted else 0
         if not self._suspects():
             for request, row in self._admission.admit(self._active, piece):
                 insort(self._active, request, key=lambda active: active.rank)

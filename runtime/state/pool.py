@@ -33,8 +33,9 @@ class Pool:
 
     def require(self, count: int) -> None:
         """Raises TrigraphError when fewer than `count` numbers are free, and `reclaim` does not change that."""
-        if count > self.free:
-            self.reclaim(count)
+        if count <= self.free:
+            return
+        self.reclaim(count)
         if count > self.free:
             found = f"{count} {self._noun} are needed and {self.free} of {self.size} are free"
             if not self.free:

@@ -179,14 +179,15 @@ class State:
 
     def _missing_pages(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> list[int]:
         """For each sequence."""
+        size = self.limits.page_size
         return [
-            max(0, self.pages_of(length) - sequence.page_count)
+            max(0, -(-length // size) - sequence.page_count)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
 
     def _shared_slots(self, sequences: abc.Sequence[Sequence]) -> int:
         """How many of the sequences cannot write the slot that they read."""
-        return sum(self.slots.shared(sequence.slot) for sequence in sequences)
+        return sum([self.slots.shared(sequence.slot) for sequence in sequences])
 
     def check_room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Reserves pages. Raises TrigraphError when these, or slots for the sequences to write, are not free."""

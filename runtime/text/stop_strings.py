@@ -35,6 +35,8 @@ class StopStrings:
 
     def push(self, text: str) -> str:
         """The text that is certain not to be part of a stop string."""
+        if not self._next:
+            return text
         text, start = self._held + text, len(self._held)
         for i, character in enumerate(text[start:], start + 1):
             self._state = self._step(self._state, character)
