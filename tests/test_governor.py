@@ -151,3 +151,46 @@ def test_nothing_is_decided_for_those_who_have_decided() -> None:
     fixed = FixedLength(3, "as asked")
     offers = [fixed.offer([], 0, room, Governor().prices) for room in (0, 2, 7)]
     assert Governor().choose(offers) == [0, 2, 3]
+
+
+def test_a_choice_stands_while_rounds_are_short() -> None:
+    """Offers that took as long as a round: the choice holds for the next ones, of as many requests."""
+    governor = known_governor()
+    offers = [Offer(0, [0.9, 0.1]), Offer(0, [0.02])]
+    assert governor.choose(offers, offering=1.0) == [1, 0]
+    assert not governor.holds(2), "the time of a round is not known"
+    governor.observe(2, 0.0, 1.0, 1.0)
+    assert governor.choose(offers, offering=1.0) == [1, 0]
+    assert not governor.holds(1)
+    held = 0
+    while governor.holds(2):
+        held += 1
+    assert 1 < held <= 16
+
+
+def test_a_choice_stands_for_no_long_rounds() -> None:
+    governor = known_governor()
+    governor.observe(2, 0.0, 1e9, 1e9)
+    governor.choose([Offer(0, [0.9, 0.1])], offering=1.0)
+    assert not governor.holds(1)
+
+
+def test_a_choice_of_n_grams_is_for_one_round() -> None:
+    governor = known_governor()
+    governor.observe(2, 0.0, 1.0, 1.0)
+    assert governor.choose([Offer(0, [0.9, 0.8], [7, 8])], offering=1.0) == [2]
+    assert not governor.holds(1)
+    assert governor.choose([Offer(0, [0.01], [7])], offering=1.0) == [0]
+    assert governor.holds(1), "these were not wanted"
+
+
+def test_in_a_close_case_plain_rounds_come_soon() -> None:
+    """After 1, 2, 4 and 8 rounds that draft."""
+    governor = thrifty(costs := Costs())
+    for rows, seconds in ((1, 1.0), (2, 1.6)):
+        for _ in range(2):
+            costs.verify.observe(rows, 1, seconds)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.01)
+    lengths = [governor.choose([Offer(0, [0.8])])[0] for _ in range(20)]
+    assert lengths == [1, 0, 1, 1, 0, *[1] * 4, 0, *[1] * 8, 0, 1]

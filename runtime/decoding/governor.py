@@ -18,6 +18,7 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
+_CLOSE = 1.25  # where drafting looks no faster than so much, the first ones without come after 1, 2, 4, .. rounds
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
 _DECIDING_SHARE, _MOST_HELD = 0.01, 16  # of a round, that decisions may take; most rounds that one holds
 _RECENT = 8  # rounds whose idle times count
@@ -53,11 +54,12 @@ class Governor:
         self.prices = Prices(0.0, 0.0)
         """Of drafts, as of the last round."""
         self._budget = _FIRST_BUDGET
-        self._speculative = 0  # rounds in which drafting paid
+        self._speculative = 0  # rounds in which drafting paid, since the last one without
+        self._first_plain = 1  # of them before the next one without, in a close case
         self._turn = 0  # trials so far
         self._requests = 0  # that the last decision is for
         self._rounds_held = 0  # rounds for which it still stands
-        self._settled = False  # whether the last decision was no trial
+        self._may_hold = 0  # rounds for which the last decision may stand; none if it was a trial
         self._seconds = self._ended = 0.0  # of the last round, and when it did
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
@@ -76,20 +78,21 @@ class Governor:
     def choose(self, offers: Sequence[Offer], offering: float = 0.0) -> list[int]:
         """The most drafts of each request in the next round; the offers took `offering` seconds."""
         started = time.perf_counter()
-        self._settled = False
+        self._may_hold = 0
         lengths = self._choose(offers)
         self._requests, self._rounds_held = len(offers), 0
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
-        if by_head and self._settled and self._seconds:
+        if by_head and self._may_hold and self._seconds:
             deciding = offering + time.perf_counter() - started
-            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), _MOST_HELD)
+            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
+            self._speculative += self._rounds_held
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
         lengths = [offer.least for offer in offers]
         spare = sum(len(offer.chances) for offer in offers) - sum(lengths)
         if not spare:
-            self._settled = True
+            self._may_hold = _MOST_HELD
             return lengths
         verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
         if not verify:
@@ -99,9 +102,16 @@ class Governor:
         self._set_prices(offers, max(search.plain, best.speed))
         pays = best.speed > _MARGIN * search.plain
         if not pays:
+            self._speculative = 0
             return self._trial(lengths, search.lengths(best), search)
+        every = min(self._first_plain, _PLAIN_EVERY) if best.speed < _CLOSE * search.plain else _PLAIN_EVERY
+        if self._speculative >= every:
+            self._speculative, self._first_plain = 0, 2 * self._first_plain
+            return lengths
         self._speculative += 1
-        return lengths if self._speculative % _PLAIN_EVERY == 0 else self._trial(search.lengths(best), None, search)
+        chosen = self._trial(search.lengths(best), None, search)
+        self._may_hold = min(self._may_hold, every - self._speculative)
+        return chosen
 
     def observe(self, tokens: int, started: float, ended: float, busy: float) -> None:
         """Takes in that a round brought `tokens` tokens from `started` to `ended`, `busy` seconds of it in graphs."""
@@ -129,7 +139,7 @@ class Governor:
                 self._budget -= loss
                 self._trial_speed, self._trial_tokens = search.speed, search.tokens(trial) + loss
                 return trial
-        self._settled = True
+        self._may_hold = _MOST_HELD
         return lengths
 
     def _set_prices(self, offers: Sequence[Offer], speed: float) -> None:
