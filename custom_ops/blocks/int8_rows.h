@@ -7,7 +7,7 @@
 #if defined(TRIGRAPH_ISA_avx512)
 #include "rows_avx512.h"
 #else
-#include "rows_avx2.h"
+#include "grid_rows.h"
 #endif
 
 namespace trigraph::TRIGRAPH_ISA {
