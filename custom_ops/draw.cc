@@ -1,9 +1,9 @@
-// The random choice of a token from a row of logits. runtime/decoding/draws.py says what is computed and is the same in
-// NumPy, to the bit: plain IEEE arithmetic in one order, no function of a mathematics library.
+// The random choice of a token from a row of logits. runtime/decoding/draws.py is the same in NumPy, to the bit.
+#include "draw.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -13,58 +13,10 @@ extern "C" int64_t trigraph_top_logits(const float* logits, int64_t count, int64
 
 namespace {
 
-constexpr int64_t kFew = 256;    // candidates that top-p and min-p are tried on first, where top-k sets no limit
-constexpr int64_t kBlock = 64;   // tokens that are passed over together when none of them can win
-constexpr double kLeast = -708;  // e^x of what is less counts as 0
-constexpr double kInverseFactorials[] = {
-    1.0,        1.0,         1.0 / 2,      1.0 / 6,       1.0 / 24,       1.0 / 120,       1.0 / 720,
-    1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+using namespace trigraph::draws;
 
-template <typename To, typename From>
-To bits_of(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
-// e^x for x <= 0: 2^n times the Taylor series of the rest, which is ln 2 / 2 at most.
-inline double exp_of(double x) {
-  double y = x < kLeast ? kLeast : x;
-  double n = (y * 0x1.71547652b82fep0 + 0x1.8p52) - 0x1.8p52;  // to the nearest whole number
-  double rest = (y - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
-  double sum = kInverseFactorials[13];
-  for (int k = 12; k >= 0; --k) sum = sum * rest + kInverseFactorials[k];
-  double scale = bits_of<double>((static_cast<int64_t>(n) + 1023) << 52);
-  return x < kLeast ? 0 : sum * scale;
-}
-
-// ln x for 2^-53 <= x < 1: of the mantissa by the series of artanh((m - 1) / (m + 1)), and of the power of two.
-inline double log_of(double x) {
-  uint64_t bits = bits_of<uint64_t>(x);
-  double power = static_cast<double>(static_cast<int64_t>(bits >> 52) - 1022);
-  double mantissa = bits_of<double>((bits & 0xFFFFFFFFFFFFFu) | 0x3FE0000000000000u);  // from 1/2 to 1
-  if (mantissa < 0x1.6a09e667f3bcdp-1) {
-    mantissa *= 2;
-    power -= 1;
-  }
-  double s = (mantissa - 1) / (mantissa + 1), square = s * s, sum = 1.0 / 21;
-  for (int k = 19; k >= 1; k -= 2) sum = sum * square + 1.0 / k;
-  return power * 0x1.62e42fefa39efp-1 + 2 * s * sum;
-}
-
-// Output `number` of the generator SplitMix64 with this state.
-inline uint64_t random_bits(uint64_t state, uint64_t number) {
-  uint64_t z = state + (number + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-// The token's number between 0 and 1.
-inline double uniform(uint64_t key, int64_t token) {
-  return (static_cast<double>(static_cast<int64_t>(random_bits(key, token) >> 12)) + 0.5) * 0x1p-52;
-}
+constexpr int64_t kFew = 256;   // candidates that top-p and min-p are tried on first, where top-k sets no limit
+constexpr int64_t kBlock = 64;  // tokens that are passed over together when none of them can win
 
 // A row of logits; `ids` names their tokens, which otherwise are 0, 1, ..
 struct Row {
@@ -75,7 +27,7 @@ struct Row {
   double largest = 0;
 
   int64_t token(int64_t i) const { return ids ? ids[i] : i; }
-  double weight(float logit) const { return exp_of((static_cast<double>(logit) - largest) / temperature); }
+  double weight(float logit) const { return weight_of(logit, largest, temperature); }
 };
 
 struct Filters {
@@ -90,7 +42,7 @@ struct Race {
   double best = std::numeric_limits<double>::infinity();
 
   void enter(int64_t token, double weight) {
-    double time = -log_of(uniform(key, token)) / weight;
+    double time = time_of(key, token, weight);
     if (time < best || (time == best && token < winner)) {
       best = time;
       winner = token;
@@ -158,7 +110,7 @@ extern "C" TRIGRAPH_EXPORT int64_t trigraph_draw(const float* logits, const int6
                                                  uint64_t seed, uint64_t position) {
   Row row{logits, ids, count, temperature};
   Filters filters{top_k, top_p, min_p};
-  Race race{random_bits(random_bits(seed, 0), position)};
+  Race race{key_of(seed, position)};
   double total = 0;
   if (top_k == 0) {
     int64_t likely;

@@ -101,7 +101,9 @@ def load(
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
         draft = graphs.open("draft") if no_draft is None else None
-        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
+        vocab, rows = manifest.config.vocab, state.sequences * limits.max_pending
+        drawer = chosen.drawer(2 * rows, limits.max_pending, vocab)  # a verify's, and the drafts that it is of
+        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, vocab, chunk, drawer)
     if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()

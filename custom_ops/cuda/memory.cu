@@ -1,5 +1,5 @@
-// For hosts in other languages than CUDA's: a stream to give to ONNX Runtime, device and pinned memory, and copies
-// between all of them. What can fail returns nullptr, or CUDA's own words, which are "" for a success.
+// For hosts in other languages than CUDA's: a stream to give to ONNX Runtime, device and pinned memory, copies between
+// all of them, and times. What can fail returns nullptr, or CUDA's own words, which are "" for a success.
 #include <cstring>
 
 #include "device.cuh"
@@ -58,6 +58,26 @@ TRIGRAPH_EXPORT const char* trigraph_copy(void* to, const void* from, size_t byt
 // Waits for everything on a stream.
 TRIGRAPH_EXPORT const char* trigraph_wait(void* stream) {
   return text_of(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
+// A point of time on a stream, to be recorded as often as one likes.
+TRIGRAPH_EXPORT void* trigraph_make_event() {
+  cudaEvent_t event = nullptr;
+  return cudaEventCreate(&event) == cudaSuccess ? event : nullptr;
+}
+
+TRIGRAPH_EXPORT void trigraph_free_event(void* event) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(event)); }
+
+TRIGRAPH_EXPORT const char* trigraph_record_event(void* event, void* stream) {
+  return text_of(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)));
+}
+
+// Seconds between two events that are past; 0 where they are not.
+TRIGRAPH_EXPORT double trigraph_seconds_between(void* from, void* to) {
+  float milliseconds = 0;
+  const cudaError_t status =
+      cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to));
+  return status == cudaSuccess ? milliseconds / 1e3 : 0;
 }
 
 }  // extern "C"

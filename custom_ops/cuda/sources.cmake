@@ -3,6 +3,7 @@ set(CUDA_SOURCES
   operators.cc
   cuda/library.cu
   cuda/memory.cu
+  cuda/draw.cu
   cuda/device_error.cu
   blocks/products.cu
   blocks/few_products.cu

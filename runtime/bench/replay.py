@@ -18,6 +18,8 @@ class ReplayDrafter:
     The MTP head runs and its tokens are thrown away, so that a round takes as long as a real one.
     """
 
+    by_head = False
+
     def __init__(self, steps: Steps, texts: SequenceOf[SequenceOf[int]], accept: float, seed: int = 0) -> None:
         """`texts` are those of whole sequences: prompt and completion."""
         self._head = MTPDrafter(steps)

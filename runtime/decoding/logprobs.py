@@ -53,9 +53,9 @@ class RecordingSampler(Sampler):
         self.logprobs: list[TokenLogprob] = []
         self._top = top
 
-    def pick(self, step: Rows, row: int, position: int) -> int:
+    def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
         """See Sampler."""
-        token = super().pick(step, row, position)
+        token = super().pick(step, row, position, drawn)
         self.logprobs.append(token_logprob(step.logits[row], token, self._top))
         return token
 

@@ -23,6 +23,7 @@ from trigraph.runtime.decoding import draws
 from trigraph.runtime.decoding.constraint import Guide
 from trigraph.runtime.decoding.thought import Thought
 from trigraph.runtime.decoding.top_logits import top_logits
+from trigraph.runtime.device.device import Drawing
 
 _LARGEST = 1e30  # what is added to a logit of float32, for each of many tokens
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
@@ -77,6 +78,11 @@ class Sampling:
                 raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
 
     @cached_property
+    def drawing(self) -> Drawing:
+        """The same for a device, which knows neither biases nor penalties."""
+        return Drawing(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
+
+    @cached_property
     def filters(self) -> draws.Filters:
         """Which tokens can be drawn."""
         return draws.Filters(self.temperature, self.top_k, self.top_p, self.min_p)
@@ -116,9 +122,17 @@ class Sampler:
         self._penalties = Penalties(options, history) if options.penalizes else None
         self._greedy = options.temperature == 0 and self._penalties is None and not len(self._biased)
 
-    def pick(self, step: Rows, row: int, position: int) -> int:
-        """The token at `position` of the sequence, chosen from row `row` of `step`."""
-        token = self._choose(step, row, position)
+    @property
+    def drawing(self) -> Drawing | None:
+        """How a device draws what this one chooses of a row by itself; None where more than the row has a say."""
+        return None if self._penalties is not None or len(self._biased) else self.options.drawing
+
+    def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
+        """The token at `position` of the sequence, chosen from row `row` of `step`.
+
+        `drawn`: what the device has drawn there as `drawing` says; -1 for nothing.
+        """
+        token = self._choose(step, row, position, drawn)
         self.take(token)
         return token
 
@@ -153,17 +167,19 @@ class Sampler:
         tokens = follower.forced[:limit]
         return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
 
-    def _choose(self, step: Rows, row: int, position: int) -> int:
+    def _choose(self, step: Rows, row: int, position: int, drawn: int) -> int:
         if self._guide is None and self._thought is None:
-            return self._chosen(step, row, position, None)
+            return self._chosen(step, row, position, None, drawn)
         if forced := self.forced(1):
             return forced[0]
         if isinstance(follower := self._follower, Thought):
-            return follower.instead_of(self._chosen(step, row, position, None))
-        return self._chosen(step, row, position, follower)
+            return follower.instead_of(self._chosen(step, row, position, None, drawn))
+        return self._chosen(step, row, position, follower, drawn)
 
-    def _chosen(self, step: Rows, row: int, position: int, guide: Guide | None) -> int:
+    def _chosen(self, step: Rows, row: int, position: int, guide: Guide | None, drawn: int) -> int:
         options = self.options
+        if drawn >= 0 and guide is None:
+            return drawn
         if self._greedy:
             best = int(step.tokens[row])
             if guide is None or guide.allows(best):

@@ -14,18 +14,12 @@ from numpy.typing import NDArray
 from trigraph.runtime.decoding.draft_length import Offer, Round
 from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.execution.steps import DraftResult, StepResult, Steps
+from trigraph.runtime.device.device import Drawer, Drawing
+from trigraph.runtime.execution.device_rounds import DraftRun, RoundResult, run_device_round
+from trigraph.runtime.execution.steps import DraftResult, Steps
 
 _HELD = Offer()
 """That of a request while the last decision stands."""
-
-
-class DraftRun(NamedTuple):
-    """One run of a drafter's graph."""
-
-    rows: int
-    sequences: int
-    seconds: float
 
 
 class Proposal(NamedTuple):
@@ -37,6 +31,10 @@ class Proposal(NamedTuple):
 
 class Drafter(Protocol):
     """Guesses how sequences go on."""
+
+    @property
+    def by_head(self) -> bool:
+        """Whether its drafts are what the MTP head's chain makes, so that a device may make them by itself."""
 
     def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """For each request at most `limits[i]` tokens to follow its next one."""
@@ -61,14 +59,12 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     """
     started = time.perf_counter()
     offers, asked = _plan(running, steps.max_pending - 1, governor)
-    drafts, runs = _propose(running, offers, asked, drafter)
-    drafted = time.perf_counter()
-    verified = [[request.token, *draft] for request, draft in zip(running, drafts, strict=True)]
-    result = steps.verify([request.sequence for request in running], verified)
+    computed, drafted = _compute(steps, running, offers, asked, drafter)
+    drafts, runs = computed.drafts, computed.runs
     verify_seconds = time.perf_counter() - drafted
     kept, row = [], 0
     for request, draft in zip(running, drafts, strict=True):
-        kept.append(_keep(request, draft, result, row))
+        kept.append(_keep(request, draft, computed, row))
         steps.accept(request.sequence, len(kept[-1]))
         row += 1 + len(draft)
     ended = time.perf_counter()
@@ -109,6 +105,41 @@ def _plan(running: list[Running], longest: int, governor: Governor) -> tuple[lis
     return offers, asked
 
 
+def _compute(
+    steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
+) -> tuple[RoundResult, float]:
+    """Drafts, and the verify of them; when that began."""
+    sequences = [request.sequence for request in running]
+    drawings = None if steps.drawer is None else _drawings(steps.drawer, running)
+    if steps.drawer is not None and drawings is not None and drafter.by_head:
+        limits = [0 if offer.tokens is not None else limit for offer, limit in zip(offers, asked, strict=True)]
+        if any(limits) and all(map(_chains, running, limits, drawings)):
+            known = [(offer.tokens or [])[:limit] for offer, limit in zip(offers, asked, strict=True)]
+            tokens = [[request.token, *own] for request, own in zip(running, known, strict=True)]
+            started = time.perf_counter()
+            computed = run_device_round(steps, steps.drawer, sequences, tokens, limits, drawings)
+            drafts = [own or guess for own, guess in zip(known, computed.drafts, strict=True)]
+            return computed._replace(drafts=drafts), started + sum(run.seconds for run in computed.runs)
+    drafts, runs = _propose(running, offers, asked, drafter)
+    drafted = time.perf_counter()
+    tokens = [[request.token, *draft] for request, draft in zip(running, drafts, strict=True)]
+    if steps.drawer is None or drawings is None:
+        return RoundResult(drafts, steps.verify(sequences, tokens), runs), drafted
+    computed = run_device_round(steps, steps.drawer, sequences, tokens, [0] * len(running), drawings)
+    return computed._replace(drafts=drafts, runs=runs), drafted
+
+
+def _drawings(drawer: Drawer, running: list[Running]) -> list[Drawing | None]:
+    """How the device draws each request's tokens; None where it cannot."""
+    found = [request.sampler.drawing for request in running]
+    return [how if how is not None and drawer.draws(how) else None for how in found]
+
+
+def _chains(request: Running, limit: int, drawing: Drawing | None) -> bool:
+    """Whether the device can make the request's drafts by itself: none ends the chain before its limit."""
+    return not limit or (drawing is not None and not request.draft_p_min)
+
+
 def _propose(running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter) -> Proposal:
     """The drafts that were offered, and the drafter's."""
     if not any(asked):
@@ -130,7 +161,7 @@ def _forced(request: Running, room: int) -> list[int]:
         return []
 
 
-def _keep(request: Running, drafts: list[int], result: StepResult, row: int) -> list[int]:
+def _keep(request: Running, drafts: list[int], computed: RoundResult, row: int) -> list[int]:
     """Samples the request's tokens from rows `row` on, until one differs from its draft or finishes the completion."""
     kept: list[int] = []
     if request.error is not None:
@@ -138,7 +169,8 @@ def _keep(request: Running, drafts: list[int], result: StepResult, row: int) -> 
     position = request.sequence.length + 1
     try:
         for i, draft in enumerate([*drafts, None]):
-            token = request.sampler.pick(result, row + i, position + i)
+            drawn = -1 if computed.drawn is None else computed.drawn[row + i]
+            token = request.sampler.pick(computed.result, row + i, position + i, drawn)
             finished = request.completion.push(token)
             request.token = token
             kept.append(token)
@@ -154,6 +186,8 @@ class MTPDrafter:
 
     A draft whose probability falls under the request's `draft_p_min` ends the chain.
     """
+
+    by_head = True
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps

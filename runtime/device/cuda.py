@@ -20,36 +20,17 @@ import onnxruntime as ort
 
 from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
+from trigraph.runtime.device.cuda_array import CudaArray
+from trigraph.runtime.device.cuda_drawer import CudaDrawer
+from trigraph.runtime.device.cuda_exchange import CudaExchange
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_weights import CudaWeights
-from trigraph.runtime.device.device import Array, Device, Exchange
+from trigraph.runtime.device.device import Device, Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
 _EXPERTS = "GroupedExpertFFN"
 _MOST_CAPTURED = 16  # tokens of a step that is captured
-_ON_DEVICE = ("logits",)  # results that a greedy round never reads: rows of them are fetched when asked for
-
-
-@dataclass(frozen=True)
-class CudaExchange(Exchange):
-    """Copies what a step takes to the device, and small results back; large ones stay until somebody reads a row."""
-
-    library: CudaLibrary
-    sent: tuple[tuple[CudaArray, Array], ...]
-    received: tuple[tuple[CudaArray, Array], ...]
-
-    def send(self) -> None:
-        """See Exchange."""
-        for memory, array in self.sent:
-            self.library.copy(memory.address, array.ctypes.data, array.nbytes)
-
-    def receive(self) -> None:
-        """See Exchange."""
-        for memory, array in self.received:
-            self.library.copy(array.ctypes.data, memory.address, array.nbytes)
-        self.library.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +75,13 @@ class CudaDevice(Device):
         return [(PROVIDER, options), "CPUExecutionProvider"]
 
     def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
-        """See Device: a captured graph for each shape of a step that is not large."""
-        if not self._may_capture(graph):
+        """See Device: a captured graph for each shape of a step that is not large. Nobody waits for its end but us."""
+        if self.provider != PROVIDER:
             return None
         options = ort.RunOptions()
-        options.add_run_config_entry("gpu_graph_id", str(number) if self.captures(graph, tokens) else "-1")
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if self._may_capture(graph):
+            options.add_run_config_entry("gpu_graph_id", str(number) if self.captures(graph, tokens) else "-1")
         return options
 
     def captures(self, graph: str, tokens: int) -> bool:
@@ -144,18 +127,11 @@ class CudaDevice(Device):
 
     def exchange(self, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> Exchange:
         """See Device."""
-        pinned = {
-            memory: PinnedArray(self.functions, memory.shape, memory.dtype).array
-            for name, memory in (*inputs.items(), *outputs.items())
-            if name not in _ON_DEVICE
-        }
-        return CudaExchange(
-            {name: pinned[memory] for name, memory in inputs.items()},
-            {name: pinned.get(memory, memory) for name, memory in outputs.items()},
-            self.functions,
-            tuple((memory, pinned[memory]) for memory in inputs.values()),
-            tuple((memory, pinned[memory]) for memory in outputs.values() if memory in pinned),
-        )
+        return CudaExchange(self.functions, inputs, outputs)
+
+    def drawer(self, most: int, steps: int, vocab: int) -> CudaDrawer | None:
+        """See Device."""
+        return CudaDrawer(self.functions, most, steps, vocab)
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """See Device: nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back."""

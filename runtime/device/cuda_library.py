@@ -22,7 +22,7 @@ class CudaLibrary:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise TrigraphError(f"{path}: the operator library does not load ({error}); reinstall trigraph") from error
-        pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+        pointer, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_char_p
         for name, result, arguments in (
             ("trigraph_version", text, ()),
             ("trigraph_provider", text, ()),
@@ -35,6 +35,13 @@ class CudaLibrary:
             ("trigraph_free", None, (pointer, ctypes.c_int)),
             ("trigraph_copy", text, (pointer, pointer, size, pointer)),
             ("trigraph_wait", text, (pointer,)),
+            ("trigraph_make_event", pointer, ()),
+            ("trigraph_free_event", None, (pointer,)),
+            ("trigraph_record_event", text, (pointer, pointer)),
+            ("trigraph_seconds_between", ctypes.c_double, (pointer, pointer)),
+            ("trigraph_draw_scratch", number, (number,)),
+            ("trigraph_draw_candidates", ctypes.c_int, ()),
+            ("trigraph_draw_rows", text, (pointer, number, number, pointer, pointer, pointer, pointer)),
         ):
             function = getattr(library, name, None)
             if function is None:
@@ -44,6 +51,8 @@ class CudaLibrary:
         self.path = path
         self.version: str = library.trigraph_version().decode()
         self.provider: str = library.trigraph_provider().decode()
+        self.waits = 0
+        """How often the device was waited for: what was enqueued before the last time is done."""
         self.memory_name = "cuda" if self.provider == PROVIDER else "cpu"
 
     def add_host_operator(self, address: int) -> None:
@@ -105,8 +114,37 @@ class CudaLibrary:
     def wait(self) -> None:
         """Waits for all that was enqueued. Raises TrigraphError for an error of the device or of a kernel."""
         self._check(self._library.trigraph_wait(self.stream))
+        self.waits += 1
         if error := self._library.trigraph_take_device_error():
             raise TrigraphError(f"a step failed: {error.decode()}")
+
+    def make_event(self) -> int | None:
+        """A point of time of the stream, to be recorded."""
+        return self._library.trigraph_make_event()  # type: ignore[no-any-return]
+
+    def free_event(self, event: int | None) -> None:
+        """Gives back what `make_event` gave."""
+        self._library.trigraph_free_event(event)
+
+    def record_event(self, event: int | None) -> None:
+        """The event is when all that was enqueued before is done."""
+        self._check(self._library.trigraph_record_event(event, self.stream))
+
+    def seconds_between(self, earlier: int | None, later: int | None) -> float:
+        """Seconds from one event to another, both of which were waited for."""
+        return float(self._library.trigraph_seconds_between(earlier, later))
+
+    def draw_scratch(self, width: int) -> int:
+        """Bytes that draws from so many logits need."""
+        return int(self._library.trigraph_draw_scratch(width))
+
+    def most_drawn_from(self, width: int) -> int:
+        """The largest top-k that tokens can be drawn with; 0 for too many logits."""
+        return int(self._library.trigraph_draw_candidates()) if self.draw_scratch(width) else 0
+
+    def draw_rows(self, logits: int, rows: int, width: int, tokens: int, draws: int, scratch: int) -> None:
+        """Enqueues draws from logits [rows, width], whose most likely tokens are known; all of it by address."""
+        self._check(self._library.trigraph_draw_rows(logits, rows, width, tokens, draws, scratch, self.stream))
 
     def _check(self, problem: bytes) -> None:
         if problem:

@@ -5,6 +5,7 @@ A step fills small arrays and runs: nothing is allocated or bound for a number o
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,11 +31,27 @@ _MAX_BINDINGS = 64
 class Binding:
     """One shape of a step: fill `inputs`, call `run`, read `outputs` (valid until the next run of the same graph)."""
 
-    inputs: Mapping[str, Array]
-    outputs: Mapping[str, Any]
-    run: Callable[[], None]
+    exchange: Exchange
+    enqueue: Callable[[], None]
+    """Runs the graph on what was sent; on a GPU, nobody waits for its end."""
     captured: bool = False
     """Whether it has a graph in ONNX Runtime, which does not give that back before the session ends."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Arrays to fill in, all of them."""
+        return self.exchange.inputs
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """What the step made."""
+        return self.exchange.outputs
+
+    def run(self) -> None:
+        """The step, until its outputs are there."""
+        self.exchange.send()
+        self.enqueue()
+        self.exchange.receive()
 
 
 class Graph(Protocol):
@@ -127,29 +144,27 @@ class SessionGraph:
         self._made += 1
         options = device.run_options(self._name, tokens, self._made)
         captured = device.captures(self._name, tokens)
-        fresh = [captured]
+        seen = threading.local()  # ONNX Runtime captures for each thread
 
-        def run() -> None:
-            exchange.send()
-            if fresh[0]:
+        def enqueue() -> None:
+            if captured and not hasattr(seen, "by_thread"):
                 self._capture(io, options, exchange)
-                fresh[0] = False
-            self._run(io, options, exchange)
+                seen.by_thread = True
+            self._run(io, options)
 
-        return Binding(exchange.inputs, exchange.outputs, run, captured)
+        return Binding(exchange, enqueue, captured)
 
     def _capture(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
-        """The first run, which ONNX Runtime makes three of. A recurrent state would advance thrice: it is put back.
+        """A thread's first run, which ONNX Runtime makes three of: a recurrent state would advance thrice.
 
-        Attention's entries are written anew by the run that counts.
+        So that is put back. Attention's entries are written anew by the run that counts.
         """
-        slots = exchange.inputs["slots_out"].tolist() if "slots_out" in exchange.inputs else []
+        slots = exchange.sent["slots_out"].tolist() if "slots_out" in exchange.sent else []
         with self._device.kept([buffer.arrays[buffer.write_index] for buffer in self._recurrent], slots):
             self._run_once(io, options)
 
-    def _run(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
+    def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
         self._run_once(io, options)
-        exchange.receive()
         for buffer in self._swapped:
             buffer.read_index = buffer.write_index
 

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
-from trigraph.runtime.device.device import Array
-from trigraph.runtime.execution.sessions import Graph
+from trigraph.runtime.device.device import Array, Drawer
+from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 
 Tokens = abc.Sequence[int]
+Run = abc.Callable[[Binding], None]
+"""How a step is run whose inputs are filled in."""
+Sequences = abc.Sequence[Sequence]
 
 
 class StepResult(NamedTuple):
@@ -51,7 +54,14 @@ class Steps:
     """
 
     def __init__(
-        self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
+        self,
+        prefill: Graph,
+        verify: Graph,
+        draft: Graph | None,
+        state: State,
+        vocab: int,
+        chunk: int,
+        drawer: Drawer | None = None,
     ) -> None:
         """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter."""
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
@@ -60,6 +70,8 @@ class Steps:
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
         self.chunk = chunk
+        self.drawer = drawer
+        """What draws tokens where the graphs run, if that is no place for the host."""
 
     @property
     def can_draft(self) -> bool:
@@ -110,7 +122,7 @@ class Steps:
             raise TrigraphError("a prefill needs at least one sequence")
         return result
 
-    def verify(self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+    def verify(self, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run = Binding.run) -> StepResult:
         """Runs 1 to K tokens of each sequence without committing them; `accept` says how many are kept, else none.
 
         Raises TrigraphError, and changes nothing, for other numbers of tokens or where there is no room for all.
@@ -120,7 +132,7 @@ class Steps:
             if not 1 <= len(new) <= limit:
                 raise TrigraphError(f"a verify takes 1 to {limit} tokens of a sequence, not {len(new)}")
             self._check(sequence, new, "sequence")
-        result = self._run(self._verify, sequences, tokens)
+        result = self._run(self._verify, sequences, tokens, run)
         row = 0
         for sequence, new in zip(sequences, tokens, strict=True):
             sequence.pending = list(new)
@@ -144,7 +156,7 @@ class Steps:
         else:
             sequence.hiddens.keep(min(sequence.mtp_len, sequence.length) - 1, sequence.length)
 
-    def draft(self, sequences: abc.Sequence[Sequence], tokens: Tokens) -> DraftResult:
+    def draft(self, sequences: Sequences, tokens: Tokens, run: Run = Binding.run) -> DraftResult:
         """Predicts the token after `tokens[i]`, the sampled but not yet verified next token of each sequence.
 
         The head's KV of tokens kept since its last run is rebuilt from their true hidden states in the same run.
@@ -156,18 +168,20 @@ class Steps:
             self.catch_up(sequence, self.chunk - 1)
             pieces.append([*sequence.tokens[sequence.mtp_len :], token])
             hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
-        result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences])
+        result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences], run)
         for i, sequence in enumerate(sequences):
             sequence.mtp_len, sequence.drafted_len = sequence.length + 1, 0
             sequence.draft_token = pieces[i][-1]
             sequence.hiddens.keep(sequence.length - 1, sequence.length)
         return result
 
-    def draft_more(self, sequences: abc.Sequence[Sequence], tokens: Tokens, hidden: NDArray[np.float32]) -> DraftResult:
+    def draft_more(
+        self, sequences: Sequences, tokens: Tokens, hidden: NDArray[np.float32], run: Run = Binding.run
+    ) -> DraftResult:
         """Predicts the token after draft `tokens[i]`, from the head's own `hidden` [sequences, hidden] before it."""
         pieces = [[token] for token in tokens]
         result = self._run_draft(
-            sequences, pieces, hidden[:, None], [seq.mtp_len + seq.drafted_len for seq in sequences]
+            sequences, pieces, hidden[:, None], [seq.mtp_len + seq.drafted_len for seq in sequences], run
         )
         for sequence in sequences:
             sequence.drafted_len += 1
@@ -209,7 +223,9 @@ class Steps:
             sequence.mtp_len = stop
             sequence.hiddens.keep(stop - 1, sequence.length)
 
-    def _run(self, graph: Graph, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+    def _run(
+        self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run = Binding.run
+    ) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
         binding = graph.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
@@ -225,7 +241,7 @@ class Steps:
                 inputs["page_table"][i] = sequence.pages
                 if "prev_hidden" in inputs:  # a prefill
                     inputs["prev_hidden"][i] = sequence.hiddens.span(sequence.length - 1, sequence.length)[0]
-            binding.run()
+            run(binding)
         except BaseException:
             self.state.abandon(sequences, slots)
             raise
@@ -239,6 +255,7 @@ class Steps:
         tokens: abc.Sequence[Tokens],
         hiddens: abc.Iterable[NDArray[np.float32]],
         past_lens: abc.Sequence[int],
+        run: Run = Binding.run,
     ) -> DraftResult:
         if self._draft is None:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
@@ -255,7 +272,7 @@ class Steps:
             inputs["page_table"][i] = sequence.pages
             inputs["prev_hidden"][row : row + len(new)] = hidden
             row += len(new)
-        binding.run()
+        run(binding)
         outputs = binding.outputs
         return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 

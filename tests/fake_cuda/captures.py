@@ -1,5 +1,7 @@
 """Steps that are captured as CUDA graphs: what the first one does, and what a later one is."""
 
+import threading
+
 import pytest
 
 from support.fake_cuda import FakeDevice, count
@@ -30,6 +32,29 @@ def test_a_replayed_step_is_one_launch(engine: Engine, gpu: FakeDevice) -> None:
         again = gpu.events()
         assert f"replay {captured}" in again
         assert not [event for event in again if event.startswith(("launch", "capture", "allocate", "free", "error"))]
+
+
+def test_every_thread_captures_without_moving_the_state(packages: Packages) -> None:
+    """ONNX Runtime keeps graphs for each thread: the first run of each is three."""
+
+    def rows(device: str) -> list[bytes]:
+        engine = load(packages("tiny-moe", "Q4_K_M"), device=device, context=256)
+        sequence = engine.steps.new_sequence()
+        engine.steps.prefill([sequence], [[1, 2, 3]])
+        found = []
+
+        def step() -> None:
+            found.append(engine.steps.verify([sequence], [[4, 5, 6]]).logits.copy().tobytes())
+            engine.steps.accept(sequence, 2)
+
+        for _ in range(2):
+            step()
+            other = threading.Thread(target=step)
+            other.start()
+            other.join()
+        return found
+
+    assert rows("cuda") == rows("cpu")
 
 
 def test_a_captured_shape_is_not_forgotten(

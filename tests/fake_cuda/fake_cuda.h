@@ -10,7 +10,11 @@
 #include <cstdint>
 #include <functional>
 
+namespace fake_cuda {
+struct Event;
+}
 using cudaStream_t = void*;
+using cudaEvent_t = fake_cuda::Event*;
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -35,6 +39,10 @@ FAKE_CUDA_API cudaError_t cudaGetDeviceCount(int* count);
 FAKE_CUDA_API cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 FAKE_CUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 FAKE_CUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+FAKE_CUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event);
+FAKE_CUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event);
+FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
 namespace fake_cuda {
 

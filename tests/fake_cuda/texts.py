@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
 from support.promise import draft_chains
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -12,14 +13,26 @@ from trigraph.runtime import Engine, Options, Sampling, load
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
+GREEDY, SAMPLED = Sampling(temperature=0), Sampling(seed=7)
+PENALIZED = Sampling(seed=7, repeat_penalty=1.1)
+"""Of which the device draws nothing."""
+
+
 def texts(engine: Engine) -> list[list[int]]:
-    """Greedy and sampled, plain and with drafts."""
+    """Greedy and sampled, plain and with drafts; alone, then two or three together with drafts of other lengths."""
+    samplings = (GREEDY, SAMPLED, PENALIZED)
     found = []
-    for sampling in (Sampling(temperature=0), Sampling(seed=7, repeat_penalty=1.1)):
+    for sampling in samplings:
         for drafts in (0, 3):
-            request = engine.generate(PROMPT, Options(sampling, max_tokens=8, ignore_eos=True, draft_tokens=drafts))
+            request = engine.generate(PROMPT, Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=drafts))
             request.run()
             found.append(request.ids)
+    for members in (2, 3):
+        together = [
+            engine.submit(PROMPT[i:], Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=3 - i))
+            for i, sampling in enumerate(samplings[:members])
+        ]
+        found += [request.ids for request in together if request.result() is not None]
     return found
 
 
@@ -31,6 +44,27 @@ def package(packages: Packages, request: pytest.FixtureRequest) -> Path:
 
 def test_texts_are_the_cpus(package: Path) -> None:
     assert texts(load(package, device="cuda", context=64)) == texts(load(package, device="cpu", context=64))
+
+
+@pytest.mark.parametrize(("sampling", "drafts"), [(GREEDY, 0), (GREEDY, 2), (SAMPLED, 2), (PENALIZED, 2)])
+def test_what_a_round_reads(packages: Packages, gpu: FakeDevice, sampling: Sampling, drafts: int) -> None:
+    """Of a longer text, no more logits than of a shorter one; penalties need a row for each draft and token."""
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
+    reads, waits, rounds = [], [], []
+    for tokens in (9, 3, 9):  # the first one allocates and captures
+        engine.cache.clear()
+        gpu.events()
+        request = engine.generate(PROMPT, Options(sampling, max_tokens=tokens, ignore_eos=True, draft_tokens=drafts))
+        request.run()
+        events = gpu.events()
+        reads.append(copied(events, "device", "pageable"))
+        waits.append(count(events, "wait"))
+        rounds.append(request.stats.rounds)
+    if sampling == PENALIZED:
+        assert reads[2] > reads[1]
+    else:
+        assert reads[2] == reads[1]
+        assert waits[2] - waits[1] == rounds[2] - rounds[1]
 
 
 def rows(engine: Engine, lengths: Sequence[int], accepted: int) -> list[bytes]:

@@ -35,6 +35,12 @@ def count(events: Sequence[str], beginning: str) -> int:
     return sum(event.startswith(beginning) for event in events)
 
 
+def copied(events: Sequence[str], source: str, target: str) -> int:
+    """Bytes that were copied from one kind of memory to another: device, pinned or pageable."""
+    beginning = f"copy {source} {target} "
+    return sum(int(event.removeprefix(beginning).split()[0]) for event in events if event.startswith(beginning))
+
+
 def kernels(events: Sequence[str], kind: str = "launch") -> Counter[str]:
     """How often each kernel was launched, or `captured`."""
     return Counter(event.removeprefix(f"{kind} ") for event in events if event.startswith(f"{kind} "))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.exporter.package.state_tensors import StateTensor
+from trigraph.runtime.device.device import Exchange
 from trigraph.runtime.execution.sessions import Binding
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import StateLimits
@@ -116,7 +117,7 @@ class FakeGraph:
         if draft:
             outputs["probability"] = np.zeros(rows, np.float32)
         outputs["logits"] = np.zeros((rows, self.model.vocab), np.float32)
-        return Binding(inputs, outputs, lambda: self._run(inputs, outputs))
+        return Binding(Exchange(inputs, outputs), lambda: self._run(inputs, outputs))
 
     def _run(self, inputs: Arrays, outputs: Arrays) -> None:
         for binding in self.bindings.values():

@@ -1,0 +1,94 @@
+"""Tokens that a GPU draws from the logits of its steps, so that these stay there."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.device import Draw, Drawing, Exchange
+
+_DRAW = np.dtype(  # `Draw` in custom_ops/cuda/draw.cu
+    [
+        ("temperature", "f8"),
+        ("top_p", "f8"),
+        ("min_p", "f8"),
+        ("seed", "u8"),
+        ("position", "u8"),
+        ("token", "u8"),
+        ("top_k", "i4"),
+        ("only_drawn", "i4"),
+    ]
+)
+
+
+class CudaDrawer:
+    """See Drawer."""
+
+    def __init__(self, library: CudaLibrary, most: int, steps: int, vocab: int) -> None:
+        """`most` draws of a round, after at most `steps` steps, from at most `vocab` logits each."""
+        self._library = library
+        self._given = PinnedArray(library, (most,), _DRAW).array
+        self._draws = CudaArray(library, (most,), _DRAW)
+        self._found = PinnedArray(library, (most,), np.dtype(np.int64)).array
+        self._tokens = CudaArray(library, (most,), np.dtype(np.int64))
+        self._events = [library.make_event() for _ in range(steps + 1)]
+        for event in self._events:
+            weakref.finalize(self, library.free_event, event)
+        self._scratch: CudaArray | None = None  # made when there is more to draw than the most likely token
+        self._vocab, self._most_top_k = vocab, library.most_drawn_from(vocab)
+        self._kept = self._next = self._marked = 0
+        self._sent = -1
+
+    def draws(self, drawing: Drawing) -> bool:
+        """See Drawer."""
+        return drawing.temperature == 0 or 0 < drawing.top_k <= self._most_top_k
+
+    def begin(self, draws: Sequence[Draw]) -> None:
+        """See Drawer."""
+        if self._sent == self._library.waits:  # a round that was left early
+            self._library.wait()
+        for i, (how, position, number, only_drawn) in enumerate(draws):
+            self._given[i] = (
+                how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn
+            )  # fmt: skip
+        if self._scratch is None and any(draw.how.temperature for draw in draws):
+            size = self._library.draw_scratch(self._vocab)
+            self._scratch = CudaArray(self._library, (size,), np.dtype(np.uint8))
+        self._library.copy(self._draws.address, self._given.ctypes.data, len(draws) * _DRAW.itemsize)
+        self._sent, self._kept, self._next, self._marked = self._library.waits, len(draws), 0, 0
+        self._mark()
+
+    def draw(self, exchange: Exchange, rows: int) -> None:
+        """See Drawer."""
+        logits, tokens = exchange.result("logits"), exchange.result("tokens")
+        scratch = 0 if self._scratch is None else self._scratch.address
+        self._library.draw_rows(
+            logits.address, rows, logits.shape[1], tokens.address, self._draws.row(self._next), scratch
+        )
+        self._next += rows
+        self._mark()
+
+    def place(self, number: int) -> int:
+        """See Drawer."""
+        return self._tokens.row(number)
+
+    def read(self) -> NDArray[np.int64]:
+        """See Drawer."""
+        found: NDArray[Any] = self._found[: self._kept]
+        self._library.copy(found.ctypes.data, self._tokens.address, found.nbytes)
+        return found
+
+    def seconds(self) -> list[float]:
+        """See Drawer."""
+        return [self._library.seconds_between(*pair) for pair in pairwise(self._events[: self._marked])]
+
+    def _mark(self) -> None:
+        self._library.record_event(self._events[self._marked])
+        self._marked += 1

@@ -1,0 +1,101 @@
+"""Tokens drawn on a device: what NumPy draws from the same rows, to the bit.
+
+tests/test_cuda.py runs this with the library of the emulator.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trigraph.custom_ops import library_path
+from trigraph.runtime.decoding import draws
+from trigraph.runtime.decoding.draws import Filters
+from trigraph.runtime.device.cuda_drawer import CudaDrawer
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.device import Draw, Drawing, Exchange
+
+FILTERS = [
+    Filters(0.7, 20, 0.95, 0.0),
+    Filters(1.3, 1, 1.0, 0.0),
+    Filters(5.0, 128, 0.9, 0.0),
+    Filters(2.0, 40, 1.0, 0.1),
+    Filters(1e-6, 20, 1.0, 0.0),
+    Filters(0.6, 64, 0.5, 0.05),
+]
+WIDTHS = (1, 31, 128, 4095, 4096, 4097, 12288, 20000)
+
+
+class Array:
+    """Rows whose address is asked for."""
+
+    def __init__(self, rows: NDArray[np.generic]) -> None:
+        self.address, self.shape, self.rows = rows.ctypes.data, rows.shape, rows
+
+
+def drawn(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]], only_drawn: bool = True) -> list[int]:
+    """The tokens that the device draws from the rows [n, width], by filters, seed and position."""
+    drawer = CudaDrawer(CudaLibrary(library_path("cuda")), len(logits), 1, logits.shape[1])
+    given = [
+        Draw(Drawing(*filters, seed), position, number, only_drawn)
+        for number, (filters, seed, position) in enumerate(ways)
+    ]
+    drawer.begin(given)
+    tokens = np.where(np.isnan(logits).any(1), 0, logits.argmax(1))
+    drawer.draw(Exchange({}, {"logits": Array(logits), "tokens": Array(tokens)}), len(logits))
+    return [int(token) for token in drawer.read()]
+
+
+def expected(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]]) -> list[int]:
+    found = [draws._draw(row, None, *way) for row, way in zip(logits, ways, strict=True)]
+    return [-1 if token is None else token for token in found]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_draws_are_those_of_the_host(width: int) -> None:
+    """Rows with ties and with tokens that are banned, alone and together."""
+    for seed in range(3):
+        rng = np.random.default_rng(width + seed)
+        rows = (3 * rng.standard_normal((len(FILTERS), width))).astype(np.float32)
+        rows[1::2] = np.round(rows[1::2])
+        rows[2::3, 1::2] = -np.inf
+        ways = [(filters, 2**64 - 1 - seed, 2**20 * seed + i) for i, filters in enumerate(FILTERS)]
+        together = drawn(rows, ways)
+        assert together == expected(rows, ways)
+        assert together == [drawn(rows[i : i + 1], ways[i : i + 1])[0] for i in range(len(rows))]
+
+
+def test_more_rows_than_a_launch_takes() -> None:
+    rows = np.random.default_rng(1).standard_normal((70, 300)).astype(np.float32)
+    ways = [(FILTERS[0], 5, position) for position in range(len(rows))]
+    assert drawn(rows, ways) == expected(rows, ways)
+
+
+def test_temperature_0_takes_the_tokens_of_the_step() -> None:
+    rows = np.random.default_rng(2).standard_normal((3, 5000)).astype(np.float32)
+    ways = [(Filters(0.0, 20, 0.9, 0.0), 5, 7), (FILTERS[0], 5, 8), (Filters(0.0, 0, 1.0, 0.0), 5, 9)]
+    best = rows.argmax(1).tolist()
+    assert drawn(rows, ways) == [best[0], expected(rows[1:2], ways[1:2])[0], best[2]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_without_a_finite_largest_logit(value: float) -> None:
+    """NaN wherever it is; the next row is drawn as ever."""
+    rows = np.random.default_rng(3).standard_normal((2, 9000)).astype(np.float32)
+    rows[0, 8500 if value != -np.inf else slice(None)] = value
+    ways = [(FILTERS[0], 1, 2)] * 2
+    assert drawn(rows, ways) == expected(rows, ways)
+    assert drawn(rows, ways)[0] == -1
+    assert drawn(rows, ways, only_drawn=False)[0] == (0 if value != np.inf else 8500)
+
+
+def test_what_a_device_can_draw() -> None:
+    drawer = CudaDrawer(CudaLibrary(library_path("cuda")), 1, 1, 1 << 20)
+    assert drawer.draws(Drawing(0.0, 0, 1.0, 0.0, 0))
+    assert drawer.draws(Drawing(1.0, 128, 1.0, 0.0, 0))
+    assert not drawer.draws(Drawing(1.0, 129, 1.0, 0.0, 0))
+    assert not drawer.draws(Drawing(1.0, 0, 0.9, 0.0, 0))
+    wide = CudaDrawer(CudaLibrary(library_path("cuda")), 1, 1, (1 << 20) + 1)
+    assert wide.draws(Drawing(0.0, 0, 1.0, 0.0, 0))
+    assert not wide.draws(Drawing(1.0, 20, 1.0, 0.0, 0))
