@@ -99,11 +99,11 @@ def load(
     state = _state(manifest, limits, Budgets(sequences, kv_memory, checkpoint_memory, memory_share), chosen, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
-        graphs = _Graphs(folder, manifest, chosen, state, weights, threads)
+        graphs = _Graphs(folder, manifest, chosen, state, weights, threads, progress)
         draft = graphs.open("draft") if no_draft is None else None
-        vocab, rows = manifest.config.vocab, state.sequences * limits.max_pending
-        drawer = chosen.drawer(2 * rows, limits.max_pending, vocab)  # a verify's, and the drafts that it is of
-        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, vocab, chunk, drawer)
+        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
+        # A verify's tokens, and the drafts that it is of.
+        steps.drawer = chosen.drawer(2 * state.sequences * steps.max_pending, steps.max_pending, steps.vocab)
     if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
@@ -158,13 +158,14 @@ class _Graphs:
     state: State
     weights: MappedWeights
     threads: int
+    progress: Progress
 
     def open(self, name: str) -> SessionGraph:
         """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
         path = self.folder / f"{name}.onnx"
         model = load_checked(path, self.manifest.weight_paths(self.folder))
         changed = model if self.device.adapt(model) else None
-        initializers = self.device.initializers(self.weights, path, model.graph)
+        initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
         base = self.manifest.weights_base(self.folder)
         session = open_session(path, changed, initializers, base, self.threads, self.device)
         check_contract(session, path, self.manifest)

@@ -72,6 +72,10 @@ TRIGRAPH_EXPORT const char* trigraph_record_event(void* event, void* stream) {
   return text_of(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)));
 }
 
+TRIGRAPH_EXPORT const char* trigraph_wait_for_event(void* event) {
+  return text_of(cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
+}
+
 // Seconds between two events that are past; 0 where they are not.
 TRIGRAPH_EXPORT double trigraph_seconds_between(void* from, void* to) {
   float milliseconds = 0;

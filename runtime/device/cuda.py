@@ -20,6 +20,7 @@ import onnxruntime as ort
 
 from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
+from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_drawer import CudaDrawer
 from trigraph.runtime.device.cuda_exchange import CudaExchange
@@ -143,7 +144,9 @@ class CudaDevice(Device):
         fuse(model)
         return True
 
-    def initializers(self, weights: MappedWeights, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
+    def initializers(
+        self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
+    ) -> dict[str, ort.OrtValue]:
         """See Device."""
         values = weights.initializers(path, graph)
         if self.provider != PROVIDER:
@@ -151,7 +154,8 @@ class CudaDevice(Device):
         if weights not in self.weights:
             self.weights[weights] = CudaWeights(self.functions)
         stay = {name for node in graph.node if node.domain == HOST_DOMAIN for name in node.input}
-        return values | self.weights[weights].on_device({n: value for n, value in values.items() if n not in stay})
+        moved = {name: value for name, value in values.items() if name not in stay}
+        return values | self.weights[weights].on_device(moved, weights.nbytes, progress)
 
 
 @cache

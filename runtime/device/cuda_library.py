@@ -38,6 +38,7 @@ class CudaLibrary:
             ("trigraph_make_event", pointer, ()),
             ("trigraph_free_event", None, (pointer,)),
             ("trigraph_record_event", text, (pointer, pointer)),
+            ("trigraph_wait_for_event", text, (pointer,)),
             ("trigraph_seconds_between", ctypes.c_double, (pointer, pointer)),
             ("trigraph_draw_scratch", number, (number,)),
             ("trigraph_draw_candidates", ctypes.c_int, ()),
@@ -129,6 +130,10 @@ class CudaLibrary:
     def record_event(self, event: int | None) -> None:
         """The event is when all that was enqueued before is done."""
         self._check(self._library.trigraph_record_event(event, self.stream))
+
+    def wait_for_event(self, event: int | None) -> None:
+        """Waits until the event is past."""
+        self._check(self._library.trigraph_wait_for_event(event))
 
     def seconds_between(self, earlier: int | None, later: int | None) -> float:
         """Seconds from one event to another, both of which were waited for."""

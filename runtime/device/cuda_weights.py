@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
+from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.cuda_array import PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
 
 _ALIGNMENT = 256  # of cudaMalloc
+_PIECE = 32 << 20  # bytes that are read from a file while others are copied to the device
 _DLPACK_CUDA = 2  # kDLCUDA
 _DLPACK_TYPES = {  # code and bits of an element
     onnx.TensorProto.UINT8: (1, 8),
@@ -49,9 +53,15 @@ class CudaWeights:
     def __init__(self, library: CudaLibrary) -> None:
         self._library = library
         self._values: dict[tuple[int, str], ort.OrtValue] = {}  # by address and shape in the mapped files
+        self._copied = 0
 
-    def on_device(self, mapped: Mapping[str, ort.OrtValue]) -> dict[str, ort.OrtValue]:
-        """The same weights on the device. Those that no graph has asked for before are copied, into one piece."""
+    def on_device(
+        self, mapped: Mapping[str, ort.OrtValue], total: int = 0, progress: Progress = silent
+    ) -> dict[str, ort.OrtValue]:
+        """The same weights on the device. Those that no graph has asked for before are copied, into one piece.
+
+        `progress` is told how many of `total` bytes there are.
+        """
         keys = {name: (value.data_ptr(), str(value.shape())) for name, value in mapped.items()}
         missing = {key: mapped[name] for name, key in keys.items() if key not in self._values}
         places, size = [], 0
@@ -61,10 +71,40 @@ class CudaWeights:
         if missing:
             start = self._library.allocate(size)
             weakref.finalize(self, self._library.free, start, False)
+            upload = _Upload(self._library)
             for (key, value), place in zip(missing.items(), places, strict=True):
-                self._library.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes())
+                for size in upload.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes()):
+                    self._copied += size
+                    progress("upload", min(self._copied, total), total)
                 self._values[key] = _value_at(start + place, value)
+            self._library.wait()
         return {name: self._values[key] for name, key in keys.items()}
+
+
+class _Upload:
+    """Copies mapped memory to the device by way of two pinned pieces: one is filled, which reads the file, while the
+    other one is copied."""
+
+    def __init__(self, library: CudaLibrary) -> None:
+        self._library = library
+        self._pieces = [PinnedArray(library, (_PIECE,), np.dtype(np.uint8)).array for _ in range(2)]
+        self._events = [library.make_event() for _ in self._pieces]
+        for event in self._events:
+            weakref.finalize(self, library.free_event, event)
+        self._count = 0
+
+    def copy(self, target: int, source: int, nbytes: int) -> Iterator[int]:
+        """Enqueues the copy; gives the bytes of each piece when it is filled."""
+        for start in range(0, nbytes, _PIECE):
+            size, turn = min(_PIECE, nbytes - start), self._count % 2
+            if self._count >= 2:
+                self._library.wait_for_event(self._events[turn])
+            piece = self._pieces[turn].ctypes.data
+            ctypes.memmove(piece, source + start, size)
+            self._library.copy(target + start, piece, size)
+            self._library.record_event(self._events[turn])
+            self._count += 1
+            yield size
 
 
 def _value_at(address: int, like: ort.OrtValue) -> ort.OrtValue:

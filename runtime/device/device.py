@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.heap import populate
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
@@ -190,8 +191,13 @@ class Device:
         """Changes a graph to what this device runs; whether anything was changed."""
         return False
 
-    def initializers(self, weights: MappedWeights, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
-        """The weights of the graph in file `path`, shared by all graphs of a package."""
+    def initializers(
+        self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
+    ) -> dict[str, ort.OrtValue]:
+        """The weights of the graph in file `path`, shared by all graphs of a package.
+
+        `progress` is told of weights that are copied to the device.
+        """
         return weights.initializers(path, graph)
 
 

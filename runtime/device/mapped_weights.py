@@ -56,6 +56,11 @@ class MappedWeights:
             self._files.append((path, descriptor, stamp))
             self._bytes[location] = np.frombuffer(mapped, np.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(map(len, self._bytes.values()))
+
     def check(self) -> None:
         """Raise TrigraphError when a file was written since the model was loaded."""
         for path, descriptor, stamp in self._files:
@@ -78,8 +83,8 @@ class MappedWeights:
 
         None, and nothing is done, where the system cannot or where the files would not fit into free memory.
         """
-        size, free = sum(len(data) for data in self._bytes.values()), free_memory()
-        if sys.platform != "linux" or free is None or size > free:
+        free = free_memory()
+        if sys.platform != "linux" or free is None or self.nbytes > free:
             return None
         thread = threading.Thread(target=_populate, args=(list(self._bytes.values()),), daemon=True)
         thread.start()

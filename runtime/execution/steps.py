@@ -54,14 +54,7 @@ class Steps:
     """
 
     def __init__(
-        self,
-        prefill: Graph,
-        verify: Graph,
-        draft: Graph | None,
-        state: State,
-        vocab: int,
-        chunk: int,
-        drawer: Drawer | None = None,
+        self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
     ) -> None:
         """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter."""
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
@@ -70,7 +63,7 @@ class Steps:
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
         self.chunk = chunk
-        self.drawer = drawer
+        self.drawer: Drawer | None = None
         """What draws tokens where the graphs run, if that is no place for the host."""
 
     @property
@@ -202,7 +195,7 @@ class Steps:
             yield list(pieces), list(pieces.values())
 
     def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
-        result = self._run(self._prefill, sequences, pieces)
+        result = self._run(self._prefill, sequences, pieces, Binding.run)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
             sequence.tokens += piece
             sequence.to_commit, sequence.mtp_len, sequence.drafted_len = 0, sequence.length, 0
@@ -223,9 +216,7 @@ class Steps:
             sequence.mtp_len = stop
             sequence.hiddens.keep(stop - 1, sequence.length)
 
-    def _run(
-        self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run = Binding.run
-    ) -> StepResult:
+    def _run(self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
         binding = graph.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
@@ -251,7 +242,7 @@ class Steps:
 
     def _run_draft(
         self,
-        sequences: abc.Sequence[Sequence],
+        sequences: Sequences,
         tokens: abc.Sequence[Tokens],
         hiddens: abc.Iterable[NDArray[np.float32]],
         past_lens: abc.Sequence[int],
@@ -260,8 +251,8 @@ class Steps:
         if self._draft is None:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
         lengths = [past + len(new) for past, new in zip(past_lens, tokens, strict=True)]
-        for sequence, length in zip(sequences, lengths, strict=True):
-            self._check_room(sequence, length, "draft")
+        for length in lengths:
+            self._check_room(length, "draft")
         self.state.reserve(sequences, lengths)
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
@@ -279,13 +270,13 @@ class Steps:
     def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
-        self._check_room(sequence, sequence.length + len(new), noun)
+        self._check_room(sequence.length + len(new), noun)
         if any(type(token) is not int for token in new) and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
             raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
 
-    def _check_room(self, sequence: Sequence, length: int, noun: str) -> None:
+    def _check_room(self, length: int, noun: str) -> None:
         context = self.state.limits.context
         if length > context:
             raise TrigraphError(

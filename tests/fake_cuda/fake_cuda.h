@@ -42,6 +42,7 @@ FAKE_CUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 FAKE_CUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event);
 FAKE_CUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event);
 FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+FAKE_CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event);
 FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
 namespace fake_cuda {

@@ -9,6 +9,7 @@ import pytest
 from support.fake_cuda import FakeDevice
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
+from trigraph.runtime.device import cuda_weights
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -19,6 +20,28 @@ def first_row(path: Path, device: str) -> bytes:
     sequence = engine.steps.new_sequence()
     row: np.ndarray = engine.steps.prefill([sequence], [PROMPT]).logits.copy()
     return row.tobytes()
+
+
+def test_a_file_is_read_while_it_is_copied(
+    tmp_path: Path, gpu: FakeDevice, operator_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pieces take turns: one is filled again when its own copy is done, while the other one's may still run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cuda_weights, "_PIECE", 10_000)
+    path = tmp_path / "model.gguf"
+    write_synthetic("tiny-moe", path, quant="Q4_K_M", seed=3)
+    expected = first_row(path, "cpu")
+    gpu.events()
+    told: list[tuple[str, int, int]] = []
+    engine = load(path, device="cuda", context=64, progress=lambda *step: told.append(step))
+    steps = [event for event in gpu.events() if event.startswith(("copy pinned device 10000", "wait"))]
+    assert "copy pinned device 10000\nwait event\ncopy pinned device 10000\nwait event\ncopy" in "\n".join(steps)
+    assert steps[:2] == ["copy pinned device 10000"] * 2
+    del engine
+    done, totals = zip(*(step[1:] for step in told if step[0] == "upload"), strict=True)
+    assert list(done) == sorted(done) and len(set(totals)) == 1
+    assert 0.9 * totals[0] < done[-1] <= totals[0]
+    assert first_row(path, "cuda") == expected
 
 
 def test_each_model_has_its_own_weights(
