@@ -100,10 +100,7 @@ def load(
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads, progress)
-        draft = graphs.open("draft") if no_draft is None else None
-        steps = Steps(graphs.open("prefill"), graphs.open("verify"), draft, state, manifest.config.vocab, chunk)
-        # A verify's tokens, and the drafts that it is of.
-        steps.drawer = chosen.drawer(2 * state.sequences * steps.max_pending, steps.max_pending, steps.vocab)
+        steps = graphs.steps(chunk, draft=no_draft is None)
     if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
@@ -159,6 +156,15 @@ class _Graphs:
     weights: MappedWeights
     threads: int
     progress: Progress
+
+    def steps(self, chunk: int, *, draft: bool) -> Steps:
+        """The steps of the graphs; without `draft` they have none."""
+        drafts, config = self.open("draft") if draft else None, self.manifest.config
+        steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
+        # A verify's tokens, and the drafts that it is of.
+        most = 2 * self.state.sequences * steps.max_pending
+        steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
+        return steps
 
     def open(self, name: str) -> SessionGraph:
         """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
