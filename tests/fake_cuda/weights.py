@@ -34,7 +34,7 @@ def test_a_file_is_read_while_it_is_copied(
     gpu.events()
     told: list[tuple[str, int, int]] = []
     engine = load(path, device="cuda", context=64, progress=lambda *step: told.append(step))
-    steps = [event for event in gpu.events() if event.startswith(("copy pinned device 10000", "wait"))]
+    steps = [event for event in gpu.events() if event.startswith(("copy pinned device 10000", "wait event"))]
     assert "copy pinned device 10000\nwait event\ncopy pinned device 10000\nwait event\ncopy" in "\n".join(steps)
     assert steps[:2] == ["copy pinned device 10000"] * 2
     del engine
