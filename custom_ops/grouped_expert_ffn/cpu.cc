@@ -15,11 +15,11 @@ namespace {
 
 constexpr int64_t kTokensAtOnce = 1024;      // a longer step runs in parts, so that scratch memory stays bounded
 constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait for their sum
-constexpr int64_t kTileBytes = 320 << 10;    // of weights in a task: to memory's liking, and a fraction of the L2 cache
+constexpr int64_t kTileBytes = 1280 << 10;   // of weights in a task: memory takes a while for the first ones of each
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
+constexpr int64_t kFewestTasks = 24;         // so that threads end at about the same time
 constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
-constexpr int64_t kMaxTileRows = 512;
-constexpr int64_t kRowsAtOnce = 64;  // activation rows in one product
+constexpr int64_t kRowsAtOnce = 64;          // activation rows in one product
 
 struct GatePrepared;
 struct UpPrepared;
@@ -37,12 +37,6 @@ T* take(int64_t count) {
 }
 
 long long ll(int64_t value) { return value; }
-
-// Weight rows in a task, each of which meets up to max_tokens_per_expert activation rows.
-int64_t tile_rows(int64_t row_bytes, int64_t width, int64_t max_tokens_per_expert) {
-  int64_t rows = std::min({kMaxTileRows, kTileBytes / row_bytes, kTileProducts / (width * max_tokens_per_expert)});
-  return std::max(kRowStep, rows / kRowStep * kRowStep);
-}
 
 // A stack of expert matrices [experts, rows, row_bytes].
 struct Matrices {
@@ -86,6 +80,13 @@ struct Buckets {
       max_tokens_per_expert = std::max(max_tokens_per_expert, expert[e].count);
       expert[used++] = {e, expert[e].first - expert[e].count, expert[e].count};
     }
+  }
+
+  // Weight rows in a task, of so many in an expert.
+  int64_t tile_rows(int64_t rows, int64_t row_bytes, int64_t width) const {
+    const int64_t most = std::min(kTileBytes / row_bytes, kTileProducts / (width * max_tokens_per_expert));
+    const int64_t tiles = std::max(ceil_div(rows, std::max(most, kRowStep)), ceil_div(kFewestTasks, used));
+    return ceil_div(ceil_div(rows, tiles), kRowStep) * kRowStep;
   }
 };
 
@@ -147,7 +148,7 @@ struct Step {
     const int64_t bytes = down.kernel->prepared_bytes(ffn);
     float* hidden = take<HiddenRows, float>(pairs * ffn);
     char* prepared = take<HiddenPrepared, char>(pairs * bytes);
-    const int64_t tile = tile_rows(gate.row_bytes + up.row_bytes, 2 * width, buckets.max_tokens_per_expert);
+    const int64_t tile = buckets.tile_rows(ffn, gate.row_bytes + up.row_bytes, 2 * width);
     const int64_t tiles = ceil_div(ffn, tile);
     Countdown countdown(buckets.used, tiles);
     context.parallel_for(buckets.used * tiles, [&](int64_t task) {
@@ -178,7 +179,7 @@ struct Step {
   // columns at a time.
   void down_and_sum(const Buckets& buckets, const char* prepared, const Tokens& all) const {
     const int64_t bytes = down.kernel->prepared_bytes(ffn), pairs = all.count * k;
-    const int64_t tile = tile_rows(down.row_bytes, ffn, buckets.max_tokens_per_expert);
+    const int64_t tile = buckets.tile_rows(width, down.row_bytes, ffn);
     const int64_t fitting = kPartialBytes / (pairs * static_cast<int64_t>(sizeof(float)));
     const int64_t columns = std::min(ceil_div(width, tile), std::max(int64_t{1}, fitting / tile)) * tile;
     float* partial = take<PartialRows, float>(pairs * columns);
