@@ -1,9 +1,11 @@
 """Costs of runs: timed ones, and guesses between and beyond them."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
-from trigraph.runtime.decoding.costs import Costs, RunCost
+from trigraph.runtime.decoding.costs import Costs, RunCost, non_negative
 
 
 def learn(cost: RunCost, rows: int, sequences: int, *seconds: float) -> None:
@@ -97,3 +99,22 @@ def test_pieces_of_prompts() -> None:
         costs.observe_prefill(tokens, 0.02 + 0.001 * tokens)
     for tokens in (30, 100, 400):
         assert costs.prefill_tokens(0.02 + 0.001 * tokens) == pytest.approx(tokens, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_non_negative_least_squares(seed: int) -> None:
+    """Of the best solutions in each choice of terms, the best one that is not negative; columns may be alike."""
+    rng = np.random.default_rng(seed)
+    terms = rng.random((int(rng.integers(3, 12)), 4)) * [1.0, 40.0, 8.0, 1e-3]
+    if seed % 4 == 0:
+        terms[:, 2] = terms[:, 1]
+    targets = terms @ rng.normal(size=4) + 0.1 * rng.normal(size=len(terms))
+    best = float(targets @ targets)
+    for size in range(1, 5):
+        for chosen in map(list, combinations(range(4), size)):
+            found = np.linalg.lstsq(terms[:, chosen], targets, rcond=None)[0]
+            if found.min() >= 0:
+                best = min(best, float(((terms[:, chosen] @ found - targets) ** 2).sum()))
+    found = np.array(non_negative(terms.tolist(), targets.tolist()))
+    assert found.min() >= 0
+    assert float(((terms @ found - targets) ** 2).sum()) == pytest.approx(best, rel=1e-6, abs=1e-9)

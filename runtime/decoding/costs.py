@@ -11,11 +11,11 @@ to, and so must be read. The guess is corrected by how far the fit is off at the
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from operator import mul
 
 _RECENT = 8  # times of a shape that count
 _SHAPES = 256  # shapes that are kept; the oldest go first
@@ -133,39 +133,62 @@ class RunCost:
         points = [(rows, sequences, seconds, 1.0) for rows, sequences, seconds in shapes]
         points += [(n, 1, plain * (1 + _ROW_COST * (n - 1)), _PRIOR_WEIGHT) for n in (1, 8)]
         terms = [(1.0, rows, sequences, 1.0 - self._dense**rows) for rows, sequences, _, _ in points]
-        weights = np.array([weight / seconds for _, _, seconds, weight in points])
-        targets = np.array([weight for _, _, _, weight in points])
-        self._coefficients = non_negative(np.array(terms) * weights[:, None], targets)
+        weighted = [[term * point[3] / point[2] for term in row] for row, point in zip(terms, points, strict=True)]
+        self._coefficients = non_negative(weighted, [point[3] for point in points])
 
 
-def non_negative(terms: NDArray[np.float64], targets: NDArray[np.float64]) -> list[float]:
+def non_negative(terms: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:
     """The non-negative least-squares solution of `terms` [points, n] x = `targets` [points].
 
-    The active-set algorithm of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
+    The active-set algorithm of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23. In plain Python, as
+    NumPy's solver takes milliseconds for its first call and a round of a small model for each further one.
     """
-    scale = np.maximum(np.sqrt((terms * terms).sum(0)), 1e-300)
-    terms = terms / scale
-    products, wanted = terms.T @ terms, terms.T @ targets
-    found = np.zeros(len(wanted))
-    free: list[int] = []
+    columns = list(zip(*terms, strict=True))
+    scale = [max(math.sqrt(_dot(column, column)), 1e-300) for column in columns]
+    columns = [tuple(x / size for x in column) for column, size in zip(columns, scale, strict=True)]
+    products = [[_dot(one, other) for other in columns] for one in columns]
+    wanted = [_dot(column, targets) for column in columns]
+    found, free = [0.0] * len(wanted), list[int]()
     for _ in range(4 * len(wanted)):
-        slopes = wanted - products @ found
-        slopes[free] = 0
-        best = int(slopes.argmax())
-        if slopes[best] <= 1e-9 * np.abs(wanted).max():
+        slopes = [
+            0.0 if i in free else target - _dot(row, found)
+            for i, (row, target) in enumerate(zip(products, wanted, strict=True))
+        ]
+        best = max(range(len(slopes)), key=slopes.__getitem__)
+        if slopes[best] <= 1e-9 * max(map(abs, wanted)):
             break
         free.append(best)
         while free:
-            solved = np.linalg.lstsq(products[np.ix_(free, free)], wanted[free], rcond=None)[0]
-            if solved.min() > 0:
-                found[:] = 0
-                found[free] = solved
+            solved = _solution([[products[i][j] for j in free] for i in free], [wanted[i] for i in free])
+            if min(solved) > 0:
+                found = [solved[free.index(i)] if i in free else 0.0 for i in range(len(found))]
                 break
-            before = found[free]
-            steps = [b / (b - s) for b, s in zip(before.tolist(), solved.tolist(), strict=True) if s <= 0 and b > s]
-            found[free] = before + min(steps, default=0.0) * (solved - before)
+            steps = [found[i] / (found[i] - s) for i, s in zip(free, solved, strict=True) if s <= 0 and found[i] > s]
+            step = min(steps, default=0.0)
+            for i, s in zip(free, solved, strict=True):
+                found[i] += step * (s - found[i])
             free = [i for i in free if found[i] > 1e-12]
-    return [float(x) for x in found / scale]
+    return [x / size for x, size in zip(found, scale, strict=True)]
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    total: float = sum(map(mul, a, b))
+    return total
+
+
+def _solution(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution of a positive semi-definite system with ones on its diagonal; of many, about the smallest one."""
+    n = len(right)
+    rows = [[x + (i == j) * 1e-12 for j, x in enumerate(row)] + [right[i]] for i, row in enumerate(matrix)]
+    for i in range(n):
+        for below in rows[i + 1 :]:
+            factor = below[i] / rows[i][i]
+            for j in range(i, n + 1):
+                below[j] -= factor * rows[i][j]
+    found = [0.0] * n
+    for i in range(n - 1, -1, -1):
+        found[i] = (rows[i][n] - _dot(rows[i][i + 1 : n], found[i + 1 :])) / rows[i][i]
+    return found
 
 
 class Costs:
