@@ -36,6 +36,8 @@ OPERATOR_TESTS = (
     "test_paged_attention_bits.py",
     "test_paged_attention_errors.py",
     "test_rms_norm.py",
+    "test_rope_scaling.py::test_operators",
+    "test_rope_scaling.py::test_positions_near_a_million",
     "test_router.py",
     "test_rows.py",
     "test_top_token.py",
