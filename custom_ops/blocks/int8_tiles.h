@@ -28,7 +28,10 @@ struct alignas(64) Int8Pair {
   float scale[2];
 
   void join(const Int8Part& a, const Int8Part& b) {
-    for (int i = 0; i < kSuper / 8; ++i) code[i] = both_rows(vld1_s8(a.code + 8 * i), vld1_s8(b.code + 8 * i));
+    for (int i = 0; i < kSuper / 16; ++i) {
+      const int64x2_t x = load_longs(a.code + 16 * i), y = load_longs(b.code + 16 * i);
+      code[2 * i] = vreinterpretq_s32_s64(vzip1q_s64(x, y)), code[2 * i + 1] = vreinterpretq_s32_s64(vzip2q_s64(x, y));
+    }
     for (int i = 0; i < kDigits; ++i) {
       const int16x8_t x = vld1q_s16(runs(a) + 8 * i), y = vld1q_s16(runs(b) + 8 * i);
       const auto rest = [](int16x8_t sum) { return vmovn_s16(vandq_s16(sum, vdupq_n_s16((1 << kDigitBits) - 1))); };
@@ -41,6 +44,7 @@ struct alignas(64) Int8Pair {
 
  private:
   static const int16_t* runs(const Int8Part& x) { return F::kRun == 16 ? x.sum16 : x.sum32; }
+  static int64x2_t load_longs(const int8_t* p) { return vreinterpretq_s64_s8(vld1q_s8(p)); }
   static Ints both_rows(int8x8_t a, int8x8_t b) { return vreinterpretq_s32_s8(vcombine_s8(a, b)); }
 };
 
@@ -54,7 +58,7 @@ struct TilePanel {
 
   Ints code[kSuper / 8][kTiles];
   Ints scale[kRuns][kTiles], second[Int8Pair<F>::kDigits][kTiles];  // `second`: mins of eight runs, or else scales
-  Floats d[kBlocks<F>][kTiles], dmin[kBlocks<F>][kTiles];
+  Floats d[kBlocks<F>][kTiles], minus_dmin[kBlocks<F>][kTiles];
 
   // Of rows that lie `stride` bytes apart.
   void unpack(const uint8_t* p, int64_t stride, int blocks) {
@@ -122,11 +126,17 @@ struct TilePanel {
     Ints(*const codes)[kTiles] = code + b * F::kBlock / 8;
     Lanes<F>::codes(p, stride, [codes, t](int run, const Ints* from) TRIGRAPH_INLINE_LAMBDA {
       TRIGRAPH_UNROLL
-      for (int v = 0; v < kSteps; ++v) pair_rows(from[2 * v], from[2 * v + 1], codes[run * kSteps + v] + t);
+      for (int v = 0; v < kSteps; ++v) {
+        Ints* to = codes[run * kSteps + v] + t;
+        if constexpr (kRowPairs<F>)
+          to[0] = from[2 * v], to[1] = from[2 * v + 1];
+        else
+          pair_rows(from[2 * v], from[2 * v + 1], to);
+      }
     });
     const Ints bits = Lanes<F>::halves(p, stride);
     pair_rows(block_scales<F>(bits), d[b] + t);
-    if constexpr (F::kMin) pair_rows(halves(right32(bits, 16)), dmin[b] + t);
+    if constexpr (F::kMin) pair_rows(vnegq_f32(halves(right32(bits, 16))), minus_dmin[b] + t);
   }
 
   template <int N, class Body>
@@ -142,14 +152,16 @@ struct TilePanel {
   template <int N>
   TRIGRAPH_INLINE void add_run(const Int8Pair<F>* x, int run, Ints (*sum)[kTiles]) const {
     TRIGRAPH_UNROLL
-    for (int v = run * kSteps; v < (run + 1) * kSteps; ++v)
-      each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { sum[i][t] = add_tile(sum[i][t], code[v][t], x[i].code[v]); });
+    for (int v = 0; v < kSteps; ++v)
+      each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA {
+        sum[i][t] = add_tile(sum[i][t], code[run * kSteps + v][t], x[i].code[run * kSteps + v]);
+      });
   }
 
   // The float step of block b, by its exact integers.
   TRIGRAPH_INLINE void add_value(const Int8Pair<F>& x, Ints S, Ints T, int b, int t, Floats* chain) const {
     Floats value = mul(d[b][t], to_floats(S));
-    if constexpr (F::kMin) value = fmsub(d[b][t], to_floats(S), mul(dmin[b][t], to_floats(T)));
+    if constexpr (F::kMin) value = fmadd(d[b][t], to_floats(S), mul(minus_dmin[b][t], to_floats(T)));
     *chain = fmadd(twice(x.scale), value, *chain);
   }
 };

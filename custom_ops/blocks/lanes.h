@@ -1,6 +1,6 @@
 // Weight rows side by side, one in each 32-bit lane, from the plain layout of a GGUF file: the codes, scales and halves
 // of a super-block of kRowLanes rows that lie `stride` bytes apart. Codes are unsigned, with kBias added, unless
-// kSignedCodes; a vector holds four neighbouring ones of each row.
+// kSignedCodes; a vector holds four neighbouring ones of each row, unless NEON says otherwise (kRowPairs).
 #pragma once
 
 #include "unpack.h"
@@ -17,6 +17,17 @@ namespace trigraph::TRIGRAPH_ISA {
 TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
   load_each([p, stride](int row) TRIGRAPH_INLINE_LAMBDA { return p + row * stride; }, out);
 }
+#if !defined(TRIGRAPH_ISA_neon)
+template <class F>
+TRIGRAPH_INLINE void load_codes(const uint8_t* p, int64_t stride, Ints* out) {
+  load_rows(p, stride, out);
+}
+// The lowest kLow bits of each byte, and above them the lowest kCount of `high`.
+template <int kLow, int kCount>
+TRIGRAPH_INLINE Ints stacked(Ints low, Ints high) {
+  return merge<(1 << kLow) - 1>(field<0, kCount, kLow>(high), low);
+}
+#endif
 
 // Pairs of neighbouring runs from four runs in the bytes of a lane: runs 2 k and 2 k + 1, 16 bits each.
 TRIGRAPH_INLINE Ints pair_of(Ints four, uint32_t k) {
@@ -134,7 +145,7 @@ struct NibbleLanes {
   TRIGRAPH_INLINE static Ints halves(const uint8_t* p, int64_t stride) { return first_halves(p, stride, F::kMin); }
   TRIGRAPH_INLINE static void load(const uint8_t* p, int64_t stride, Ints* code) {
     Ints raw[4];
-    load_rows(p + kData, stride, raw);
+    load_codes<F>(p + kData, stride, raw);
     nibbles(raw, code);
   }
   template <class Use>
@@ -251,8 +262,8 @@ struct Lanes<Q8_0> {
   template <class Use>
   TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
     Ints code[8];
-    load_rows(p + 2, stride, code);
-    load_rows(p + 18, stride, code + 4);
+    load_codes<Q8_0>(p + 2, stride, code);
+    load_codes<Q8_0>(p + 18, stride, code + 4);
     if (!kSignedCodes<Q8_0>) {
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) code[v] = sub8(code[v], bytes(-128));
@@ -279,8 +290,8 @@ struct Lanes<Q4_K> : SixBitLanes {
     TRIGRAPH_LOOP
     for (int c = 0; c < 4; ++c) {
       Ints raw[8], code[8];
-      load_rows(p + 16 + 32 * c, stride, raw);
-      load_rows(p + 32 + 32 * c, stride, raw + 4);
+      load_codes<Q4_K>(p + 16 + 32 * c, stride, raw);
+      load_codes<Q4_K>(p + 32 + 32 * c, stride, raw + 4);
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) code[v] = low4(raw[v]);
       use(2 * c, code);
@@ -295,15 +306,15 @@ struct Lanes<Q5_K> : SixBitLanes {
   template <class Use>
   TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
     Ints high[8];  // bit r belongs to run r; the next two come first
-    load_rows(p + 16, stride, high);
-    load_rows(p + 32, stride, high + 4);
+    load_codes<Q5_K>(p + 16, stride, high);
+    load_codes<Q5_K>(p + 32, stride, high + 4);
     TRIGRAPH_LOOP
     for (int c = 0; c < 4; ++c) {
       Ints raw[8], code[8];
-      load_rows(p + 48 + 32 * c, stride, raw);
-      load_rows(p + 64 + 32 * c, stride, raw + 4);
+      load_codes<Q5_K>(p + 48 + 32 * c, stride, raw);
+      load_codes<Q5_K>(p + 64 + 32 * c, stride, raw + 4);
       TRIGRAPH_UNROLL
-      for (int v = 0; v < 8; ++v) code[v] = merge<15>(field<0, 1, 4>(high[v]), raw[v]);
+      for (int v = 0; v < 8; ++v) code[v] = stacked<4, 1>(raw[v], high[v]);
       use(2 * c, code);
       TRIGRAPH_UNROLL
       for (int v = 0; v < 8; ++v) {
@@ -331,13 +342,13 @@ struct Lanes<Q6_K> {
     for (int i = 0; i < 4; ++i) {
       const int half = i / 2, e = i % 2;  // elements 128 * half + 32 * quarter + 16 * e on, for four quarters
       Ints high[4];
-      load_rows(p + 128 + 32 * half + 16 * e, stride, high);
+      load_codes<Q6_K>(p + 128 + 32 * half + 16 * e, stride, high);
       TRIGRAPH_LOOP
       for (int k = 0; k < 2; ++k) {
         Ints raw[4], code[4];
-        load_rows(p + 64 * half + 32 * k + 16 * e, stride, raw);
+        load_codes<Q6_K>(p + 64 * half + 32 * k + 16 * e, stride, raw);
         TRIGRAPH_UNROLL
-        for (int v = 0; v < 4; ++v) code[v] = merge<15>(field<0, 2, 4>(high[v]), raw[v]);
+        for (int v = 0; v < 4; ++v) code[v] = stacked<4, 2>(raw[v], high[v]);
         use(8 * half + 2 * k + e, code);
         TRIGRAPH_UNROLL
         for (int v = 0; v < 4; ++v) {
@@ -368,7 +379,7 @@ struct Lanes<Q2_K> {
     TRIGRAPH_LOOP
     for (int i = 0; i < 4; ++i) {
       Ints raw[4], code[4];
-      load_rows(p + 16 + 16 * i, stride, raw);
+      load_codes<Q2_K>(p + 16 + 16 * i, stride, raw);
       TRIGRAPH_LOOP
       for (int q = 0; q < 4; ++q) {
         TRIGRAPH_UNROLL
@@ -400,16 +411,16 @@ struct Lanes<Q3_K> {
     TRIGRAPH_LOOP
     for (int e = 0; e < 2; ++e) {
       Ints high[4];  // bit k belongs to element 32 * k + 16 * e on; the next one comes first
-      load_rows(p + 16 * e, stride, high);
+      load_codes<Q3_K>(p + 16 * e, stride, high);
       TRIGRAPH_LOOP
       for (int half = 0; half < 2; ++half) {
         Ints raw[4], code[4];
-        load_rows(p + 32 + 32 * half + 16 * e, stride, raw);
+        load_codes<Q3_K>(p + 32 + 32 * half + 16 * e, stride, raw);
         TRIGRAPH_LOOP
         for (int q = 0; q < 4; ++q) {
           TRIGRAPH_UNROLL
           for (int v = 0; v < 4; ++v) {
-            code[v] = merge<3>(field<0, 1, 2>(high[v]), raw[v]);
+            code[v] = stacked<2, 1>(raw[v], high[v]);
             raw[v] = right16(raw[v], 2), high[v] = right16(high[v], 1);
           }
           use(8 * half + 2 * q + e, code);
@@ -439,7 +450,7 @@ struct Lanes<IQ4_XS> {
     TRIGRAPH_LOOP
     for (int run = 0; run < 8; ++run) {
       Ints raw[4], code[8];
-      load_rows(p + 8 + 16 * run, stride, raw);
+      load_codes<IQ4_XS>(p + 8 + 16 * run, stride, raw);
       nibbles(raw, code);
       levels<IQ4_XS, levels4>(code);
       use(run, code);
