@@ -15,6 +15,7 @@ from support.row_bits import portable_kernels
 from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parent.parent
+KERNELS = ROOT / "custom_ops"
 WIDTHS = {1: (77, 1027), 32: (288, 1056), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304)}
 WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
 SIZES = [(m, WEIGHT_ROWS[m % 10]) for m in (*range(1, 17), 40, 66)]  # activation rows and weight rows
@@ -30,20 +31,41 @@ def cross_tools() -> tuple[str, str]:
     return compiler, emulator
 
 
-@pytest.fixture(scope="session", params=["", "+dotprod", "+dotprod+i8mm"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs tests/neon_rows.cc, built for each instruction set of arm64."""
-    compiler, emulator = cross_tools()
-    out = tmp_path_factory.mktemp("neon") / "neon_rows"
-    kernels = ROOT / "custom_ops"
-    sources = [ROOT / "tests" / "neon_rows.cc", *(kernels / "blocks").glob("*.cc")]
-    options = ["-std=c++17", "-O1", "-static", "-ffp-contract=off", f"-march=armv8.2-a{request.param}"]
-    defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1"]
-    subprocess.run([compiler, *options, *defines, f"-I{kernels}", *map(str, sources), "-o", str(out)], check=True)
-    return [emulator, "-cpu", "max", str(out)]
+def compile_neon(out: Path, sources: list[Path], *options: str) -> Path:
+    """Compile or link for NEON."""
+    compiler, _ = cross_tools()
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", "-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1"]
+    subprocess.run([compiler, *flags, *options, *map(str, sources), "-o", str(out)], check=True)
+    return out
 
 
-@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.fixture(scope="session")
+def common_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """tests/neon_rows.cc and what else has none of the instructions that not every set has."""
+    out = tmp_path_factory.mktemp("neon")
+    sources = [ROOT / "tests" / "neon_rows.cc", *(KERNELS / "blocks").glob("*.cc")]
+    common = [source for source in sources if source.name != "int8_kernels.cc"]
+    return [compile_neon(out / f"{source.stem}.o", [source], "-c") for source in common]
+
+
+@pytest.fixture(scope="session")
+def program(
+    request: pytest.FixtureRequest, common_objects: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> list[str]:
+    """The command that runs tests/neon_rows.cc with the products of a set, given its features."""
+    out = tmp_path_factory.mktemp("neon")
+    kernels = [KERNELS / "blocks" / "int8_kernels.cc"]
+    products = compile_neon(out / "int8_kernels.o", kernels, "-c", f"-march=armv8.2-a{request.param}")
+    linked = compile_neon(out / "neon_rows", [*common_objects, products], "-static")
+    return [cross_tools()[1], "-cpu", "max", str(linked)]
+
+
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [("", "float32"), ("", "int8"), ("+dotprod", "int8"), ("+dotprod+i8mm", "int8")],
+    indirect=["program"],
+    scope="session",
+)
 @pytest.mark.parametrize("type", TYPES)
 def test_equal_to_portable(program: list[str], type: str, kind: str) -> None:
     with portable_kernels():
@@ -70,13 +92,12 @@ def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
     native = shutil.which(os.environ.get("CXX", "c++"))
     if not native:
         pytest.skip("needs a C++ compiler")
-    source = str(ROOT / "tests" / "vector_bits.cc")
-    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{ROOT / 'custom_ops'}", source, "-o"]
-    neon, portable = str(tmp_path / "neon"), str(tmp_path / "portable")
+    source = ROOT / "tests" / "vector_bits.cc"
+    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", str(source), "-o"]
+    portable = str(tmp_path / "portable")
     subprocess.run([native, "-DTRIGRAPH_ISA=portable", "-DTRIGRAPH_ISA_portable=1", *options, portable], check=True)
-    compiler, emulator = cross_tools()
-    defines = ["-DTRIGRAPH_ISA=neon", "-DTRIGRAPH_ISA_neon=1", "-static"]
-    subprocess.run([compiler, *defines, *options, neon], check=True)
+    _, emulator = cross_tools()
+    neon = str(compile_neon(tmp_path / "neon", [source], "-static"))
     found, wanted = (
         subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
         for command in ([emulator, neon], [portable])
@@ -87,9 +108,9 @@ def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
 def test_sets_by_processor(tmp_path: Path) -> None:
     """Each processor gets the sets whose instructions it has, the best one first."""
     compiler, emulator = cross_tools()
-    kernels, program = ROOT / "custom_ops", tmp_path / "sets"
-    sources = [str(ROOT / "tests" / "arm_sets.cc"), str(kernels / "isa.cc")]
-    subprocess.run([compiler, "-std=c++17", "-static", f"-I{kernels}", *sources, "-o", str(program)], check=True)
+    program = tmp_path / "sets"
+    sources = [str(ROOT / "tests" / "arm_sets.cc"), str(KERNELS / "isa.cc")]
+    subprocess.run([compiler, "-std=c++17", "-static", f"-I{KERNELS}", *sources, "-o", str(program)], check=True)
     sets = ["i8mm", "dotprod", "neon", "portable"]
     for processor, first in (("cortex-a72", 2), ("cortex-a76", 1), ("max", 0)):
         done = subprocess.run([emulator, "-cpu", processor, str(program)], capture_output=True, check=True, text=True)

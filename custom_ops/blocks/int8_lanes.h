@@ -196,7 +196,7 @@ void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, con
   if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
 #endif
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-  if constexpr (M != 1 && kSteps<F> == 1)
+  if constexpr (M != 1)
     int8_tiles<F>(w, n, row_bytes, width, x, m, y);
   else
 #endif

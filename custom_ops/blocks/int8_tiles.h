@@ -20,11 +20,12 @@ TRIGRAPH_INLINE Floats twice(const float* p) { return vcombine_f32(vld1_f32(p), 
 // A super-block of two activation rows for weights of type F.
 template <class F>
 struct alignas(64) Int8Pair {
-  static constexpr int kDigits = kSuper / F::kRun / 8, kDigitBits = 6;
+  static constexpr int kRuns = kSuper / F::kRun, kDigits = kRuns / 8, kDigitBits = 6;
 
-  Ints code[kSuper / 8];             // eight of either row
-  Ints high[kDigits], low[kDigits];  // of the sums of eight runs of either row: high * 2^kDigitBits + low
-  int32_t sum[kSuper / 32][2];
+  Ints code[kSuper / 8];  // eight of either row
+  // Sums of runs of either row: with scales eight together as high * 2^kDigitBits + low.
+  Ints high[kDigits], low[kDigits];
+  int32_t sum[kRuns][2];
   float scale[2];
 
   void join(const Int8Part& a, const Int8Part& b) {
@@ -32,18 +33,21 @@ struct alignas(64) Int8Pair {
       const int64x2_t x = load_longs(a.code + 16 * i), y = load_longs(b.code + 16 * i);
       code[2 * i] = vreinterpretq_s32_s64(vzip1q_s64(x, y)), code[2 * i + 1] = vreinterpretq_s32_s64(vzip2q_s64(x, y));
     }
-    for (int i = 0; i < kDigits; ++i) {
-      const int16x8_t x = vld1q_s16(runs(a) + 8 * i), y = vld1q_s16(runs(b) + 8 * i);
-      const auto rest = [](int16x8_t sum) { return vmovn_s16(vandq_s16(sum, vdupq_n_s16((1 << kDigitBits) - 1))); };
-      high[i] = both_rows(vshrn_n_s16(x, kDigitBits), vshrn_n_s16(y, kDigitBits));
-      low[i] = both_rows(rest(x), rest(y));
+    const int16_t *first = F::kRun == 16 ? a.sum16 : a.sum32, *second = F::kRun == 16 ? b.sum16 : b.sum32;
+    if constexpr (kStep<F> == kSuper) {
+      for (int i = 0; i < kDigits; ++i) {
+        const int16x8_t x = vld1q_s16(first + 8 * i), y = vld1q_s16(second + 8 * i);
+        const auto rest = [](int16x8_t sum) { return vmovn_s16(vandq_s16(sum, vdupq_n_s16((1 << kDigitBits) - 1))); };
+        high[i] = both_rows(vshrn_n_s16(x, kDigitBits), vshrn_n_s16(y, kDigitBits));
+        low[i] = both_rows(rest(x), rest(y));
+      }
+    } else {
+      for (int i = 0; i < kRuns; ++i) sum[i][0] = first[i], sum[i][1] = second[i];
     }
-    for (int i = 0; i < kSuper / 32; ++i) sum[i][0] = a.sum32[i], sum[i][1] = b.sum32[i];
     scale[0] = a.scale, scale[1] = b.scale;
   }
 
  private:
-  static const int16_t* runs(const Int8Part& x) { return F::kRun == 16 ? x.sum16 : x.sum32; }
   static int64x2_t load_longs(const int8_t* p) { return vreinterpretq_s64_s8(vld1q_s8(p)); }
   static Ints both_rows(int8x8_t a, int8x8_t b) { return vreinterpretq_s32_s8(vcombine_s8(a, b)); }
 };
@@ -52,91 +56,113 @@ struct alignas(64) Int8Pair {
 template <class F>
 struct TilePanel {
   static constexpr int kTiles = 4, kRows = 2 * kTiles;
-  static constexpr int kRuns = F::kBlock / F::kRun, kSteps = F::kRun / 8;
-  static constexpr bool kScaled = F::kBlock == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
+  static constexpr int kRuns = kStep<F> / F::kRun;  // of a step
+  static constexpr bool kScaled = kStep<F> == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
   static constexpr bool kSums = kScaled && (F::kMin || kBiased);
 
   Ints code[kSuper / 8][kTiles];
   Ints scale[kRuns][kTiles], second[Int8Pair<F>::kDigits][kTiles];  // `second`: mins of eight runs, or else scales
-  Floats d[kBlocks<F>][kTiles], minus_dmin[kBlocks<F>][kTiles];
+  Floats d[kSuper / kStep<F>][kTiles], minus_dmin[kSuper / kStep<F>][kTiles];
 
   // Of rows that lie `stride` bytes apart.
   void unpack(const uint8_t* p, int64_t stride, int blocks) {
     TRIGRAPH_LOOP
     for (int t = 0; t < kTiles; t += 2, p += kRowLanes * stride) {
       TRIGRAPH_LOOP
-      for (int b = 0; b < blocks; ++b) unpack_block(p + b * F::kBytes, stride, b, t);
+      for (int b = 0; b < blocks; ++b) {
+        unpack_codes(p + b * F::kBytes, stride, b, t);
+        if constexpr (kScaled) unpack_scales(p, stride, t);
+        TRIGRAPH_UNROLL
+        for (int step = 0; step < kSteps<F>; ++step) unpack_halves(p + b * F::kBytes, stride, b, step, t);
+      }
     }
   }
 
-  // Adds the products of blocks of 32 with N pairs of activation rows to a chain of each: block b's.
+  // Adds the products of a step of 32 with N pairs of activation rows to a chain of each.
   template <int N>
-  TRIGRAPH_INLINE void add_block(const Int8Pair<F>* x, int b, Floats (*chain)[kTiles]) const {
-    Ints sum[N][kTiles];
-    each<N>([&](int i, int t)
-                TRIGRAPH_INLINE_LAMBDA { sum[i][t] = kBiased ? vmulq_n_s32(twice(x[i].sum[b]), -kBias<F>) : ints(0); });
-    add_run<N>(x, b, sum);
-    each<N>([&](int i, int t)
-                TRIGRAPH_INLINE_LAMBDA { add_value(x[i], sum[i][t], twice(x[i].sum[b]), b, t, chain[i] + t); });
+  TRIGRAPH_INLINE void add_step(const Int8Pair<F>* x, int step, Floats (*chain)[kTiles]) const {
+    Ints S[N][kTiles], T[N][kTiles];
+    each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA {
+      S[i][t] = start(x[i], step * kRuns);
+      T[i][t] = F::kPaired ? start(x[i], step * kRuns + 1) : twice(x[i].sum[step]);
+    });
+    add_run<N>(x, step * kRuns, S);
+    if constexpr (F::kPaired) add_run<N>(x, step * kRuns + 1, T);
+    each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { add_value(x[i], S[i][t], T[i][t], step, t, chain[i] + t); });
   }
 
-  // The same of a block of 256.
+  // The same of a step of 256.
   template <int N>
   TRIGRAPH_INLINE void add_super(const Int8Pair<F>* x, Floats (*chain)[kTiles]) const {
-    Ints sum[N][kTiles];
-    each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { sum[i][t] = ints(0); });
+    Ints S[N][kTiles];
+    each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { S[i][t] = ints(0); });
     TRIGRAPH_LOOP
     for (int run = 0; run < kRuns; ++run) {
       Ints part[N][kTiles];
       each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { part[i][t] = ints(0); });
       add_run<N>(x, run, part);
-      each<N>([&](int i, int t)
-                  TRIGRAPH_INLINE_LAMBDA { sum[i][t] = vmlaq_s32(sum[i][t], part[i][t], scale[run][t]); });
+      each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA { S[i][t] = vmlaq_s32(S[i][t], part[i][t], scale[run][t]); });
     }
     each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA {
-      Ints sums = ints(0);
+      Ints T = ints(0);
       if constexpr (kSums) {
         TRIGRAPH_UNROLL
-        for (int k = 0; k < kRuns / 8; ++k) sums = add_tile(sums, second[k][t], x[i].high[k]);
-        sums = left32(sums, Int8Pair<F>::kDigitBits);
+        for (int k = 0; k < kRuns / 8; ++k) T = add_tile(T, second[k][t], x[i].high[k]);
+        T = left32(T, Int8Pair<F>::kDigitBits);
         TRIGRAPH_UNROLL
-        for (int k = 0; k < kRuns / 8; ++k) sums = add_tile(sums, second[k][t], x[i].low[k]);
+        for (int k = 0; k < kRuns / 8; ++k) T = add_tile(T, second[k][t], x[i].low[k]);
       }
-      if constexpr (kBiased) sum[i][t] = sub32(sum[i][t], left32(sums, F::kBits - 1));
-      add_value(x[i], sum[i][t], sums, 0, t, chain[i] + t);
+      if constexpr (kBiased) S[i][t] = sub32(S[i][t], left32(T, F::kBits - 1));
+      add_value(x[i], S[i][t], T, 0, t, chain[i] + t);
     });
   }
 
  private:
-  TRIGRAPH_INLINE void unpack_block(const uint8_t* p, int64_t stride, int b, int t) {
-    if constexpr (kScaled) {
-      Ints scales[kRuns / 4], mins[kRuns / 4];
-      Lanes<F>::scales(p, stride, scales, mins);
-      TRIGRAPH_UNROLL
-      for (int run = 0; run < kRuns; ++run) {
-        const Ints one = scale_of(scales[run / 4], run % 4);
-        pair_rows(one, one, scale[run] + t);
-      }
-      TRIGRAPH_UNROLL
-      for (int i = 0; i < kRuns / 8; ++i) {
-        const Ints* of = (F::kMin ? mins : scales) + 2 * i;
-        pair_rows(of[0], of[1], second[i] + t);
-      }
-    }
+  TRIGRAPH_INLINE void unpack_codes(const uint8_t* p, int64_t stride, int b, int t) {
+    constexpr int kVectors = (kScaled ? F::kRun : 32) / 8;
     Ints(*const codes)[kTiles] = code + b * F::kBlock / 8;
-    Lanes<F>::codes(p, stride, [codes, t](int run, const Ints* from) TRIGRAPH_INLINE_LAMBDA {
+    Lanes<F>::codes(p, stride, [codes, t](int at, const Ints* from) TRIGRAPH_INLINE_LAMBDA {
       TRIGRAPH_UNROLL
-      for (int v = 0; v < kSteps; ++v) {
-        Ints* to = codes[run * kSteps + v] + t;
+      for (int v = 0; v < kVectors; ++v) {
+        Ints* to = codes[at * kVectors + v] + t;
         if constexpr (kRowPairs<F>)
           to[0] = from[2 * v], to[1] = from[2 * v + 1];
         else
           pair_rows(from[2 * v], from[2 * v + 1], to);
       }
     });
-    const Ints bits = Lanes<F>::halves(p, stride);
-    pair_rows(block_scales<F>(bits), d[b] + t);
-    if constexpr (F::kMin) pair_rows(vnegq_f32(halves(right32(bits, 16))), minus_dmin[b] + t);
+  }
+
+  TRIGRAPH_INLINE void unpack_scales(const uint8_t* p, int64_t stride, int t) {
+    Ints scales[kRuns / 4], mins[kRuns / 4];
+    Lanes<F>::scales(p, stride, scales, mins);
+    TRIGRAPH_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      const Ints one = scale_of(scales[run / 4], run % 4);
+      pair_rows(one, one, scale[run] + t);
+    }
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < kRuns / 8; ++i) {
+      const Ints* of = (F::kMin ? mins : scales) + 2 * i;
+      pair_rows(of[0], of[1], second[i] + t);
+    }
+  }
+
+  TRIGRAPH_INLINE void unpack_halves(const uint8_t* p, int64_t stride, int b, int step, int t) {
+    const int at = b * kSteps<F> + step;
+    Ints bits;
+    if constexpr (kSteps<F> == 1)
+      bits = Lanes<F>::halves(p, stride);
+    else
+      bits = Lanes<F>::part_halves(p, stride, step);
+    pair_rows(block_scales<F>(bits), d[at] + t);
+    if constexpr (F::kMin) pair_rows(vnegq_f32(halves(right32(bits, 16))), minus_dmin[at] + t);
+    if constexpr (F::kPaired) pair_rows(block_scales<F>(right32(bits, 16)), minus_dmin[at] + t);
+  }
+
+  // What the products of a run of biased codes are added to.
+  TRIGRAPH_INLINE static Ints start(const Int8Pair<F>& x, int run) {
+    return kBiased ? vmulq_n_s32(twice(x.sum[run]), -kBias<F>) : ints(0);
   }
 
   template <int N, class Body>
@@ -151,17 +177,18 @@ struct TilePanel {
   // Adds the products of run `run` of a super-block.
   template <int N>
   TRIGRAPH_INLINE void add_run(const Int8Pair<F>* x, int run, Ints (*sum)[kTiles]) const {
+    constexpr int kVectors = F::kRun / 8;
     TRIGRAPH_UNROLL
-    for (int v = 0; v < kSteps; ++v)
+    for (int v = 0; v < kVectors; ++v)
       each<N>([&](int i, int t) TRIGRAPH_INLINE_LAMBDA {
-        sum[i][t] = add_tile(sum[i][t], code[run * kSteps + v][t], x[i].code[run * kSteps + v]);
+        sum[i][t] = add_tile(sum[i][t], code[run * kVectors + v][t], x[i].code[run * kVectors + v]);
       });
   }
 
-  // The float step of block b, by its exact integers.
-  TRIGRAPH_INLINE void add_value(const Int8Pair<F>& x, Ints S, Ints T, int b, int t, Floats* chain) const {
-    Floats value = mul(d[b][t], to_floats(S));
-    if constexpr (F::kMin) value = fmadd(d[b][t], to_floats(S), mul(minus_dmin[b][t], to_floats(T)));
+  // The float operations of a step, by its exact integers.
+  TRIGRAPH_INLINE void add_value(const Int8Pair<F>& x, Ints S, Ints T, int step, int t, Floats* chain) const {
+    Floats value = mul(d[step][t], to_floats(S));
+    if constexpr (kTwoSums<F>) value = fmadd(d[step][t], to_floats(S), mul(minus_dmin[step][t], to_floats(T)));
     *chain = fmadd(twice(x.scale), value, *chain);
   }
 };
@@ -236,7 +263,7 @@ struct TileProduct {
       panel.template add_super<N>(from, chain[super % kChains] + i);
     } else {
       TRIGRAPH_LOOP
-      for (int b = 0; b < blocks; ++b) panel.template add_block<N>(from, b, chain[b] + i);
+      for (int step = 0; step < blocks * kSteps<F>; ++step) panel.template add_step<N>(from, step, chain[step] + i);
     }
   }
 };
