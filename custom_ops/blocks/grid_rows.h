@@ -69,13 +69,14 @@ template <class F>
 struct ThreeBitRows {
   static constexpr int kMost = F::kEntries == 256 ? 4 : 2;
 
-  template <int M, class Block, class Part>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+  template <int M, class Block, class Part, class Fetch>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
     Ints dots[M][8];
     float d[8];
     TRIGRAPH_LOOP
     for (int l = 0; l < 8; ++l) {
       const uint8_t* p = block(l);
+      fetch(l);
       d[l] = F::d(p);
       const RowIndices<F> indices(p);
       Ints signs, numbers, sum[M];

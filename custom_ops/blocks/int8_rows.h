@@ -47,16 +47,15 @@ class RowProduct {
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = zero_eight(); });
       for (int64_t s = 0; s < whole_; s += kChains) {
         const uint8_t* p = row + s * F::kBytes;
-        fetch(p, kChains * F::kBytes);
         const Int8Part* x[M];
         Eight value[M];
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { x[i] = x_[i] + s; });
         Rows<F>::template values<M>([p](int l) TRIGRAPH_INLINE_LAMBDA { return p + l * F::kBytes; },
                                     [&x](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return x[i][l]; },
-                                    value);
+                                    [p](int l) TRIGRAPH_INLINE_LAMBDA { fetch(p, l, l + 1); }, value);
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = fmadd(scales(x[i]), value[i], sum[i]); });
       }
-      if (rest_) fetch(row + whole_ * F::kBytes, rest_ * F::kBytes);
+      fetch(row + whole_ * F::kBytes, 0, rest_);
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
         if (!rest_) y[i][j + r] = sum_of(sum[i]);
         chains[r][i] = sum[i];
@@ -67,9 +66,9 @@ class RowProduct {
 
   // Rows of one, two or four super-blocks, which fill an eight together.
   TRIGRAPH_INLINE void short_rows(const uint8_t* w, float* const* y, int64_t j) const {
-    fetch(w, kChains * F::kBytes);
     Eight value[M];
-    rest_values([w](int l) TRIGRAPH_INLINE_LAMBDA { return w + l * F::kBytes; }, value);
+    rest_values([w](int l) TRIGRAPH_INLINE_LAMBDA { return w + l * F::kBytes; },
+                [w](int l) TRIGRAPH_INLINE_LAMBDA { fetch(w, l, l + 1); }, value);
     each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
       Eight sum = fmadd(rest_scale_[i], value[i], zero_eight());
       if (rest_ == 4) sum = add(sum, swapped_pairs(sum));
@@ -85,7 +84,7 @@ class RowProduct {
     const uint8_t* block[kChains];
     for (int64_t l = 0; l < kChains; ++l) block[l] = w + (l < rows * rest_ ? offset_[l] : 0);
     Eight value[M];
-    rest_values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; }, value);
+    rest_values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; }, [](int) {}, value);
     for (int64_t r = 0; r < rows; ++r)
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
         const Eight own = first(turned(value[i], r * rest_), rest_);  // the others may be NaN
@@ -93,10 +92,10 @@ class RowProduct {
       });
   }
 
-  template <class Block>
-  TRIGRAPH_INLINE void rest_values(Block&& block, Eight* value) const {
+  template <class Block, class Fetch>
+  TRIGRAPH_INLINE void rest_values(Block&& block, Fetch&& fetch, Eight* value) const {
     Rows<F>::template values<M>(
-        block, [this](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return part_[i][l]; }, value);
+        block, [this](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return part_[i][l]; }, fetch, value);
   }
   template <class Body>
   TRIGRAPH_INLINE static void each_row(Body&& body) {
@@ -110,9 +109,11 @@ class RowProduct {
     return load_eight(scale);
   }
 
-  // Asks memory for what comes a while after p: the processor's own prefetch stops at the end of a page.
-  TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) prefetch(p + kAhead + i);
+  // Asks memory for what comes a while after super-blocks `from` to `to` at p, a few lines at a time: the processor's
+  // own prefetch stops at the end of a page.
+  TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t from, int64_t to) {
+    for (int64_t i = ceil_div(from * F::kBytes, 64); i < ceil_div(to * F::kBytes, 64); ++i)
+      prefetch(p + kAhead + 64 * i);
   }
 
   int64_t row_bytes_;

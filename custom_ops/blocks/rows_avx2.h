@@ -50,8 +50,9 @@ TRIGRAPH_INLINE Ints signed_dots(Ints code, Ints x) {
 #endif
 }
 
-// A type's own loop for an activation row. values<1>(block, part, out): what eight super-blocks block(l) make of parts
-// part(0, l), *out.
+// A type's own loop for an activation row. values<1>(block, part, fetch, out): what eight super-blocks block(l) make of
+// parts part(0, l), *out. fetch(l) asks memory for what comes a while after block l: a few lines between its products
+// and the next one's, for many at once would wait for each other.
 template <class F>
 struct Rows {
   static constexpr int kMost = 0;
@@ -101,8 +102,8 @@ template <class F>
 struct SixBitRows {
   static constexpr int kMost = 1;
 
-  template <int M, class Block, class Part>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+  template <int M, class Block, class Part, class Fetch>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
     Ints head[4], second[4], dots[8];
     TRIGRAPH_LOOP
     for (int k = 0; k < 4; ++k) {
@@ -112,6 +113,7 @@ struct SixBitRows {
       TRIGRAPH_UNROLL
       for (int upper = 0; upper < 2; ++upper) {
         const int l = k + 4 * upper;
+        fetch(l);
         dots[l] = row_dots<F>(ints(0), block(l), part(0, l).code, either_quad(scales, upper));
       }
     }
@@ -147,13 +149,14 @@ template <>
 struct Rows<Q6_K> {
   static constexpr int kMost = 1;
 
-  template <int M, class Block, class Part>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+  template <int M, class Block, class Part, class Fetch>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
     Ints dots[8];
     alignas(16) uint16_t d[8];
     TRIGRAPH_LOOP
     for (int l = 0; l < 8; ++l) {
       const uint8_t* p = block(l);
+      fetch(l);
       std::memcpy(d + l, p + 208, 2);
       const __m128i scale = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192));
       const Ints sums = add_pairs(ints(0), _mm256_cvtepi8_epi16(scale), load_ints(part(0, l).sum16));

@@ -80,8 +80,8 @@ TRIGRAPH_INLINE Ints scaled_dots(Ints sum, const Ints* code, const Ints* scales,
   return sum;
 }
 
-// A type's own loop for up to kMost activation rows. values<M>(block, part, out): what eight super-blocks block(l) make
-// of parts part(i, l) of activation row i, out[i].
+// A type's own loop for up to kMost activation rows. values<M>(block, part, fetch, out): what eight super-blocks
+// block(l) make of parts part(i, l) of row i, out[i]. fetch(l) asks memory for what comes a while after block l.
 template <class F>
 struct Rows {
   static constexpr int kMost = 0;
@@ -112,8 +112,9 @@ template <class F>
 struct SixBitRows {
   static constexpr int kMost = F::kBits == 4 ? 1 : 3;
 
-  template <int M, class Block, class Part>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+  template <int M, class Block, class Part, class Fetch>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+    for (int l = 0; l < 8; ++l) fetch(l);
     const Ints head[2] = {quads(block(0), block(1), block(2), block(3)), quads(block(4), block(5), block(6), block(7))};
     const Ints numbers[2] = {unpacked(head[0]), unpacked(head[1])};
     __m256i mins[M], dots[M];
@@ -177,8 +178,9 @@ template <>
 struct Rows<Q6_K> {
   static constexpr int kMost = 4;
 
-  template <int M, class Block, class Part>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Eight* out) {
+  template <int M, class Block, class Part, class Fetch>
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+    for (int l = 0; l < 8; ++l) fetch(l);
     __m256i dots[M];
     sum_lanes<M>(
         [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
