@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
-  $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda_emulator/*.h fake_cuda/*.cc fake_cuda/*.h \
-    gpu_kernels/*.cu gpu_kernels/*.h))
+  $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda_emulator/*.cc cuda_emulator/*.h fake_cuda/*.cc \
+    fake_cuda/*.h gpu_kernels/*.cu gpu_kernels/*.h sass/*.cu))
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf
@@ -25,7 +25,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize races cuda gpu clean
+.PHONY: run test lint format sanitize races sass cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -72,6 +72,10 @@ races: $(VENV)/.test
 	$(BIN)/cmake --build build/races --target gpu_kernels
 	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels --bits small
 
+# What nvcc makes of all kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
+sass: $(VENV)/.sass
+	TRIGRAPH_SASS=all $(BIN)/python -m pytest tests/test_sass.py
+
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed
 	@command -v nvcc >/dev/null || { echo "error: no nvcc found; install the CUDA toolkit, and put it on PATH" >&2; exit 1; }
@@ -102,7 +106,7 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	$(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.test $(VENV)/.lint $(VENV)/.sass: $(VENV)/.%: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable ".[$*]"
 	@touch $@
 

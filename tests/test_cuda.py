@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from support.emulator import build_emulator
 from support.packages import Packages
 from support.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
@@ -53,18 +52,7 @@ def emulator(operator_library: Path) -> Path:
     """A folder with the CUDA library as a C++ compiler builds it, and the CPU library that exports need."""
     if sys.platform != "linux":
         pytest.skip("the emulator of CUDA needs Linux")
-    folder = ROOT / "build" / "cuda_emulator"
-    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))  # cmake and ninja as pip installs them
-    for command in (
-        ["cmake", "-S", str(ROOT / "tests" / "cuda_emulator"), "-B", str(folder), "-G", "Ninja"],
-        ["cmake", "--build", str(folder)],
-    ):
-        program = shutil.which(command[0], path=path) or command[0]
-        environment = os.environ | {"PATH": path}
-        done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    shutil.copy(operator_library, folder)
-    return folder
+    return build_emulator(operator_library)
 
 
 @pytest.mark.parametrize("file", OPERATOR_TESTS)

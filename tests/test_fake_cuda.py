@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import onnxruntime as ort
 import pytest
+
+from support.emulator import build, build_emulator
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "fake_cuda"
@@ -28,17 +28,8 @@ def fake(operator_library: Path) -> dict[str, str]:
     if not provider.exists():
         pytest.skip("this onnxruntime has no CUDA provider for Linux; onnxruntime-gpu has it")
     out = ROOT / "build" / "fake_cuda"
-    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))  # cmake and ninja as pip installs them
-    for command in (
-        ["cmake", "-S", str(FOLDER), "-B", str(out), "-G", "Ninja", f"-DPROVIDER={provider}"],
-        ["cmake", "--build", str(out)],
-    ):
-        program = shutil.which(command[0], path=path) or command[0]
-        environment = os.environ | {"PATH": path}
-        done = subprocess.run([program, *command[1:]], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    libraries = out / "cuda_emulator"
-    shutil.copy(operator_library, libraries)
+    build("fake_cuda", out, f"-DPROVIDER={provider}")
+    libraries = build_emulator(operator_library)
     modules = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     return {"LD_LIBRARY_PATH": str(out), "TRIGRAPH_LIBRARY_DIR": str(libraries), "PYTHONPATH": modules}
 

@@ -11,15 +11,23 @@ constexpr int kSuper = 256;  // activations that share a scale
 
 __host__ __device__ constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-// A prepared int8 row: codes, then the sums of 16 codes, then the scales.
+// A prepared int8 row: super-blocks of codes, each with the sums of 16 codes behind it, then the scales.
 struct Int8Row {
+  static constexpr int kStride = kSuper + kSuper / 16 * 2;
   char* data;
-  int64_t supers;
+  int supers;
   __device__ Int8Row(const void* prepared, int64_t width)
-      : data(static_cast<char*>(const_cast<void*>(prepared))), supers((width + kSuper - 1) / kSuper) {}
-  __device__ int8_t* codes() const { return reinterpret_cast<int8_t*>(data); }
-  __device__ int16_t* sums() const { return reinterpret_cast<int16_t*>(data + supers * kSuper); }
-  __device__ float* scales() const { return reinterpret_cast<float*>(data + supers * (kSuper + kSuper / 16 * 2)); }
+      : data(static_cast<char*>(const_cast<void*>(prepared))),
+        supers(static_cast<int>((width + kSuper - 1) / kSuper)) {}
+  // Codes and both sums of 32 elements.
+  __device__ int8_t* codes(int run) const { return reinterpret_cast<int8_t*>(data + run / 8 * kStride + run % 8 * 32); }
+  __device__ int16_t* sums(int run) const {
+    return reinterpret_cast<int16_t*>(data + run / 8 * kStride + kSuper + run % 8 * 4);
+  }
+  __device__ float* scales() const { return reinterpret_cast<float*>(data + supers * kStride); }
+  static int64_t bytes(int64_t width) {
+    return round_up((width + kSuper - 1) / kSuper * (kStride + static_cast<int64_t>(sizeof(float))), 16);
+  }
 };
 
 // One super-block of a row by a warp: codes in [-127, 127], rounded to nearest even. A block that is not finite gets a
@@ -50,8 +58,9 @@ __device__ __forceinline__ void quantise(const Source& x, int64_t width, int64_t
     sum += code;
   }
   sum += __shfl_xor_sync(kAllLanes, sum, 1);
-  reinterpret_cast<uint2*>(out.codes() + super * kSuper)[lane] = make_uint2(word[0], word[1]);
-  if (lane % 2 == 0) out.sums()[super * (kSuper / 16) + lane / 2] = static_cast<int16_t>(sum);
+  const int run = static_cast<int>(super) * (kSuper / 32);
+  reinterpret_cast<uint2*>(out.codes(run))[lane] = make_uint2(word[0], word[1]);
+  if (lane % 2 == 0) out.sums(run)[lane / 2] = static_cast<int16_t>(sum);
   if (lane == 0) out.scales()[super] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
 }
 

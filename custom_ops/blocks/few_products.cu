@@ -12,8 +12,8 @@ int rows_of_warp(int64_t rows_of_launch, int64_t rows_of_block) {
   return static_cast<int>(std::min(kMostOfWarp, std::max<int64_t>(1, rows_of_launch / (rows_of_block * kFullDevice))));
 }
 
-// Of few tokens, hardly three choose the same expert.
-bool are_alone(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4; }
+// Rows that meet weights together: of few tokens hardly three choose the same expert, of eight hardly five.
+int rows_of_expert(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4 ? 2 : 4; }
 
 template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
@@ -27,8 +27,8 @@ void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Ty
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(pairs.pairs),
                   static_cast<unsigned>(tasks.count));
-  const int most = are_alone(pairs) ? 2 : kMostRows;
-  const auto kernel = most == 2 ? few_experts<2, F...> : few_experts<kMostRows, F...>;
+  const int most = rows_of_expert(pairs);
+  const auto kernel = most == 2 ? few_experts<2, F...> : few_experts<4, F...>;
   launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, x_bytes);
 }
 
@@ -46,8 +46,8 @@ void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared,
     tasks.task[i].rows_of_warp = static_cast<int>(columns * tasks.task[i].lanes / kFewThreads);
   }
   const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + tasks.count - 1));
-  const int most = are_alone(pairs) ? 2 : kMostRows;
-  const auto kernel = most == 2 ? few_expert_sums<2, F...> : few_expert_sums<kMostRows, F...>;
+  const int most = rows_of_expert(pairs);
+  const auto kernel = most == 2 ? few_expert_sums<2, F...> : few_expert_sums<4, F...>;
   launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, shared, sum, counters,
          x_bytes);
 }

@@ -9,6 +9,8 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kFewThreads = 256;
 constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
+template <int kMost>
+constexpr int kFewBlocks = kMost <= 2 ? 3 : 2;  // of a multiprocessor, which bounds registers
 
 // The type of that number.
 template <class Visit>
@@ -29,25 +31,41 @@ __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t w
     quantise(x(task / supers), width, task % supers, prepared + task / supers * x_bytes);
 }
 
+// Asks for all weight rows of the block. They come while it prepares activations; registers hold too few of them to
+// keep the memory busy.
+__device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t* data) {
+  constexpr int kSector = 32;
+  const int64_t rows = int64_t{task.rows_of_warp} * (kFewThreads / task.lanes);
+  const int64_t first = (static_cast<int>(blockIdx.x) - task.first_block) * rows;
+  const uint8_t* end = data + min(first + rows, task.rows) * task.row_bytes;
+#pragma unroll 1
+  for (const uint8_t* p = data + first * task.row_bytes + threadIdx.x * kSector; p < end; p += kFewThreads * kSector)
+    prefetch(p);
+}
+
 // The block's rows of a weight with `count` rows of x: quantised, or as they are for a plain type. `target`: their rows
 // of y, or nullptr for the same ones.
 template <int kMost, class F>
 __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* data, int64_t width, int count,
                                             const char* prepared, int64_t x_bytes, const float* plain,
                                             const int* target) {
-  const int lane = threadIdx.x % task.lanes, rows_of_block = kFewThreads / task.lanes;
-  for (int i = 0; i < task.rows_of_warp; ++i) {
-    const int64_t row =
-        (int64_t{static_cast<int>(blockIdx.x) - task.first_block} * task.rows_of_warp + i) * rows_of_block +
-        threadIdx.x / task.lanes;
-    const uint8_t* w = row < task.rows ? data + row * task.row_bytes : nullptr;
-    if constexpr (kPlain<F>)
-      some_rows<F, Layout::float32, kMost>(w, width, lane, task.lanes, reinterpret_cast<const char*>(plain),
-                                           width * sizeof(float), nullptr, target, 0, count, task.y + row, task.rows);
-    else
-      some_rows<F, Layout::int8, kMost>(w, width, lane, task.lanes, prepared, x_bytes, nullptr, target, 0, count,
-                                        task.y + row, task.rows);
-  }
+  constexpr Layout kLayout = kPlain<F> ? Layout::float32 : Layout::int8;
+  const char* x = kPlain<F> ? reinterpret_cast<const char*>(plain) : prepared;
+  const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
+  const int lane = threadIdx.x % task.lanes, rows_of_block = kFewThreads / task.lanes,
+            end = static_cast<int>(task.rows);
+  const int first = (static_cast<int>(blockIdx.x) - task.first_block) * task.rows_of_warp * rows_of_block +
+                    static_cast<int>(threadIdx.x) / task.lanes;
+  // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
+  with_rows<kMost>(count, [&](auto m) {
+#pragma unroll 1
+    for (int i = 0; i < task.rows_of_warp; ++i) {
+      const int row = first + i * rows_of_block;
+      const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
+      few_rows<F, kLayout, decltype(m)::value>(w, width, lane, task.lanes, x, stride, nullptr, target, 0, count,
+                                               task.y + row, task.rows);
+    }
+  });
 }
 
 __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
@@ -57,10 +75,11 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
 }
 
 template <int kMost, class Source, class... F>
-__global__ void __launch_bounds__(kFewThreads)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
     few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
   char* prepared = shared_memory();
   const FewTask& task = tasks.task[task_of_block(tasks)];
+  prefetch_rows(task, task.data);
   if (task.quantised)
     quantise_rows([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
   __syncthreads();
@@ -100,20 +119,22 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* f
 template <int kMost, class Row, class... F>
 __device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, const int* found,
                                      int count, const Row& x, int64_t x_bytes, char* prepared, Types<F...>) {
+  if (count) prefetch_rows(task, data);
   for (int first = 0; first < count; first += kMost) {
     const int rows = min(kMost, count - first);
     __syncthreads();
     quantise_rows([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
     __syncthreads();
     with_type(task.type, Types<F...>(), [&](auto type) {
-      few_of_task<kMost, decltype(type)>(task, data, width, rows, prepared, x_bytes, nullptr, found + first);
+      if constexpr (!kPlain<decltype(type)>)
+        few_of_task<kMost, decltype(type)>(task, data, width, rows, prepared, x_bytes, nullptr, found + first);
     });
   }
 }
 
 // grid: [parts of the weight rows, pairs, weights].
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
     few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
   if (!ids_hold(pairs)) return;
@@ -144,7 +165,7 @@ __device__ __forceinline__ void add_slots(const SlotSum& sum, const float* produ
 
 // grid: [parts of the weight rows, pairs, and one more for the shared expert].
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
     few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
                     const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];

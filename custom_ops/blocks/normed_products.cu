@@ -42,13 +42,14 @@ __device__ __forceinline__ void stage_norms(const Norm& norm, int first, int cou
 
 // `at_once`: rows that are staged together.
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
     normed(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int router,
            const __grid_constant__ Routing routing, unsigned* counter, int64_t x_bytes, int at_once) {
   char* prepared = shared_memory();
   float* staged = reinterpret_cast<float*>(prepared + (tasks.quantised ? tasks.m * x_bytes : 0));
   const int number = task_of_block(tasks);
   const FewTask& task = tasks.task[number];
+  prefetch_rows(task, task.data);
   for (int first = 0; first < tasks.m; first += at_once) {
     const int count = min(at_once, tasks.m - first);
     stage_norms(norm, first, count, blockIdx.x == 0, staged);

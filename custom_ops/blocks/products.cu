@@ -118,8 +118,7 @@ const ProductKernel* find(const std::string& type, Types<F...>) {
 
 int64_t prepared_bytes(Layout layout, int64_t width) {
   if (layout == Layout::float32) return width * 4;
-  const int64_t supers = (width + kSuper - 1) / kSuper;
-  return round_up(supers * (kSuper + kSuper / 16 * 2 + 4), 16);
+  return Int8Row::bytes(width);
 }
 
 namespace {

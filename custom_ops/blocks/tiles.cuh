@@ -91,12 +91,12 @@ struct TileSums {
   template <class F>
   __device__ __forceinline__ void add_run(const Stage<F>& stage, int s, int at) {
     const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-    const auto* up = reinterpret_cast<const uint32_t*>(row[0].codes() + at * kRun);
-    const auto* down = reinterpret_cast<const uint32_t*>(row[1].codes() + at * kRun);
+    const auto* up = reinterpret_cast<const uint32_t*>(row[0].codes(at));
+    const auto* down = reinterpret_cast<const uint32_t*>(row[1].codes(at));
     const uint32_t a[4] = {up[t], down[t], up[4 + t], down[4 + t]};
     int sum[2][2];
     for (int i = 0; i < 2; ++i)
-      for (int k = 0; k < 2; ++k) sum[i][k] = row[i].sums()[2 * at + k];
+      for (int k = 0; k < 2; ++k) sum[i][k] = row[i].sums(at)[k];
 #pragma unroll
     for (int n = 0; n < kQuarters; ++n) {
       int dot[2][4] = {};

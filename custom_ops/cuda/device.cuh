@@ -72,6 +72,15 @@ __device__ __forceinline__ float exp(float x) {
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + exp(0.0f - x)); }
 __device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
+// Asks for the 32 bytes around an address, which are to be in the second-level cache when they are read.
+__device__ __forceinline__ void prefetch(const void* p) {
+#if defined(__CUDACC__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+
 // The sum over `lanes` neighbouring lanes of a warp, as a tree of fixed shape; every lane of the warp takes part.
 template <class T>
 __device__ __forceinline__ T lane_sum(T x, int lanes = kWarp) {

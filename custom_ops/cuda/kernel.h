@@ -22,28 +22,32 @@ class Arena {
 
   class Memory {
    public:
-    Memory(OrtAllocator* allocator, size_t bytes) : allocator_(separate() ? nullptr : allocator) {
+    Memory(OrtAllocator* allocator, size_t bytes) : allocator_(separate() ? nullptr : allocator), bytes_(bytes) {
       if (!bytes) return;
+      const size_t all = bytes + 2 * zone();
       if (allocator_)
-        data_ = allocator->Alloc(allocator, bytes);
+        memory_ = static_cast<char*>(allocator->Alloc(allocator, all));
       else
-        check(cudaMalloc(&data_, bytes), "scratch memory");
-      if (!data_) fail("the device has no %zu bytes of memory left", bytes);
+        check(cudaMalloc(reinterpret_cast<void**>(&memory_), all), "scratch memory");
+      if (!memory_) fail("the device has no %zu bytes of memory left", bytes);
 #if !defined(__CUDACC__)
-      emulator::poison_scratch(data_, bytes);
+      emulator::prepare_scratch(memory_, bytes, zone());
 #endif
     }
     Memory(const Memory&) = delete;
     ~Memory() {
-      if (!data_) return;
+      if (!memory_) return;
+#if !defined(__CUDACC__)
+      emulator::check_zones(memory_, bytes_, zone());
+#endif
       if (allocator_)
-        allocator_->Free(allocator_, data_);
+        allocator_->Free(allocator_, memory_);
       else
-        (void)cudaFree(data_);  // waits for the kernels that use it
+        (void)cudaFree(memory_);  // waits for the kernels that use it
     }
     template <class T>
     T* as() const {
-      return static_cast<T*>(data_);
+      return memory_ ? reinterpret_cast<T*>(memory_ + zone()) : nullptr;
     }
 
    private:
@@ -51,9 +55,18 @@ class Arena {
       static const bool set = std::getenv("TRIGRAPH_SEPARATE_SCRATCH") != nullptr;
       return set;
     }
+    // Bytes before and behind what was asked for.
+    static size_t zone() {
+#if defined(__CUDACC__)
+      return 0;
+#else
+      return separate() ? 0 : emulator::red_zone();
+#endif
+    }
 
     OrtAllocator* allocator_;  // nullptr: the memory is no arena's
-    void* data_ = nullptr;
+    size_t bytes_;
+    char* memory_ = nullptr;
   };
 
   template <class T>

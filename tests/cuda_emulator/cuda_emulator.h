@@ -20,12 +20,10 @@
 #include <mutex>
 #include <vector>
 
-#if defined(TRIGRAPH_FAKE_CUDA)
-#include "../fake_cuda/fake_cuda.h"
-#else
 #include "host_calls.h"
-#endif
 #include "races.h"
+
+#define TRIGRAPH_PROVIDER (emulator::provider())
 
 #define __global__
 #define __device__
@@ -244,19 +242,30 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
   }
 }
 
-#if defined(TRIGRAPH_FAKE_CUDA)
 inline void launch(const void* kernel, const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes,
                    cudaStream_t stream) {
-  fake_cuda::launch(kernel, [=] { run(body, grid, threads, shared_bytes); }, stream);
+  enqueue(
+      {kernel, {grid.x, grid.y, grid.z}, threads, shared_bytes}, [=] { run(body, grid, threads, shared_bytes); },
+      stream);
 }
-inline void poison_scratch(void*, size_t) {}  // closed to the host; kernels that are put off may still use it
-#else
-inline void launch(const void*, const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes,
-                   cudaStream_t) {
-  run(body, grid, threads, shared_bytes);
+
+// Scratch memory of a call: NaNs between red zones, which no kernel may write. Where kernels are put off it is closed
+// to the host, and has none.
+constexpr size_t kRedZone = 64;
+constexpr char kRed = 0x5a;
+inline size_t red_zone() { return at_once() ? kRedZone : 0; }
+inline void prepare_scratch(char* memory, size_t bytes, size_t zone) {
+  if (!at_once()) return;
+  std::memset(memory, kRed, zone);
+  poison(memory + zone, bytes);
+  std::memset(memory + zone + bytes, kRed, zone);
 }
-inline void poison_scratch(void* memory, size_t bytes) { poison(memory, bytes); }
-#endif
+inline void check_zones(const char* memory, size_t bytes, size_t zone) {
+  const auto written = [](char byte) { return byte != kRed; };
+  if (std::any_of(memory, memory + zone, written)) die("a kernel wrote before its scratch memory");
+  const char* end = memory + zone + bytes;
+  if (std::any_of(end, end + zone, written)) die("a kernel wrote behind its scratch memory");
+}
 
 }  // namespace emulator
 

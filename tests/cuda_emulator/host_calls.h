@@ -1,65 +1,59 @@
-// CUDA's functions for the host on a CPU alone: device memory is the host's, and a stream is no queue.
+// What the kernels' library asks of CUDA on the host: libcudart.so.13, which is either host_calls.cc beside the library
+// (device memory is the host's, and a stream is no queue) or, where it is found first, the fake device
+// (tests/fake_cuda).
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
+#include <cstdint>
+#include <functional>
 
+struct CUevent_st;
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+using cudaEvent_t = CUevent_st*;
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+};
 enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped = 2, cudaHostAllocPortable = 1 };
 enum { cudaStreamNonBlocking = 1 };
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t) {
-  std::memcpy(to, from, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
-  return posix_memalign(memory, 64, bytes) ? cudaErrorMemoryAllocation : cudaSuccess;  // not a byte more
-}
-inline cudaError_t cudaMalloc(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
-inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
-  std::memset(memory, value, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaFree(void* memory) {
-  std::free(memory);
-  return cudaSuccess;
-}
-inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-inline cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
-  *left = *total = size_t{1} << 34;
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
-  return cudaSuccess;
-}
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 
-struct cudaEvent {
-  std::chrono::steady_clock::time_point time;
+#define HOST_CALL __attribute__((visibility("default")))
+#define HOST_C_CALL extern "C" HOST_CALL
+
+HOST_C_CALL const char* cudaGetErrorString(cudaError_t error);
+HOST_C_CALL cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, cudaStream_t stream);
+HOST_C_CALL cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
+HOST_C_CALL cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+HOST_C_CALL cudaError_t cudaMalloc(void** memory, size_t bytes);
+HOST_C_CALL cudaError_t cudaFree(void* memory);
+HOST_C_CALL cudaError_t cudaFreeHost(void* memory);
+HOST_C_CALL cudaError_t cudaGetDeviceCount(int* count);
+HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
+HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+HOST_C_CALL cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+HOST_C_CALL cudaError_t cudaEventCreate(cudaEvent_t* event);
+HOST_C_CALL cudaError_t cudaEventDestroy(cudaEvent_t event);
+HOST_C_CALL cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+HOST_C_CALL cudaError_t cudaEventSynchronize(cudaEvent_t event);
+HOST_C_CALL cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
+
+namespace emulator {
+
+struct Launch {
+  const void* kernel;  // its address in its library
+  unsigned grid[3];
+  int threads;
+  size_t shared_bytes;
 };
-using cudaEvent_t = cudaEvent*;
-inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new cudaEvent;
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->time = std::chrono::steady_clock::now();
-  return cudaSuccess;
-}
-inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
-  return cudaSuccess;
-}
+
+// Runs a kernel, or puts it off until its stream runs.
+HOST_CALL void enqueue(const Launch& launch, std::function<void()> body, cudaStream_t stream);
+// Whether a kernel has run when its launch returns, and the host can reach device memory.
+HOST_CALL bool at_once();
+// The execution provider whose nodes the kernels are.
+HOST_CALL const char* provider();
+
+}  // namespace emulator

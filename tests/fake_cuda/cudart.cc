@@ -76,14 +76,17 @@ Work copy_of(void* to, const void* from, size_t bytes, bool keep) {
 
 }  // namespace
 
-void fake_cuda::launch(const void* kernel, std::function<void()> body, cudaStream_t stream) {
+void emulator::enqueue(const Launch& launch, std::function<void()> body, cudaStream_t stream) {
   Dl_info library{};
-  dladdr(kernel, &library);
-  char name[40];
-  std::snprintf(name, sizeof name, "own %zx",
-                reinterpret_cast<uintptr_t>(kernel) - reinterpret_cast<uintptr_t>(library.dli_fbase));
+  dladdr(launch.kernel, &library);
+  char name[120];
+  std::snprintf(name, sizeof name, "own %zx %u %u %u %d %zu",
+                reinterpret_cast<uintptr_t>(launch.kernel) - reinterpret_cast<uintptr_t>(library.dli_fbase),
+                launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, launch.shared_bytes);
   launch_named(name, stream, std::move(body));
 }
+bool emulator::at_once() { return false; }
+const char* emulator::provider() { return "CUDAExecutionProvider"; }
 
 FAKE_CUDA_API const char* fake_cuda_take_events() {
   static std::string taken;
@@ -218,25 +221,25 @@ FAKE_CUDA_API cudaError_t cudaDeviceSynchronize() {
   device().note("wait device");
   return device().run_all();
 }
-FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(Event** event, unsigned) {
-  *event = new Event;
+FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaEventCreate(Event** event) { return cudaEventCreateWithFlags(event, 0); }
-FAKE_CUDA_API cudaError_t cudaEventDestroy(Event* event) {
+FAKE_CUDA_API cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+FAKE_CUDA_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaEventRecord(Event* event, cudaStream_t stream) {
+FAKE_CUDA_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Guard guard(device().lock);
   if (device().stream(stream).capture) return device().refuse("an event");
   *event = {&device().stream(stream), device().stream(stream).enqueued()};
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(Event* event, cudaStream_t stream, unsigned) {
+FAKE_CUDA_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   return cudaEventRecord(event, stream);
 }
-FAKE_CUDA_API cudaError_t cudaEventSynchronize(Event* event) {
+FAKE_CUDA_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Guard guard(device().lock);
   device().note("wait event");
   device().memory.open(true);
@@ -244,11 +247,11 @@ FAKE_CUDA_API cudaError_t cudaEventSynchronize(Event* event) {
   device().memory.open(false);
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, Event*, Event*) {
+FAKE_CUDA_API cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 1;
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, Event* event, unsigned) {
+FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Guard guard(device().lock);
   if (!event->stream) return cudaSuccess;
   return device().enqueue(stream, [on = *event] { on.stream->run_until(on.number); });

@@ -1,4 +1,11 @@
-// The state of the fake CUDA, and what its entry points share.
+// A GPU that is not there, in the place of libcudart.so.13, so that ONNX Runtime's real CUDA provider runs on any
+// machine. Our kernels run in the emulator; those of others are counted, and do nothing.
+//
+// Work is put off as long as CUDA allows: a stream runs when something waits for it, in its own order and in no other.
+// So a result that is read too early, a copy from memory that was changed since, and work on another stream that
+// nothing orders come out wrong here, every time. Device memory cannot be reached by the host while no work runs.
+//
+// Here: its state, and what its entry points share.
 #pragma once
 
 #include <cstdlib>
@@ -7,9 +14,17 @@
 #include <string>
 #include <vector>
 
-#include "fake_cuda.h"
+#include "../cuda_emulator/host_calls.h"
 #include "memory.h"
 #include "stream.h"
+
+#define FAKE_CUDA_API HOST_C_CALL
+
+// What happened since the last call, an event a line; the text stays until the next call.
+FAKE_CUDA_API const char* fake_cuda_take_events();
+// Bytes that are allocated on the device.
+FAKE_CUDA_API size_t fake_cuda_allocated();
+FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 
 namespace fake_cuda {
 

@@ -43,9 +43,10 @@ class Stream {
   std::deque<Work> work_;
 };
 
-struct Event {
-  Stream* stream = nullptr;
+}  // namespace fake_cuda
+
+// An event, by CUDA's own name of it.
+struct CUevent_st {
+  fake_cuda::Stream* stream = nullptr;
   uint64_t number = 0;  // of the work before it
 };
-
-}  // namespace fake_cuda

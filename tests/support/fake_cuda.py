@@ -7,7 +7,20 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+_OWN = re.compile(r"own ([0-9a-f]+) (\d+ \d+ \d+ \d+ \d+)")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of one of our kernels: its name in C++, blocks, and threads and shared bytes of each."""
+
+    kernel: str
+    blocks: int
+    threads: int
+    shared: int
 
 
 class FakeDevice:
@@ -22,8 +35,21 @@ class FakeDevice:
 
     def events(self) -> list[str]:
         """What happened since the last call; our kernels by name: `launch own products`."""
+        return [_OWN.sub(lambda match: f"own {_plain(self._names[int(match[1], 16)])}", line) for line in self._take()]
+
+    def launches(self) -> list[Launch]:
+        """Our kernels' launches since the last call."""
+        found = (_OWN.search(line) for line in self._take() if line.startswith("launch"))
+        return [
+            Launch(self._names[int(match[1], 16)], int(x) * int(y) * int(z), int(threads), int(shared))
+            for match in found
+            if match
+            for x, y, z, threads, shared in [match[2].split()]
+        ]
+
+    def _take(self) -> list[str]:
         text: str = self._library.fake_cuda_take_events().decode()
-        return re.sub(r"own ([0-9a-f]+)", lambda match: f"own {self._names[int(match[1], 16)]}", text).splitlines()
+        return text.splitlines()
 
     def allocated(self) -> int:
         """Bytes of device memory that are in use."""
@@ -47,11 +73,12 @@ def kernels(events: Sequence[str], kind: str = "launch") -> Counter[str]:
 
 
 def _names(library: Path) -> dict[int, str]:
-    """Names of functions by their place in a library."""
+    """Functions by their place in a library, in C++."""
     done = subprocess.run(["nm", "-C", "--defined-only", str(library)], capture_output=True, text=True, check=True)
-    names = {}
-    for line in done.stdout.splitlines():
-        place, _, symbol = line.split(" ", 2)
-        plain = re.split(r"[(<]", symbol.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
-        names[int(place, 16)] = plain.split("::")[-1].split(" ")[-1]
-    return names
+    return {int(place, 16): name for place, _, name in (line.split(" ", 2) for line in done.stdout.splitlines())}
+
+
+def _plain(symbol: str) -> str:
+    """The name of a function alone."""
+    plain = re.split(r"[(<]", symbol.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return plain.split("::")[-1].split(" ")[-1]
