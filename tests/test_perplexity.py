@@ -172,6 +172,8 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     assert f"perplexity {content['perplexity']:.4f} +/- " in lines.out
     one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--versus", tiny_gguf).out)
     assert (one["windows"], one["divergence"]["max"]) == (1, 0)
+    one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--versus", tiny_gguf).out)
+    assert one["divergence"]["max"] > 0
     assert_one_line_error(trigraph("perplexity", tiny_gguf), "Missing option")
     assert_one_line_error(trigraph("perplexity", tiny_gguf, "-f", tmp_path / "no.txt"), "no.txt: cannot be read")
     assert_one_line_error(trigraph(*command, "--chunks", 0), "--chunks is 0")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Console
 
+from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import (
@@ -45,6 +47,7 @@ class BenchModelArguments:
     model: arguments.Model
     threads: arguments.Threads = None
     kv_type: arguments.KVType = None
+    rope_scaling: arguments.RopeScaling = None
     activations: arguments.Activations = None
     device: arguments.Device = "cpu"
 
@@ -196,7 +199,12 @@ def bench(
 
 def _package(measured: BenchModelArguments, capped: str | None) -> Path:
     """The folder of the package, which a GGUF file is exported to first."""
-    exported = export_options(measured.model, kv_type=measured.kv_type, activations=measured.activations)
+    exported = export_options(
+        measured.model,
+        kv_type=measured.kv_type,
+        rope_scaling=measured.rope_scaling,
+        activations=measured.activations,
+    )
     with progress_bars() as progress:
         given = measured.model.is_dir()
         package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
@@ -224,6 +232,7 @@ def perplexity(
         int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
     ] = None,
     kv_type: arguments.KVType = None,
+    rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
     versus: Annotated[
         str | None,
@@ -241,7 +250,7 @@ def perplexity(
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
     text = read_text(None if str(file) == "-" else file)
 
-    def opened(path: Path, kv_type: str | None, activations: str | None) -> Engine:
+    def opened(path: Path, exported: ExportOptions) -> Engine:
         with progress_bars() as progress:
             return load(
                 path,
@@ -249,13 +258,16 @@ def perplexity(
                 context=context,
                 sequences=PARALLEL,
                 speculation=False,
-                options=export_options(path, kv_type=kv_type, activations=activations),
+                options=exported,
                 progress=progress,
             )
 
-    engine, reference = opened(model, kv_type, activations), None
-    if versus is not None:
-        reference = opened(model, kv_type, versus) if versus == "float32" else opened(Path(versus), None, None)
+    exported = partial(export_options, model, kv_type=kv_type, rope_scaling=rope_scaling)
+    engine, reference = opened(model, exported(activations=activations)), None
+    if versus == "float32":
+        reference = opened(model, exported(activations=versus))
+    elif versus is not None:
+        reference = opened(Path(versus), ExportOptions())
     with Console(stderr=True).status("") as status:
         result = score(
             engine,
