@@ -28,5 +28,9 @@ def build(source: str, out: Path, *options: str) -> None:
 def build_emulator(operator_library: Path) -> Path:
     """A folder with the CUDA library, and the CPU library that exports need."""
     build("cuda_emulator", EMULATOR)
-    shutil.copy(operator_library, EMULATOR)
+    copy = EMULATOR / "copy"
+    shutil.copy(operator_library, copy)
+    copy.replace(
+        EMULATOR / operator_library.name
+    )  # this process may have it open: written to in place, that would crash
     return EMULATOR
