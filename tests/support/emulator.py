@@ -30,7 +30,5 @@ def build_emulator(operator_library: Path) -> Path:
     build("cuda_emulator", EMULATOR)
     copy = EMULATOR / "copy"
     shutil.copy(operator_library, copy)
-    copy.replace(
-        EMULATOR / operator_library.name
-    )  # this process may have it open: written to in place, that would crash
+    copy.replace(EMULATOR / operator_library.name)  # not written in place: this process may have it open
     return EMULATOR
