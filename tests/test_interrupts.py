@@ -106,8 +106,9 @@ def test_ctrl_c_at_random_moments_of_a_run(seed: int, copied_package: Path) -> N
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(random.Random(seed).random() * 0.6)
+        time.sleep(random.Random(seed).random() * 0.4)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode in (130, 0), errors
+    # Python gives signals back to the system when it ends.
+    assert process.returncode in (130, 0, *([-signal.SIGINT] if "| end: " in errors else [])), errors
     assert "Traceback" not in errors
