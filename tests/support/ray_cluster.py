@@ -28,11 +28,24 @@ def engines(
 ) -> Iterator[RemoteEngine]:
     """Replicas of one thread each, while the block runs."""
     os.environ[MARK] = str(uuid.uuid4())
+    deployed = Deployed(str(model), replicas, most, {"threads": 1, **arguments}, router)
     try:
-        yield engines_on(None, Deployed(str(model), replicas, most, {"threads": 1, **arguments}, router))
+        yield _started(deployed)
     finally:
         ray.shutdown()
         del os.environ[MARK]
+
+
+def _started(deployed: Deployed) -> RemoteEngine:
+    """Ray's node sometimes does not register with its own cluster, and gives up after 30 seconds."""
+    for _ in range(2):
+        try:
+            return engines_on(None, deployed)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+    return engines_on(None, deployed)
 
 
 def replica_ids() -> list[int]:
