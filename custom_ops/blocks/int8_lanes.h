@@ -2,8 +2,10 @@
 // across lanes.
 #pragma once
 
+#include "block_lanes.h"
 #include "grid_lanes.h"
 #include "int8_products.h"
+#include "k_lanes.h"
 #include "ternary_lanes.h"
 #if defined(TRIGRAPH_ISA_avx2)
 #include "int8_panels.h"

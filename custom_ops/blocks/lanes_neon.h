@@ -104,7 +104,7 @@ constexpr bool kRowPairs = is_one_of<F>(Types<Q8_0, Q4_0, Q4_1, IQ4_NL, MXFP4, Q
 
 // 16 bytes of each row, as codes of F lie.
 template <class F>
-TRIGRAPH_INLINE void load_codes(const uint8_t* p, int64_t stride, Ints* out) {
+TRIGRAPH_INLINE void load_row_codes(const uint8_t* p, int64_t stride, Ints* out) {
   const auto row = [=](int i) TRIGRAPH_INLINE_LAMBDA { return p + i * stride; };
   if constexpr (kRowPairs<F>) {
     int64x2_t x[4];
