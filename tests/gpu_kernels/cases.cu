@@ -1,10 +1,12 @@
+#include <cmath>
+
 #include "cases.h"
 
 namespace gpu_kernels {
 namespace {
 
 constexpr DType f32 = DType::f32, f16 = DType::f16, u8 = DType::u8, i32 = DType::i32, i64 = DType::i64;
-constexpr int64_t kPending = 8, kPage = 256;
+constexpr int64_t kPage = 256;
 
 // Bytes of a row of `width` weights.
 int64_t row_bytes(const std::string& type, int64_t width) {
@@ -48,7 +50,7 @@ Case norm(const Model& m) {
           0};
 }
 
-Case delta_rule(const Model& m, int64_t most_rows) {
+Case delta_rule(const Model& m, int64_t sequences) {
   const int64_t channels = (2 * m.k_heads + m.v_heads) * m.dim, values = m.v_heads * m.dim;
   const double state = 8.0 * m.v_heads * m.dim * m.dim;  // read once, written once
   return {"delta rule",
@@ -62,43 +64,43 @@ Case delta_rule(const Model& m, int64_t most_rows) {
            {f32, {m.v_heads}, Fill::normal},
            {f32, {m.v_heads}, Fill::negative},
            {f32, {m.dim}, Fill::positive},
-           {f32, {most_rows, m.v_heads, m.dim, m.dim}, Fill::normal},
-           {f32, {most_rows, 3 + kPending, channels}, Fill::normal},
-           {f32, {most_rows, kPending, 2 * m.v_heads}, Fill::number, 0.25},
-           {i32, {-1}, Fill::starts},
-           {i32, {-1}, Fill::number, 100},
-           {i32, {-1}, Fill::number, 0},
-           {i32, {-1}, Fill::row},
-           {i32, {-1}, Fill::row}},
+           {f32, {sequences, m.v_heads, m.dim, m.dim}, Fill::normal},
+           {f32, {sequences, 3 + kPending, channels}, Fill::normal},
+           {f32, {sequences, kPending, 2 * m.v_heads}, Fill::number, 0.25},
+           {i32, {-2}, Fill::starts},
+           {i32, {-2}, Fill::past, 1000},
+           {i32, {-2}, Fill::accepted, kPending},
+           {i32, {-2}, Fill::slot},
+           {i32, {-2}, Fill::slot}},
           {{f32, {-1, values}}, {f32, {}, 8}, {f32, {}, 9}, {f32, {}, 10}},
           state,
           state};
 }
 
-std::vector<Input> cache(const Model& m, int64_t most_rows) {
+std::vector<Input> cache(const Model& m, int64_t sequences) {
   const int64_t pages = m.context / kPage;
-  const Input entries{f16, {most_rows * pages, kPage, m.kv_heads, m.head_dim}, Fill::normal};
+  const Input entries{f16, {sequences * pages, kPage, m.kv_heads, m.head_dim}, Fill::normal};
   return {entries,
           entries,
-          {i32, {-1}, Fill::starts},
-          {i32, {-1}, Fill::number, static_cast<double>(m.context - 1)},
-          {i32, {-1, pages}, Fill::pages, static_cast<double>(pages)}};
+          {i32, {-2}, Fill::starts},
+          {i32, {-2}, Fill::past, static_cast<double>(m.context)},
+          {i32, {-2, pages}, Fill::pages}};
 }
 
 Attributes rotary() { return {{"rope_dims", 64}, {"rope_theta", 1e7}, {"eps", 1e-6}}; }
 
-Case attention(const Model& m, int64_t most_rows) {
+Case attention(const Model& m, int64_t sequences) {
   std::vector<Input> inputs{{f32, {-1, 2 * m.heads * m.head_dim}, Fill::normal}, {f32, {m.head_dim}, Fill::positive}};
-  for (const Input& input : cache(m, most_rows)) inputs.push_back(input);
+  for (const Input& input : cache(m, sequences)) inputs.push_back(input);
   const double entries = 4.0 * m.context * m.kv_heads * m.head_dim;
   return {"attention", "PagedAttention", rotary(), inputs, {{f32, {-1, m.heads * m.head_dim}}}, entries, entries};
 }
 
-Case entries(const Model& m, int64_t most_rows) {
+Case entries(const Model& m, int64_t sequences) {
   const int64_t width = m.kv_heads * m.head_dim;
   std::vector<Input> inputs{
       {f32, {-1, width}, Fill::normal}, {f32, {-1, width}, Fill::normal}, {f32, {m.head_dim}, Fill::positive}};
-  for (const Input& input : cache(m, most_rows)) inputs.push_back(input);
+  for (const Input& input : cache(m, sequences)) inputs.push_back(input);
   return {"entries", "PagedKVWrite", rotary(), inputs, {{f16, {}, 3}, {f16, {}, 4}}, 0};
 }
 
@@ -119,7 +121,8 @@ Case experts(const Model& m) {
            {f32, {-1, 1}, Fill::normal}},
           {{f32, {-1, m.hidden}}},
           bytes,
-          bytes};
+          0,
+          bytes * static_cast<double>(m.experts) / used};
 }
 
 Case gated(const Model& m) {
@@ -133,6 +136,12 @@ Case gated(const Model& m) {
 
 }  // namespace
 
+double bytes_moved(const Case& of, int64_t rows, int64_t sequences) {
+  if (of.most_bytes > 0)  // what is picked at random, by some row
+    return of.most_bytes * (1 - std::pow(1 - of.bytes / of.most_bytes, static_cast<double>(rows)));
+  return of.bytes + static_cast<double>(sequences - 1) * of.bytes_of_sequence;
+}
+
 const std::vector<Model>& models() {
   static const std::vector<Model> all{{"small", 256, 512, 4, 1, 64, 2, 4, 64, 256, 8, 2, 512},
                                       {"qwen3.6-35b-a3b", 2048, 248320, 16, 2, 256, 16, 32, 128, 512, 256, 8, 4096},
@@ -140,7 +149,7 @@ const std::vector<Model>& models() {
   return all;
 }
 
-std::vector<Case> cases_of(const Model& m, int64_t most_rows) {
+std::vector<Case> cases_of(const Model& m, int64_t sequences) {
   const int64_t channels = (2 * m.k_heads + m.v_heads) * m.dim, values = m.v_heads * m.dim;
   const int64_t width = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   std::vector<Case> all{
@@ -153,11 +162,11 @@ std::vector<Case> cases_of(const Model& m, int64_t most_rows) {
       norm(m),
       products("delta rule's projections", m.hidden,
                {{"Q4_K", channels}, {"Q4_K", values}, {"Q8_0", m.v_heads}, {"Q8_0", m.v_heads}}),
-      delta_rule(m, most_rows),
+      delta_rule(m, sequences),
       products("delta rule's output", values, {{"Q5_K", m.hidden}}),
       products("attention's projections", m.hidden, {{"Q4_K", 2 * width}, {"Q4_K", kv}, {"Q6_K", kv}}),
-      entries(m, most_rows),
-      attention(m, most_rows),
+      entries(m, sequences),
+      attention(m, sequences),
       products("attention's output", width, {{"Q4_K", m.hidden}}),
       products("head", m.hidden, {{"Q6_K", m.vocab}}),
       {"top token",

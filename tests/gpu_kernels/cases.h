@@ -8,7 +8,16 @@
 
 namespace gpu_kernels {
 
-// What an input holds. Rows are numbered across the call, so that a row alone holds what it held among others.
+// Rows of a call: `tokens` of each sequence, or one alone, which is then the next token of its sequence. Rows and
+// sequences are numbered from the first of all calls, so that a row alone holds what it held among others.
+struct Call {
+  int64_t first, rows, tokens;
+  int64_t sequences() const { return rows > tokens ? rows / tokens : 1; }
+  int64_t first_sequence() const { return first / tokens; }
+  int64_t own_tokens() const { return rows / sequences(); }
+};
+
+// What an input holds.
 enum class Fill {
   normal,    // about 0
   positive,  // 0.5 to 1.5
@@ -16,14 +25,16 @@ enum class Fill {
   blocks,    // of the type that `text` names
   ids,       // below `number`
   number,    // `number` everywhere
-  row,       // the row's own number: a slot
-  starts,    // 0, 1, 2, ...: a sequence for each row
-  pages      // a row's own ones, `number` of them
+  starts,    // of the sequences, and their end
+  slot,      // the sequence's own number
+  past,      // tokens before the call's: `number` with it
+  accepted,  // of the tokens that wait, at most `number`: the one before a row alone
+  pages      // the sequence's own ones
 };
 
 struct Input {
   DType type;
-  std::vector<int64_t> dims;  // -1: rows
+  std::vector<int64_t> dims;  // -1: rows, -2: sequences
   Fill fill;
   double number = 0;
   std::string text = {};
@@ -41,8 +52,9 @@ struct Case {
   Attributes attributes;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
-  double bytes;             // that a call of one row must read or write in the device's memory
-  double bytes_of_row = 0;  // for each further row: experts, states and entries of its own
+  double bytes;                  // that a call of one row moves
+  double bytes_of_sequence = 0;  // for each further one: state and entries
+  double most_bytes = 0;         // where a row picks its weights: all of them
 };
 
 struct Model {
@@ -50,7 +62,11 @@ struct Model {
   int64_t hidden, vocab, heads, kv_heads, head_dim, k_heads, v_heads, dim, ffn, experts, used, context;
 };
 
+constexpr int64_t kPending = 8;  // tokens of a sequence that can wait to be committed
+
 const std::vector<Model>& models();
-std::vector<Case> cases_of(const Model& model, int64_t most_rows);
+std::vector<Case> cases_of(const Model& model, int64_t sequences);
+// What a call must read and write in the device's memory.
+double bytes_moved(const Case& of, int64_t rows, int64_t sequences);
 
 }  // namespace gpu_kernels

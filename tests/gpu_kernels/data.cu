@@ -31,7 +31,7 @@ void fill_blocks(const std::string& type, uint64_t seed, std::vector<char>& byte
   }
 }
 
-double value_at(const Input& input, uint64_t seed, int64_t index, int64_t width) {
+double value_at(const Input& input, uint64_t seed, int64_t index, const Call& call) {
   const double random = static_cast<double>(hashed(seed + static_cast<uint64_t>(index)) >> 11) * 0x1p-53;
   switch (input.fill) {
     case Fill::positive:
@@ -42,9 +42,13 @@ double value_at(const Input& input, uint64_t seed, int64_t index, int64_t width)
       return static_cast<double>(hashed(seed + static_cast<uint64_t>(index)) % static_cast<uint64_t>(input.number));
     case Fill::number:
       return input.number;
-    case Fill::row:
-      return static_cast<double>(index / width);
     case Fill::starts:
+      return static_cast<double>((index - call.first_sequence()) * call.own_tokens());
+    case Fill::past:
+      return input.number - static_cast<double>(call.tokens - call.first % call.tokens);
+    case Fill::accepted:
+      return call.first % call.tokens && call.tokens <= input.number ? 1 : 0;
+    case Fill::slot:
     case Fill::pages:
       return static_cast<double>(index);
     default:
@@ -94,20 +98,20 @@ std::vector<char> read(const Value& value, void* stream) {
   return bytes;
 }
 
-Value make_value(const Input& input, uint64_t seed, int64_t first, int64_t rows, Memory& memory, void* stream) {
+Value make_value(const Input& input, uint64_t seed, const Call& call, Memory& memory, void* stream) {
   Value value{input.type, input.dims, nullptr};
-  const bool by_row = input.dims[0] < 0;
-  if (by_row) value.dims[0] = input.fill == Fill::starts ? rows + 1 : rows;
+  int64_t first = 0;
+  if (value.dims[0] == -1) value.dims[0] = call.rows, first = call.first;
+  if (value.dims[0] == -2)
+    value.dims[0] = call.sequences() + (input.fill == Fill::starts), first = call.first_sequence();
   std::vector<char> bytes(value.bytes());
   if (input.fill == Fill::blocks) {
     fill_blocks(input.text, seed, bytes);
   } else {
-    const size_t size = bytes_of(input.type);
-    int64_t width = 1;
-    for (size_t i = 1; i < value.dims.size(); ++i) width *= value.dims[i];
-    const int64_t start = by_row && input.fill != Fill::starts ? first * width : 0;
-    for (size_t i = 0; i * size < bytes.size(); ++i)
-      store(input.type, value_at(input, seed, start + static_cast<int64_t>(i), width), &bytes[i * size]);
+    const auto size = static_cast<int64_t>(bytes_of(input.type)), count = static_cast<int64_t>(bytes.size()) / size;
+    first *= count / value.dims[0];
+    for (int64_t i = 0; i < count; ++i)
+      store(input.type, value_at(input, seed, first + i, call), &bytes[static_cast<size_t>(i * size)]);
   }
   value.data = memory.reserve(bytes.size());
   copy(value.data, bytes.data(), bytes.size(), stream);

@@ -17,8 +17,8 @@ class Memory {
   std::vector<void*> all_;
 };
 
-// Rows `first` to `first + rows` of an input, or all of one without rows.
-Value make_value(const Input& input, uint64_t seed, int64_t first, int64_t rows, Memory& memory, void* stream);
+// An input of a call.
+Value make_value(const Input& input, uint64_t seed, const Call& call, Memory& memory, void* stream);
 void copy(void* to, const void* from, size_t bytes, void* stream);
 void wait(void* stream);
 std::vector<char> read(const Value& value, void* stream);
