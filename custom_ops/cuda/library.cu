@@ -33,9 +33,9 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char*
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   OrtStatus* status = add_domain(options, api, "trigraph", operators());
   if (!status)
-    status = add_domain(
-        options, api, "trigraph.cuda",
-        {normed_block_matmul(), mixture_of_experts(), paged_kv_write_last_rows_f16(), paged_kv_write_last_rows_f32()});
+    status = add_domain(options, api, "trigraph.cuda",
+                        {normed_block_matmul(), mixture_of_experts(), paged_kv_write_last_rows_f16(),
+                         paged_kv_write_last_rows_f32(), paged_kv_write_last_rows_q8_0()});
   if (status || host_operators.empty()) return status;
   return add_domain(options, api, "trigraph.cpu", host_operators);
 }

@@ -14,10 +14,21 @@ from trigraph.runtime.execution.sessions import session_options
 
 
 @pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+@pytest.mark.parametrize(
+    ("quant", "activations", "kv_type"),
+    [
+        ("Q4_K_M", "int8", "f16"),
+        ("mixed", "float32", "f32"),
+        ("mixed", "int8", "q8_0"),
+        ("F32", "float32", "q8_0"),
+    ],
+)
 @pytest.mark.parametrize("graph", ["prefill", "verify", "draft"])
-def test_every_node_is_on_the_gpu(packages: Packages, tmp_path: Path, geometry: str, graph: str) -> None:
-    """No node on the CPU, and no copy between the two."""
-    folder = packages(geometry, "Q4_K_M")
+def test_every_node_is_on_the_gpu(
+    packages: Packages, tmp_path: Path, geometry: str, quant: str, activations: str, kv_type: str, graph: str
+) -> None:
+    """No node on the CPU, and no copy between the two: of all types of weights, activations, keys and values."""
+    folder = packages(geometry, quant, activations=activations, kv_type=kv_type)
     path = folder / f"{graph}.onnx"
     if not path.exists():
         pytest.skip(f"{geometry} has no {graph}")

@@ -36,10 +36,11 @@ def texts(engine: Engine) -> list[list[int]]:
     return found
 
 
-@pytest.fixture(params=["tiny-moe", "tiny-dense"])
+@pytest.fixture(params=[("tiny-moe", "f16"), ("tiny-dense", "q8_0")], ids="-".join)
 def package(packages: Packages, request: pytest.FixtureRequest) -> Path:
     """Those whose text is computed by our kernels alone; tiny-next has nodes of ONNX Runtime's."""
-    return packages(request.param, "Q4_K_M")
+    geometry, kv_type = request.param
+    return packages(geometry, "Q4_K_M", kv_type=kv_type)
 
 
 def test_texts_are_the_cpus(package: Path) -> None:
