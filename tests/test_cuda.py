@@ -73,7 +73,7 @@ def test_gpu_kernels(emulator: Path) -> None:
     done = subprocess.run([emulator / "gpu_kernels", "--bits", "small"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (model,) = json.loads(done.stdout)["models"]
-    assert len(model["kernels"]) == 3 * 15 + 3 * 2 and all(row["bits"] for row in model["kernels"])
+    assert len(model["kernels"]) == 3 * 22 + 4 * 2 and all(row["bits"] for row in model["kernels"])
 
 
 @pytest.fixture

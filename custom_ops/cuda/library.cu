@@ -15,6 +15,11 @@ const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
 
+std::vector<const OrtCustomOp*> fused_operators() {
+  return {normed_block_matmul(), mixture_of_experts(), paged_kv_write_last_rows_f16(), paged_kv_write_last_rows_f32(),
+          paged_kv_write_last_rows_q8_0()};
+}
+
 namespace {
 
 // Kernels of the CPU library, in a domain of their own: ONNX Runtime takes a domain from one library only.
@@ -32,10 +37,7 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char*
 
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   OrtStatus* status = add_domain(options, api, "trigraph", operators());
-  if (!status)
-    status = add_domain(options, api, "trigraph.cuda",
-                        {normed_block_matmul(), mixture_of_experts(), paged_kv_write_last_rows_f16(),
-                         paged_kv_write_last_rows_f32(), paged_kv_write_last_rows_q8_0()});
+  if (!status) status = add_domain(options, api, "trigraph.cuda", fused_operators());
   if (status || host_operators.empty()) return status;
   return add_domain(options, api, "trigraph.cpu", host_operators);
 }

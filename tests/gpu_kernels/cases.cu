@@ -15,17 +15,14 @@ int64_t row_bytes(const std::string& type, int64_t width) {
   return width / 256 * (type == "Q4_K" ? 144 : type == "Q5_K" ? 176 : 210);
 }
 
-Input weight(const std::string& type, int64_t rows, int64_t width, int64_t experts = 0) {
+}  // namespace
+
+Input weight(const std::string& type, int64_t rows, int64_t width, int64_t experts) {
   Input input{type == "F32" ? f32 : u8, {rows, type == "F32" ? width : row_bytes(type, width)}, Fill::blocks, 0, type};
   if (type == "F32") input.fill = Fill::normal;
   if (experts) input.dims.insert(input.dims.begin(), experts);
   return input;
 }
-
-struct Matrix {
-  const char* type;
-  int64_t rows;
-};
 
 Case products(const std::string& name, int64_t width, const std::vector<Matrix>& matrices) {
   Case made{name, "BlockMatMul", {{"activations", "int8"}}, {{f32, {-1, width}, Fill::normal}}, {}, 0};
@@ -39,6 +36,8 @@ Case products(const std::string& name, int64_t width, const std::vector<Matrix>&
   made.attributes.insert({"types", types});
   return made;
 }
+
+namespace {
 
 Case norm(const Model& m) {
   const Input x{f32, {-1, m.hidden}, Fill::normal};
@@ -96,6 +95,8 @@ Case attention(const Model& m, int64_t sequences) {
   return {"attention", "PagedAttention", rotary(), inputs, {{f32, {-1, m.heads * m.head_dim}}}, entries, entries};
 }
 
+}  // namespace
+
 Case entries(const Model& m, int64_t sequences) {
   const int64_t width = m.kv_heads * m.head_dim;
   std::vector<Input> inputs{
@@ -125,6 +126,8 @@ Case experts(const Model& m) {
           bytes * static_cast<double>(m.experts) / used};
 }
 
+namespace {
+
 Case gated(const Model& m) {
   return {"down",
           "GatedBlockMatMul",
@@ -142,6 +145,22 @@ double bytes_moved(const Case& of, int64_t rows, int64_t sequences) {
   return of.bytes + static_cast<double>(sequences - 1) * of.bytes_of_sequence;
 }
 
+std::vector<Matrix> delta_rule_matrices(const Model& m) {
+  const int64_t channels = (2 * m.k_heads + m.v_heads) * m.dim;
+  return {{"Q4_K", channels}, {"Q4_K", m.v_heads * m.dim}, {"Q8_0", m.v_heads}, {"Q8_0", m.v_heads}};
+}
+
+std::vector<Matrix> attention_matrices(const Model& m) {
+  const int64_t kv = m.kv_heads * m.head_dim;
+  return {{"Q4_K", 2 * m.heads * m.head_dim}, {"Q4_K", kv}, {"Q6_K", kv}};
+}
+
+// Of a mixture of experts: the router, and the shared expert's gate and projections.
+std::vector<Matrix> ffn_matrices(const Model& m) {
+  if (!m.experts) return {{"Q4_K", m.ffn}, {"Q4_K", m.ffn}};
+  return {{"F32", m.experts}, {"F32", 1}, {"Q8_0", m.ffn}, {"Q8_0", m.ffn}};
+}
+
 const std::vector<Model>& models() {
   static const std::vector<Model> all{{"small", 256, 512, 4, 1, 64, 2, 4, 64, 256, 8, 2, 512},
                                       {"qwen3.6-35b-a3b", 2048, 248320, 16, 2, 256, 16, 32, 128, 512, 256, 8, 4096},
@@ -150,34 +169,30 @@ const std::vector<Model>& models() {
 }
 
 std::vector<Case> cases_of(const Model& m, int64_t sequences) {
-  const int64_t channels = (2 * m.k_heads + m.v_heads) * m.dim, values = m.v_heads * m.dim;
-  const int64_t width = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  std::vector<Case> all{
-      {"embedding",
-       "BlockGather",
-       {{"type", "Q4_K"}},
-       {{i64, {-1}, Fill::ids, static_cast<double>(m.vocab)}, weight("Q4_K", m.vocab, m.hidden)},
-       {{f32, {-1, m.hidden}}},
-       0},
-      norm(m),
-      products("delta rule's projections", m.hidden,
-               {{"Q4_K", channels}, {"Q4_K", values}, {"Q8_0", m.v_heads}, {"Q8_0", m.v_heads}}),
-      delta_rule(m, sequences),
-      products("delta rule's output", values, {{"Q5_K", m.hidden}}),
-      products("attention's projections", m.hidden, {{"Q4_K", 2 * width}, {"Q4_K", kv}, {"Q6_K", kv}}),
-      entries(m, sequences),
-      attention(m, sequences),
-      products("attention's output", width, {{"Q4_K", m.hidden}}),
-      products("head", m.hidden, {{"Q6_K", m.vocab}}),
-      {"top token",
-       "TopToken",
-       {{"probability", 1}},
-       {{f32, {-1, m.vocab}, Fill::normal}},
-       {{i64, {-1}}, {f32, {-1}}},
-       0}};
+  const int64_t values = m.v_heads * m.dim, width = m.heads * m.head_dim;
+  std::vector<Case> all{{"embedding",
+                         "BlockGather",
+                         {{"type", "Q4_K"}},
+                         {{i64, {-1}, Fill::ids, static_cast<double>(m.vocab)}, weight("Q4_K", m.vocab, m.hidden)},
+                         {{f32, {-1, m.hidden}}},
+                         0},
+                        norm(m),
+                        products("delta rule's projections", m.hidden, delta_rule_matrices(m)),
+                        delta_rule(m, sequences),
+                        products("delta rule's output", values, {{"Q5_K", m.hidden}}),
+                        products("attention's projections", m.hidden, attention_matrices(m)),
+                        entries(m, sequences),
+                        attention(m, sequences),
+                        products("attention's output", width, {{"Q4_K", m.hidden}}),
+                        products("head", m.hidden, {{"Q6_K", m.vocab}}),
+                        {"top token",
+                         "TopToken",
+                         {{"probability", 1}},
+                         {{f32, {-1, m.vocab}, Fill::normal}},
+                         {{i64, {-1}}, {f32, {-1}}},
+                         0}};
+  all.push_back(products(m.experts ? "router and shared expert" : "gate and up", m.hidden, ffn_matrices(m)));
   if (m.experts) {
-    all.push_back(products("router and shared expert", m.hidden,
-                           {{"F32", m.experts}, {"F32", 1}, {"Q8_0", m.ffn}, {"Q8_0", m.ffn}}));
     all.push_back({"router",
                    "Router",
                    {{"k", static_cast<double>(m.used)}, {"normalize", 1}},
@@ -185,10 +200,9 @@ std::vector<Case> cases_of(const Model& m, int64_t sequences) {
                    {{i64, {-1, m.used}}, {f32, {-1, m.used}}},
                    0});
     all.push_back(experts(m));
-  } else {
-    all.push_back(products("gate and up", m.hidden, {{"Q4_K", m.ffn}, {"Q4_K", m.ffn}}));
   }
   all.push_back(gated(m));
+  add_fused_cases(m, sequences, all);
   return all;
 }
 

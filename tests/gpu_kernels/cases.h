@@ -34,7 +34,7 @@ enum class Fill {
 
 struct Input {
   DType type;
-  std::vector<int64_t> dims;  // -1: rows, -2: sequences
+  std::vector<int64_t> dims;  // -1: rows, -2: sequences; none: absent
   Fill fill;
   double number = 0;
   std::string text = {};
@@ -43,7 +43,7 @@ struct Input {
 // An output, or with `like` the state that comes out where it came in.
 struct Output {
   DType type;
-  std::vector<int64_t> dims;
+  std::vector<int64_t> dims;  // -1: rows, -2: sequences, -3: one more; none: absent, or a state's
   int like = -1;
 };
 
@@ -68,5 +68,18 @@ const std::vector<Model>& models();
 std::vector<Case> cases_of(const Model& model, int64_t sequences);
 // What a call must read and write in the device's memory.
 double bytes_moved(const Case& of, int64_t rows, int64_t sequences);
+
+// What cases are made of.
+struct Matrix {
+  const char* type;
+  int64_t rows;
+};
+Input weight(const std::string& type, int64_t rows, int64_t width, int64_t experts = 0);
+Case products(const std::string& name, int64_t width, const std::vector<Matrix>& matrices);
+std::vector<Matrix> delta_rule_matrices(const Model& m), attention_matrices(const Model& m),
+    ffn_matrices(const Model& m);
+Case entries(const Model& m, int64_t sequences);
+Case experts(const Model& m);
+void add_fused_cases(const Model& m, int64_t sequences, std::vector<Case>& all);
 
 }  // namespace gpu_kernels

@@ -17,7 +17,8 @@ struct OrtKernelContext {
 
 namespace trigraph::cuda {
 std::vector<const OrtCustomOp*> operators();
-}
+std::vector<const OrtCustomOp*> fused_operators();
+}  // namespace trigraph::cuda
 
 namespace gpu_kernels {
 namespace {
@@ -173,10 +174,11 @@ void Node::run(std::vector<Value>& inputs, std::vector<Value>& outputs, void* st
 }
 
 const OrtCustomOp* find_operator(const std::string& name, size_t index, DType type) {
-  for (const OrtCustomOp* op : trigraph::cuda::operators()) {
-    const auto takes = static_cast<DType>(op->GetInputType(op, index));
-    if (name == op->GetName(op) && (takes == type || takes == DType::any)) return op;
-  }
+  for (const auto& operators : {trigraph::cuda::operators(), trigraph::cuda::fused_operators(), {draw_tokens()}})
+    for (const OrtCustomOp* op : operators) {
+      const auto takes = static_cast<DType>(op->GetInputType(op, index));
+      if (name == op->GetName(op) && (takes == type || takes == DType::any)) return op;
+    }
   trigraph::fail("no operator is called %s", name.c_str());
 }
 

@@ -45,6 +45,9 @@ class Node {
   void* kernel_ = nullptr;
 };
 
+// trigraph_draw_rows as an operator.
+const OrtCustomOp* draw_tokens();
+
 // The operator of that name whose input `index` may have this type.
 const OrtCustomOp* find_operator(const std::string& name, size_t index, DType type);
 

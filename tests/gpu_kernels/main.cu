@@ -88,8 +88,8 @@ double copy_rate(void* stream) {
 
 // A number of rows as sequences: {rows, tokens of each}.
 std::vector<std::pair<int64_t, int64_t>> shapes(const Case& of, const std::vector<int64_t>& rows) {
-  const bool sequences =
-      std::any_of(of.inputs.begin(), of.inputs.end(), [](const Input& input) { return input.dims[0] == -2; });
+  const bool sequences = std::any_of(of.inputs.begin(), of.inputs.end(),
+                                     [](const Input& input) { return !input.dims.empty() && input.dims[0] == -2; });
   std::vector<std::pair<int64_t, int64_t>> all;
   for (const int64_t count : rows) {
     if (count <= kSequences) all.emplace_back(count, 1);

@@ -18,6 +18,19 @@ const OrtCustomOp* find(const Case& of) {
   return find_operator(of.op, index, cached ? DType::f16 : of.inputs[0].type);
 }
 
+template <class Argument>
+int64_t lead(const Argument& argument) {
+  return argument.dims.empty() ? 0 : argument.dims[0];
+}
+
+// A call's; {0} where there is none.
+std::vector<int64_t> dims_of(std::vector<int64_t> dims, const Call& call) {
+  if (dims.empty()) return {0};
+  if (dims[0] == -1) dims[0] = call.rows;
+  if (dims[0] < -1) dims[0] = call.sequences() + (dims[0] == -3);
+  return dims;
+}
+
 bool finite(const std::vector<char>& bytes) {
   for (size_t at = 0; at + 4 <= bytes.size(); at += 4) {
     float x;
@@ -31,7 +44,7 @@ bool finite(const std::vector<char>& bytes) {
 
 Trial::Trial(const Case& of, void* stream) : case_(of), stream_(stream) {
   for (size_t i = 0; i < of.inputs.size(); ++i)
-    first_.push_back(of.inputs[i].dims[0] < 0 ? Value{} : make_value(of.inputs[i], i << 40, {}, memory_, stream));
+    first_.push_back(lead(of.inputs[i]) > 0 ? make_value(of.inputs[i], i << 40, {0, 1, 1}, memory_, stream) : Value{});
   now_ = first_;
   for (const Output& output : of.outputs)
     if (output.like >= 0) now_[output.like].data = memory_.reserve(now_[output.like].bytes());
@@ -55,7 +68,7 @@ Trial::Bytes Trial::run(const Call& call, bool states) {
   Memory memory;
   Values inputs = now_;
   add_rows(inputs, 0, call, memory);
-  Values outputs = outputs_of(inputs, call.rows, memory);
+  Values outputs = outputs_of(inputs, call, memory);
   node_->run(inputs, outputs, stream_);
   Bytes found;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -65,12 +78,15 @@ Trial::Bytes Trial::run(const Call& call, bool states) {
   return found;
 }
 
-bool Trial::same_row(const Bytes& together, const Bytes& alone, int64_t row, bool states) const {
+// What a row's sequence has is compared at its last row; of states, all.
+bool Trial::same_row(const Bytes& together, const Bytes& alone, const Call& call) const {
   bool same = true;
   for (size_t i = 0; i < alone.size(); ++i) {
     const bool state = case_.outputs[i].like >= 0;
-    if (state && !states) continue;
-    const char* expected = together[i].data() + (state ? 0 : static_cast<size_t>(row) * alone[i].size());
+    const int64_t kind = lead(case_.outputs[i]);
+    if ((kind == -2 && (call.first + 1) % call.tokens) || kind == -3) continue;
+    const int64_t index = state ? 0 : kind == -2 ? call.first_sequence() : call.first;
+    const char* expected = together[i].data() + static_cast<size_t>(index) * alone[i].size();
     same = same && !std::memcmp(alone[i].data(), expected, alone[i].size());
     if (case_.outputs[i].type == DType::f32) same = same && finite(alone[i]);
   }
@@ -87,8 +103,8 @@ bool Trial::rows_alone(int64_t rows, int64_t tokens) {
   bool same = true;
   const int64_t stride = with_state ? 1 : std::max<int64_t>(1, rows / kSequences);
   for (int64_t row = 0; row < rows; row = std::min(row + stride, std::max(row + 1, rows - 1))) {
-    const bool last = states && row + 1 == rows;
-    same = same_row(together, run({row, 1, tokens}, last), row, last) && same;
+    const Call call{row, 1, tokens};
+    same = same_row(together, run(call, states && row + 1 == rows), call) && same;
   }
   return same;
 }
@@ -97,7 +113,7 @@ double Trial::microseconds(int64_t rows, int64_t tokens) {
   Memory memory;
   prepare(tokens);
   const int64_t sequences = Call{0, rows, tokens}.sequences();
-  const size_t held = bytes(false, {}), passed = bytes(true, {0, rows, tokens});
+  const size_t held = bytes(false, {0, rows, tokens}), passed = bytes(true, {0, rows, tokens});
   uint64_t copies = 1, different = 1;
   if (held > kLittle) {
     const auto touched = static_cast<size_t>(bytes_moved(case_, rows, sequences)) + passed;
@@ -110,8 +126,9 @@ double Trial::microseconds(int64_t rows, int64_t tokens) {
   for (uint64_t n = 0; n < different; ++n) {
     const auto turn = static_cast<int64_t>(n / copies) % (kSequences / sequences);
     inputs.push_back(held_by[n % copies]);
-    add_rows(inputs[n], n, {turn * rows, rows, tokens}, memory);
-    outputs.push_back(outputs_of(inputs[n], rows, memory));
+    const Call call{turn * rows, rows, tokens};
+    add_rows(inputs[n], n, call, memory);
+    outputs.push_back(outputs_of(inputs[n], call, memory));
   }
   return median_microseconds([&](uint64_t n) { node_->run(inputs[n % different], outputs[n % different], stream_); },
                              different, stream_);
@@ -130,20 +147,19 @@ Trial::Values Trial::copy_of(Memory& memory) {
 
 void Trial::add_rows(Values& inputs, uint64_t seed, const Call& call, Memory& memory) {
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (case_.inputs[i].dims[0] < 0)
+    if (lead(case_.inputs[i]) < 0)
       inputs[i] = make_value(case_.inputs[i], (i << 40) + (seed << 32), call, memory, stream_);
 }
 
-Trial::Values Trial::outputs_of(const Values& inputs, int64_t rows, Memory& memory) const {
+Trial::Values Trial::outputs_of(const Values& inputs, const Call& call, Memory& memory) const {
   Values outputs;
   for (const Output& output : case_.outputs) {
     if (output.like >= 0) {
       outputs.push_back(inputs[output.like]);
       continue;
     }
-    Value value{output.type, output.dims, nullptr};
-    value.dims[0] = rows;
-    value.data = memory.reserve(value.bytes());
+    Value value{output.type, dims_of(output.dims, call), nullptr};
+    if (lead(output)) value.data = memory.reserve(value.bytes());
     outputs.push_back(value);
   }
   return outputs;
@@ -152,13 +168,10 @@ Trial::Values Trial::outputs_of(const Values& inputs, int64_t rows, Memory& memo
 // Of the inputs without rows, or of a call's rows in and out.
 size_t Trial::bytes(bool rows, const Call& call) const {
   size_t sum = 1;
-  const auto add = [&](DType type, std::vector<int64_t> dims) {
-    if (dims.empty() || rows != (dims[0] < 0)) return;
-    if (rows) dims[0] = call.rows;
-    sum += Value{type, dims, nullptr}.bytes();
-  };
-  for (const Input& input : case_.inputs) add(input.type, input.dims);
-  for (const Output& output : case_.outputs) add(output.type, output.dims);
+  for (const Input& input : case_.inputs)
+    if (lead(input) && rows == (lead(input) < 0)) sum += Value{input.type, dims_of(input.dims, call)}.bytes();
+  for (const Output& output : case_.outputs)
+    if (rows && lead(output)) sum += Value{output.type, dims_of(output.dims, call)}.bytes();
   return sum;
 }
 

@@ -25,10 +25,10 @@ class Trial {
 
   void prepare(int64_t tokens);
   Bytes run(const Call& call, bool states);
-  bool same_row(const Bytes& together, const Bytes& alone, int64_t row, bool states) const;
+  bool same_row(const Bytes& together, const Bytes& alone, const Call& call) const;
   Values copy_of(Memory& memory);
   void add_rows(Values& inputs, uint64_t seed, const Call& call, Memory& memory);
-  Values outputs_of(const Values& inputs, int64_t rows, Memory& memory) const;
+  Values outputs_of(const Values& inputs, const Call& call, Memory& memory) const;
   size_t bytes(bool rows, const Call& call) const;
 
   const Case& case_;
