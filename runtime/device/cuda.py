@@ -106,6 +106,17 @@ class CudaDevice(Device):
             for number, row in enumerate(rows):
                 self.functions.copy(memory.row(row), copy.row(number), memory.row_bytes)
 
+    @contextlib.contextmanager
+    def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
+        """See Device."""
+        copies = [(memory, *(self.zeros(memory.shape, memory.dtype) for _ in range(2))) for memory in memories]
+        for memory, zeros, copy in copies:
+            self.functions.copy(copy.address, memory.address, memory.nbytes)
+            self.functions.copy(memory.address, zeros.address, memory.nbytes)
+        yield
+        for memory, _, copy in copies:
+            self.functions.copy(memory.address, copy.address, memory.nbytes)
+
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """See Device."""
         return CudaArray(self.functions, shape, dtype)

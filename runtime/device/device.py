@@ -175,6 +175,10 @@ class Device:
         """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""
         return nullcontext()
 
+    def cleared(self, memories: Sequence[Memory]) -> AbstractContextManager[None]:
+        """While a step is captured: these hold zeros, and afterwards what they held before."""
+        return nullcontext()
+
     def copy_rate(self) -> float | None:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -148,19 +148,23 @@ class SessionGraph:
 
         def enqueue() -> None:
             if captured and not hasattr(seen, "by_thread"):
-                self._capture(io, options, exchange)
+                self._capture(io, options, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
                 seen.by_thread = True
             self._run(io, options)
 
         return Binding(exchange, enqueue, captured)
 
-    def _capture(self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange) -> None:
-        """A thread's first run, which ONNX Runtime makes three of: a recurrent state would advance thrice.
+    def _capture(
+        self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange, accepted: Sequence[Memory]
+    ) -> None:
+        """A thread's first run, which ONNX Runtime makes three of: the second may have fewer tokens to commit from.
 
-        So that is put back. Attention's entries are written anew by the run that counts.
+        So nothing is committed, and the recurrent state is put back. Attention's entries are written anew by the run
+        that counts.
         """
         slots = exchange.sent["slots_out"].tolist() if "slots_out" in exchange.sent else []
-        with self._device.kept([buffer.arrays[buffer.write_index] for buffer in self._recurrent], slots):
+        recurrent = [buffer.arrays[buffer.write_index] for buffer in self._recurrent]
+        with self._device.kept(recurrent, slots), self._device.cleared(accepted):
             self._run_once(io, options)
 
     def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
