@@ -87,8 +87,8 @@ def rows(engine: Engine, lengths: Sequence[int], accepted: int) -> list[bytes]:
 def test_verifies_have_the_bits_of_the_cpu(packages: Packages, accepted: int, lengths: list[int]) -> None:
     """Of each number of rows up to the most that are captured, every one seen first with tokens to commit.
 
-    ONNX Runtime runs the first step of a shape three times when it captures it, and the state must move once; the second
-    time, fewer tokens than are to commit may be pending.
+    ONNX Runtime runs the first step of a shape three times when it captures it, and the state must move once.
+    The second time, fewer tokens may be pending than are to commit.
     """
     package = packages("tiny-moe", "Q4_K_M")
     found, expected = (rows(load(package, device=d, context=256), lengths, accepted) for d in ("cuda", "cpu"))
