@@ -9,6 +9,7 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices, Round
 from trigraph.runtime.decoding.ngram import Match, NgramIndex
 
 _MEMORY, _PARKED = 0.9, 0.2  # of the share of rounds that drafted; under it, drafting is said to be parked
+_LONG = 16  # rounds after which it is no chance that nothing was drafted
 
 
 class AdaptiveLength:
@@ -85,7 +86,8 @@ class AdaptiveLength:
     def report(self) -> str:
         """See DraftLength."""
         if not self._drafting:
-            return "on, nothing drafted yet" + self._note
+            reason = ": a first draft would cost more than it may" if self._rounds >= _LONG else ""
+            return f"on, nothing drafted yet{reason}{self._note}"
         plain = self._rounds - self._drafting
         text = f"on, {self._asked / self._drafting:.1f} drafts a round"
         if self._share < _PARKED:

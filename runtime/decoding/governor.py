@@ -20,10 +20,12 @@ _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _CLOSE = 1.25  # where drafting looks no faster than so much, the first ones without come after 1, 2, 4, .. rounds
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.01, 16  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.01, 64  # of a round, that decisions may take; most rounds that one holds
 _RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
+_FIRST_SECONDS = 2e-3  # that the first drafts of all take longer: code and memory that no run has touched yet
+_SEEN = 4  # plain rounds before these, where that is more than a small part of a round
 
 
 class _Item(NamedTuple):
@@ -54,6 +56,8 @@ class Governor:
         self.prices = Prices(0.0, 0.0)
         """Of drafts, as of the last round."""
         self._budget = _FIRST_BUDGET
+        self._seen = 0  # rounds so far
+        self._begun = False  # whether drafts were chosen ever
         self._speculative = 0  # rounds in which drafting paid, since the last one without
         self._first_plain = 1  # of them before the next one without, in a close case
         self._turn = 0  # trials so far
@@ -79,8 +83,8 @@ class Governor:
         """The most drafts of each request in the next round; the offers took `offering` seconds."""
         started = time.perf_counter()
         self._may_hold = 0
-        lengths = self._choose(offers)
         self._requests, self._rounds_held = len(offers), 0
+        lengths = self._choose(offers)
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
         if by_head and self._may_hold and self._seconds:
             deciding = offering + time.perf_counter() - started
@@ -96,6 +100,8 @@ class Governor:
             return lengths
         verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
         if not verify:
+            return lengths
+        if not self._begins(offers, verify[0] + self._least_idle):
             return lengths
         search = _Search(offers, [seconds + self._least_idle for seconds in verify], self.costs)
         best = search.best(self.costs.verify.most_rows)
@@ -119,10 +125,28 @@ class Governor:
             self._idle.append(ended - self._ended - busy)
             self._least_idle = min(self._idle)
         self._seconds, self._ended = ended - started, ended
+        self._seen += 1
         if self._trial_speed:  # it may have cost more than was guessed
             self._budget -= max(0.0, self._trial_speed * (busy + self._least_idle) - self._trial_tokens)
             self._trial_speed = 0.0
         self._budget = min(self._budget + _TRIAL_SHARE * tokens, _MOST_BUDGET)
+
+    def _begins(self, offers: Sequence[Offer], plain: float) -> bool:
+        """Whether drafts were chosen before or may be now, where a round without any takes `plain` seconds.
+
+        The first ones run what never ran, which takes as long as many rounds of a small model. So they wait until
+        trials may cost that much, and for a request of which the drafter has seen nearly all tokens.
+        """
+        if self._begun or self.costs.draft.most_rows:
+            return True
+        rounds = min(_FIRST_SECONDS / plain, _MOST_BUDGET)
+        missing = rounds + self.costs.catch_up * min(offer.behind for offer in offers) / plain - self._budget
+        if missing > 0 and not any(offer.least for offer in offers):
+            self._rounds_held = int(missing / (_TRIAL_SHARE * len(offers)))
+        if missing <= 0 and (rounds <= _LEAST_LOSS or self._seen >= _SEEN):
+            self._begun = True
+            self._budget -= rounds
+        return self._begun
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
         """A draft more for one request in turn, or `others` where a draft costs less so, as far as the budget goes."""
