@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -34,6 +35,7 @@ def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequ
     started = time.perf_counter()
     with progress_bars() as progress:
         engine = load(model.model, **arguments, progress=progress)
+    gc.freeze()  # what is there stays: the collector looks at it no more, which would take as long as many short steps
     if engine.kernels != "no":
         explain_bus_errors()
     for notice in engine.notices:
