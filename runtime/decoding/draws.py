@@ -118,7 +118,7 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ln x for 2^-53 <= x < 1: of the mantissa by the series of artanh((m - 1) / (m + 1)), and of the power of two."""
+    """Ln x for x >= 2^-1022: of the mantissa by the series of artanh((m - 1) / (m + 1)), and of the power of two."""
     mantissa, power = np.frexp(x)
     small = mantissa < np.sqrt(0.5)
     mantissa = np.where(small, 2 * mantissa, mantissa)

@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.runtime.decoding.constraint import Guide
+from trigraph.runtime.decoding.draws import exp, log
 from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.decoding.sampling import Rows, Sampler, Sampling
 from trigraph.runtime.decoding.thought import Thought
 from trigraph.runtime.decoding.top_logits import top_logits
+
+_BLOCK = 16384  # logits whose exponentials are computed at once: so many stay in a cache
 
 
 @dataclass(frozen=True)
@@ -26,15 +29,30 @@ class TokenLogprob:
 
 
 def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
-    """What one row of logits [vocabulary] says of `token`, and of the `top` most likely ones."""
-    largest = float(logits.max())
-    total = largest + math.log(float(np.exp(logits.astype(np.float64) - largest).sum()))
+    """What one row of logits [vocabulary] says of `token`, and of the `top` most likely ones.
+
+    The same bits on every machine.
+    """
+    total = _log_of_sum(logits)
     ids, values = top_logits(logits, top) if top else ([], [])
     return TokenLogprob(
         token,
         float(logits[token]) - total,
         tuple((other, value - total) for other, value in zip(ids, values, strict=True)),
     )
+
+
+def _log_of_sum(x: NDArray[np.float32]) -> float:
+    """Ln of the sum of e^x, one after another; NaN where the largest is no number or infinite."""
+    largest = float(x.max())
+    if not math.isfinite(largest):
+        return math.nan
+    total = 0.0
+    for start in range(0, len(x), _BLOCK):
+        terms = exp(x[start : start + _BLOCK].astype(np.float64) - largest)
+        terms[0] += total
+        total = terms.cumsum()[-1]
+    return largest + float(log(np.array(total)))
 
 
 class RecordingSampler(Sampler):
