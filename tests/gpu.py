@@ -1,8 +1,8 @@
 """What only a machine with a GPU can tell: `make gpu`, or `python tests/gpu.py [STAGE ...] [--layers N]`.
 
-Runs the operators' and the runtime's tests on the GPU, looks for memory errors with compute-sanitizer, and times
-synthetic files of published geometries, first of 4 layers. Every stage has a time limit, and goes on after a failure;
-one that could not run has failed. Prints a table. The CUDA library comes from `make cuda`.
+Runs every kernel, the operators' and the runtime's tests on the GPU, looks for memory errors with compute-sanitizer,
+and times synthetic files of published geometries, first of 4 layers. Every stage runs alone too, has a time limit, and
+goes on after a failure; one that could not run has failed. Prints a table. The CUDA library comes from `make cuda`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,20 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
 
 ROOT = Path(__file__).resolve().parents[1]
-OPERATOR_TESTS = ("block_gather", "block_matmul", "exact_products", "gated_delta_net", "gated_delta_net_errors",
-                  "grouped_expert_ffn", "operator_errors", "paged_attention", "paged_attention_bits",
-                  "paged_attention_errors", "rms_norm", "router", "rows", "top_token")  # fmt: skip
 CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
-SANITIZER = {"TRIGRAPH_TEST_LIBRARY": "cuda", "TRIGRAPH_SEPARATE_SCRATCH": "1"}
-KNOWN_SKIPS = {"a device's memory is aligned"}
-# A few cases of every operator: the tools slow a kernel down by a factor of ten to a hundred.
-SANITIZED = "against_reference or matches_reference or matches_the_reference or companions or random_histories"
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+"""Of compute-sanitizer."""
 
 
 @dataclass
@@ -44,76 +40,92 @@ class Session:
 
     layers: int | None
     folder: Path
+    program: Path | None
+    """gpu_kernels, where it is built already."""
     rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+    deadline: float = 0
+    """Of the stage that runs."""
 
     def note(self, stage: str, what: str, value: str, aim: str = "") -> None:
         """One line of the table, shown at once too."""
         self.rows.append((stage, what, value, aim))
-        print(f"{stage:10} {what:44} {value:>24}  {aim}", flush=True)
+        print(_line(self.rows[-1]), flush=True)
 
+    def run(self, *command: str | Path, limit: float | None = None, **environment: str) -> str:
+        """What a command prints. It has `limit` seconds, or what is left of the stage's.
 
-def run(*command: str | Path, limit: int = 900, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the checkout, for `limit` seconds at most; its output is shown when it fails."""
-    variables = os.environ | environment
-    path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    words = [str(part) for part in command]
-    try:
-        done = subprocess.run(
-            words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit
-        )
-    except subprocess.TimeoutExpired as late:
-        print(*(f"{part!s}"[-4000:] for part in (late.stdout, late.stderr) if part), sep="\n", flush=True)
-        raise RuntimeError(f"{Path(command[0]).name} took more than {limit} s") from None
-    if done.returncode:
-        print(done.stdout[-8000:], done.stderr[-4000:], sep="\n", flush=True)
-        raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}")
-    return done
+        It runs in the checkout; its output is shown when it fails.
+        """
+        variables = os.environ | environment
+        path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        words = [str(part) for part in command]
+        limit = max(1.0, self.deadline - time.monotonic()) if limit is None else limit
+        try:
+            done = subprocess.run(
+                words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit
+            )
+        except subprocess.TimeoutExpired as late:
+            print(*(_text(part)[-4000:] for part in (late.stdout, late.stderr) if part), sep="\n", flush=True)
+            raise RuntimeError(f"{Path(command[0]).name} was not done after {limit:.0f} s") from None
+        if done.returncode:
+            print(done.stdout[-8000:], done.stderr[-4000:], sep="\n", flush=True)
+            raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}")
+        return done.stdout
 
+    def test(self, *names: str, graphs: str = "1") -> str:
+        """Runs files of tests on the CUDA library; how many passed."""
+        files = [str(ROOT / "tests" / name) for name in names]
+        command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files)
+        return _summary(self.run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs))
 
-def tests(names: Sequence[str], *arguments: str) -> list[str]:
-    """The command that runs test files on the CUDA library."""
-    files = [str(ROOT / "tests" / f"test_{name}.py") for name in names]
-    return [sys.executable, "-m", "pytest", "-q", *files, *arguments]
-
-
-def operators(session: Session) -> None:
-    """Each operator against its NumPy reference, rows alone against rows together to the bit, errors."""
-    done = run(*tests(OPERATOR_TESTS), TRIGRAPH_TEST_LIBRARY="cuda")
-    session.note("operators", "tests", _summary(done.stdout))
+    def kernels(self) -> Path:
+        """The program gpu_kernels. It is built where none was given, which the stage's time does not count."""
+        if self.program is None:
+            cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
+            out, started = self.folder / "gpu_kernels", time.monotonic()
+            options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=native")
+            self.run(cmake or "cmake", "-S", ROOT / "tests" / "gpu_kernels", "-B", out, *options, limit=60)
+            self.run(cmake or "cmake", "--build", out, "--parallel", str(os.cpu_count() or 1), limit=1800)
+            self.program = out / "gpu_kernels"
+            self.deadline += time.monotonic() - started
+        return self.program
 
 
 def kernels(session: Session) -> None:
-    """gpu_kernels: every kernel at the shapes of real models, rows alone against rows together, and its speed."""
-    out = session.folder / "gpu_kernels"
-    cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
-    run(cmake or "cmake", "-S", ROOT / "tests" / "gpu_kernels", "-B", out, "-DCMAKE_BUILD_TYPE=Release",
-        "-DCMAKE_CUDA_ARCHITECTURES=native")  # fmt: skip
-    run(cmake or "cmake", "--build", out, limit=1800)
-    report = json.loads(run(out / "gpu_kernels", limit=300).stdout)
+    """Every kernel at the shapes of real models: rows alone against rows together, and its speed."""
+    report = json.loads(session.run(session.kernels()))
     session.note("kernels", "copies on the device, GB/s", f"{report['copy_gb_s']:.0f}")
+    session.note("kernels", "rows of a call", "1 / 4 / 16", "with (1): of one sequence")
     for model in report["models"]:
+        lines: dict[str, list[str]] = {}
         for row in model["kernels"]:
-            speed = f"{row['us']:.1f} us, {row['of_copies']:.2f} of copies"
-            session.note("kernels", f"{model['model']}: {row['kernel']}, {row['rows']} rows", speed)
+            name = row["kernel"] + (" (1)" if row["sequences"] < row["rows"] else "")
+            lines.setdefault(name, []).append(f"{row['us']:.1f}")
+        for name, times in lines.items():
+            session.note("kernels", f"{model['model']}: {name}", " / ".join(times) + " us")
+
+
+def operators(session: Session) -> None:
+    """Each operator against its NumPy reference, fused ones and draws too; rows alone and together; errors."""
+    session.note("operators", "tests", session.test(*OPERATOR_TESTS))
 
 
 def bits(session: Session) -> None:
     """Whole models: cuts of prompts, verifies, rejected tokens, drafts, forks and companions."""
     for graphs, name in (("0", "launch by launch"), ("1", "CUDA graphs")):
-        command = tests(["promise"])
-        done = run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs)
-        session.note("bits", f"tests, {name}", _summary(done.stdout))
+        session.note("bits", f"tests, {name}", session.test("test_promise.py", graphs=graphs))
 
 
 def sanitizer(session: Session) -> None:
-    """Accesses outside buffers, uninitialised reads and races."""
+    """Accesses outside buffers, races, barriers that are not met, reads of what nothing wrote: in all kernels."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         raise RuntimeError("compute-sanitizer is missing (it comes with the CUDA toolkit)")
-    for tool in ("memcheck", "racecheck", "synccheck"):
-        command = tests(OPERATOR_TESTS, "-k", SANITIZED)
-        run(program, "--tool", tool, "--error-exitcode", "9", *command, limit=1800, **SANITIZER)
+    shapes = ("--bits", "--rows", "1,3,8,16,20", "small", "odd")
+    for tool in TOOLS:
+        session.run(program, "--tool", tool, "--error-exitcode", "9", session.kernels(), *shapes,
+                    TRIGRAPH_SEPARATE_SCRATCH="1")  # fmt: skip
         session.note("sanitizer", tool, "clean")
 
 
@@ -122,7 +134,7 @@ def model(session: Session, geometry: str, layers: int | None) -> Path:
     path = session.folder / f"{geometry}-{layers or 'all'}.gguf"
     if not path.exists():
         few = () if layers is None else ("--layers", str(layers))
-        run(sys.executable, *CLI, "synth", geometry, path, *few)
+        session.run(sys.executable, *CLI, "synth", geometry, path, *few)
     return path
 
 
@@ -135,7 +147,7 @@ def bench(session: Session, stage: str, geometry: str) -> dict[tuple[str, int], 
     for layers, graphs in ((4, "0"), (4, "1"), (session.layers, "1")):
         path = model(session, geometry, layers)
         command = (sys.executable, *CLI, "bench", path, "--device", "cuda", "--json", "-p", "4096")
-        report = json.loads(run(*command, TRIGRAPH_CUDA_GRAPHS=graphs).stdout)
+        report = json.loads(session.run(*command, TRIGRAPH_CUDA_GRAPHS=graphs))
         results = {(row["name"], row["k"]): row for row in report["results"]}
         how = f"{layers or 'all'} layers, {'CUDA graphs' if graphs == '1' else 'launch by launch'}"
         session.note(stage, f"{how}: device copies, GB/s", f"{report['machine']['read_gb_s']:.0f}")
@@ -175,15 +187,16 @@ def state(session: Session) -> None:
     session.note("state", "fork and release, us", f"{statistics.median(forks):.0f}")
 
 
-STAGES: dict[str, Callable[[Session], None]] = {
-    "kernels": kernels,
-    "operators": operators,
-    "bits": bits,
-    "sanitizer": sanitizer,
-    "state": state,
-    "time-35b": time_35b,
-    "time-27b": time_27b,
+STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
+    "kernels": (kernels, 90),
+    "sanitizer": (sanitizer, 120),
+    "operators": (operators, 120),
+    "bits": (bits, 180),
+    "state": (state, 40),
+    "time-35b": (time_35b, 190),
+    "time-27b": (time_27b, 160),
 }
+"""And the seconds that each may take on an H100: 15 minutes in all, without the build of gpu_kernels."""
 
 
 def main() -> int:
@@ -192,6 +205,8 @@ def main() -> int:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; all by default")
     parser.add_argument("--layers", type=int, help="of the files that are timed; all of the model's by default")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu", help="where these files are kept")
+    parser.add_argument("--program", type=Path, help="gpu_kernels, built already; it is built by default")
+    parser.add_argument("--patience", type=float, default=1, help="a factor on each stage's time limit (1)")
     options = parser.parse_args()
     if unknown := set(options.stages) - set(STAGES):
         parser.error(f"no stage is called {', '.join(sorted(unknown))}")
@@ -206,25 +221,40 @@ def main() -> int:
         print(f"error: nothing was run; {error}")
         return 2
     options.folder.mkdir(parents=True, exist_ok=True)
-    session = Session(options.layers, options.folder)
-    failed = False
-    for name in options.stages or STAGES:
-        try:
-            STAGES[name](session)
-        except Exception as error:
-            failed = True
-            session.note(name, "FAILED", str(error))
-    print("\n" + "\n".join(f"{a:10} {b:44} {c:>24}  {d}" for a, b, c, d in session.rows))
+    session = Session(options.layers, options.folder, options.program)
+    failed = [name for name in options.stages or STAGES if not _passes(session, name, options.patience)]
+    print("\n" + "\n".join(map(_line, session.rows)))
     if session.layers is not None:
         print(f"times are of {session.layers} layers, not of whole models")
-    return int(failed)
+    return int(bool(failed))
+
+
+def _passes(session: Session, name: str, patience: float) -> bool:
+    stage, limit = STAGES[name]
+    started = time.monotonic()
+    session.deadline = started + limit * patience
+    try:
+        stage(session)
+    except Exception as error:
+        session.note(name, "FAILED", str(error))
+        return False
+    session.note(name, "seconds", f"{time.monotonic() - started:.0f}")
+    return True
+
+
+def _line(row: tuple[str, str, str, str]) -> str:
+    return "{:10} {:52} {:>24}  {}".format(*row).rstrip()
+
+
+def _text(output: str | bytes) -> str:
+    return output if isinstance(output, str) else output.decode(errors="replace")
 
 
 def _summary(output: str) -> str:
     """pytest's last line, when something ran and all that was left out is known."""
     line = next((line for line in reversed(output.splitlines()) if "passed" in line), None)
     reasons = set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", output, re.MULTILINE))
-    if line is None or reasons - KNOWN_SKIPS:
+    if line is None or reasons - SKIPPED_ON_DEVICES:
         raise RuntimeError(f"tests did not run: {', '.join(reasons) or 'none passed'}")
     return line
 

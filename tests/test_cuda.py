@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.emulator import build_emulator
+from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from support.packages import Packages
 from support.step_rows import rows_of_steps
 from trigraph.custom_ops import library_path
@@ -22,29 +23,6 @@ from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.doctor.examine import compute, make_packages, recorded_bits
 
 ROOT = Path(__file__).parents[1]
-OPERATOR_TESTS = (
-    "test_block_gather.py",
-    "test_block_matmul.py",
-    "test_exact_products.py",
-    "test_gated_delta_net.py",
-    "test_gated_delta_net_bits.py",
-    "test_gated_delta_net_errors.py",
-    "test_grouped_expert_ffn.py",
-    "test_operator_errors.py",
-    "test_paged_attention.py",
-    "test_paged_attention_bits.py",
-    "test_paged_attention_errors.py",
-    "test_rms_norm.py",
-    "test_rope_scaling.py::test_operators",
-    "test_rope_scaling.py::test_positions_near_a_million",
-    "test_router.py",
-    "test_rows.py",
-    "test_top_token.py",
-    "cuda_emulator/drawn.py",
-    "cuda_emulator/fused.py",
-)
-SKIPPED = {"a device's memory is aligned"}
-"""Why an operator's test may be left out on a device."""
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +43,17 @@ def test_operators(emulator: Path, file: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     # A run that skips its tests passes too.
     assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
-    assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED, done.stdout
+    assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED_ON_DEVICES, done.stdout
 
 
-def test_gpu_kernels(emulator: Path) -> None:
+@pytest.mark.parametrize(("model", "rows", "calls"), [("small", "1,4,16", 3 * 22 + 2 * 4), ("odd", "3", 22 + 4)])
+def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
     """The program for a first look at a GPU, on shapes that the emulator can do."""
-    done = subprocess.run([emulator / "gpu_kernels", "--bits", "small"], capture_output=True, text=True, check=False)
+    command = [str(emulator / "gpu_kernels"), "--bits", "--rows", rows, model]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (model,) = json.loads(done.stdout)["models"]
-    assert len(model["kernels"]) == 3 * 22 + 4 * 2 and all(row["bits"] for row in model["kernels"])
+    (found,) = json.loads(done.stdout)["models"]
+    assert len(found["kernels"]) == calls and all(row["bits"] for row in found["kernels"])
 
 
 @pytest.fixture

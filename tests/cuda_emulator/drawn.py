@@ -1,6 +1,6 @@
 """Tokens drawn on a device: what NumPy draws from the same rows, to the bit.
 
-tests/test_cuda.py runs this with the library of the emulator.
+tests/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from trigraph.custom_ops import library_path
 from trigraph.runtime.decoding import draws
 from trigraph.runtime.decoding.draws import Filters
+from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_drawer import CudaDrawer
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.device import Draw, Drawing, Exchange
@@ -27,24 +28,29 @@ FILTERS = [
 WIDTHS = (1, 31, 128, 4095, 4096, 4097, 12288, 20000)
 
 
-class Array:
-    """Rows whose address is asked for."""
-
-    def __init__(self, rows: NDArray[np.generic]) -> None:
-        self.address, self.shape, self.rows = rows.ctypes.data, rows.shape, rows
+def on_device(library: CudaLibrary, rows: NDArray[np.generic]) -> CudaArray:
+    """A copy of some rows."""
+    memory = CudaArray(library, rows.shape, rows.dtype)
+    library.copy(memory.address, rows.ctypes.data, rows.nbytes)
+    library.wait()
+    return memory
 
 
 def drawn(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]], only_drawn: bool = True) -> list[int]:
     """The tokens that the device draws from the rows [n, width], by filters, seed and position."""
-    drawer = CudaDrawer(CudaLibrary(library_path("cuda")), len(logits), 1, logits.shape[1])
+    library = CudaLibrary(library_path("cuda"))
+    drawer = CudaDrawer(library, len(logits), 1, logits.shape[1])
     given = [
         Draw(Drawing(*filters, seed), position, number, only_drawn)
         for number, (filters, seed, position) in enumerate(ways)
     ]
     drawer.begin(given)
     tokens = np.where(np.isnan(logits).any(1), 0, logits.argmax(1))
-    drawer.draw(Exchange({}, {"logits": Array(logits), "tokens": Array(tokens)}), len(logits))
-    return [int(token) for token in drawer.read()]
+    results = {"logits": on_device(library, logits), "tokens": on_device(library, tokens)}
+    drawer.draw(Exchange({}, results), len(logits))
+    found = drawer.read()
+    library.wait()
+    return [int(token) for token in found]
 
 
 def expected(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]]) -> list[int]:

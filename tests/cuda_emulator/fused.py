@@ -1,9 +1,9 @@
 """Nodes that the CUDA library has as one: the bits of the portable kernels of each, and what is left as it was.
 
-tests/test_cuda.py runs this with the library of the emulator.
+tests/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from support.block_weights import activations, weights
-from support.operators import ONNX_TYPE, same_bits
+from support.operators import ONNX_TYPE, provider, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops import DOMAIN, library_path
 from trigraph.runtime.device.cuda_fusion import fuse
@@ -39,12 +39,16 @@ def model_of(nodes: Sequence[onnx.NodeProto], inputs: Arrays, outputs: Mapping[s
     return helper.make_model(graph, opset_imports=opsets, ir_version=11)
 
 
-def run(model: onnx.ModelProto, library: str, inputs: Arrays, outputs: Mapping[str, type]) -> list[Any]:
-    """One run with that library's kernels."""
+def session_of(model: onnx.ModelProto, library: str) -> ort.InferenceSession:
+    """A session with that library's kernels."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library_path(library)))
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[provider(library)])
+
+
+def run(session: ort.InferenceSession, inputs: Arrays, outputs: Iterable[str]) -> list[Any]:
+    """One run, and what kernels then report."""
     result = list(session.run(list(outputs), dict(inputs)))
     CudaLibrary(library_path("cuda")).wait()
     return result
@@ -56,10 +60,10 @@ def check(
     """The fused model is made of the operators `fused`, and has the bits of the portable kernels."""
     model = model_of(nodes, inputs, outputs)
     with portable_kernels():
-        expected = run(model, "cpu", inputs, outputs)
+        expected = run(session_of(model, "cpu"), inputs, outputs)
     fuse(model)
     assert [node.op_type for node in model.graph.node] == list(fused)
-    found = run(model, "cuda", inputs, outputs)
+    found = run(session_of(model, "cuda"), inputs, outputs)
     for name, one, other in zip(outputs, found, expected, strict=True):
         assert same_bits(one, other), name
     return found
@@ -201,16 +205,13 @@ def test_a_bad_expert_is_an_error_and_the_next_step_is_right() -> None:
     nodes, inputs = experts_case(2, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
     model = model_of(nodes, inputs, {"y": np.float32})
     fuse(model)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(library_path("cuda")))
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (before,) = session.run(["y"], inputs)
+    session = session_of(model, "cuda")
+    (before,) = run(session, inputs, ["y"])
     bad = inputs["ids"].copy()
     bad[1, 2] = 9
     with pytest.raises(Exception, match="input ids holds expert 9 at token 1, slot 2: input gate has 9 experts"):
-        session.run(["y"], inputs | {"ids": bad})
-    assert same_bits(session.run(["y"], inputs)[0], before)
+        run(session, inputs | {"ids": bad}, ["y"])
+    assert same_bits(run(session, inputs, ["y"])[0], before)
 
 
 def test_what_somebody_else_reads_stays() -> None:

@@ -163,6 +163,7 @@ std::vector<Matrix> ffn_matrices(const Model& m) {
 
 const std::vector<Model>& models() {
   static const std::vector<Model> all{{"small", 256, 512, 4, 1, 64, 2, 4, 64, 256, 8, 2, 512},
+                                      {"odd", 768, 1003, 8, 2, 160, 8, 16, 48, 768, 21, 5, 512},
                                       {"qwen3.6-35b-a3b", 2048, 248320, 16, 2, 256, 16, 32, 128, 512, 256, 8, 4096},
                                       {"qwen3.6-27b", 5120, 248320, 24, 4, 256, 16, 48, 128, 17408, 0, 0, 4096}};
   return all;

@@ -17,6 +17,31 @@ from trigraph.runtime.device.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
 
+OPERATOR_TESTS = (
+    "test_block_gather.py",
+    "test_block_matmul.py",
+    "test_exact_products.py",
+    "test_gated_delta_net.py",
+    "test_gated_delta_net_bits.py",
+    "test_gated_delta_net_errors.py",
+    "test_grouped_expert_ffn.py",
+    "test_operator_errors.py",
+    "test_paged_attention.py",
+    "test_paged_attention_bits.py",
+    "test_paged_attention_errors.py",
+    "test_rms_norm.py",
+    "test_rope_scaling.py::test_operators",
+    "test_rope_scaling.py::test_positions_near_a_million",
+    "test_router.py",
+    "test_rows.py",
+    "test_top_token.py",
+    "cuda_emulator/drawn.py",
+    "cuda_emulator/fused.py",
+)
+"""Files of tests/ that a library of CUDA's kernels passes too."""
+SKIPPED_ON_DEVICES = {"a device's memory is aligned"}
+"""Why one of their tests may be left out there."""
+
 ONNX_TYPE = {
     np.dtype(np.float32): TensorProto.FLOAT,
     np.dtype(np.float16): TensorProto.FLOAT16,
@@ -59,9 +84,9 @@ class _Device:
             self._library.wait()
 
 
-def provider() -> str:
-    """The execution provider under test."""
-    return _Device(LIBRARY).provider
+def provider(library: str = LIBRARY) -> str:
+    """The execution provider of a library's kernels."""
+    return _Device(library).provider
 
 
 class Operator:
