@@ -69,23 +69,22 @@ inline void write_head(float* head, int64_t width, int64_t rotation, Q8* out) {
   for (int64_t i = 0; i < width; i += kQ8Width, out += kQ8Bytes) quantise_block(head + i, out);
 }
 
-inline vf load_entry(const float* p) { return load(p); }
-inline vf load_entry(const uint16_t* p) { return load_f16(p); }
+inline Part load_entry_part(const float* p) { return load_part(p); }
+inline Part load_entry_part(const uint16_t* p) { return load_f16_part(p); }
 
 // Reads a head, which stays rotated.
 template <class T>
-void widen(const T* x, int64_t width, float* out) {
-  if constexpr (std::is_same_v<T, Q8>) {
-    for (int64_t b = 0; b < width; b += kQ8Width, x += kQ8Bytes) {
-      uint16_t half;
-      int8_t codes[kQ8Width];
-      std::memcpy(&half, x, sizeof half);
-      std::memcpy(codes, x + 2, sizeof codes);
-      const float scale = fast_half(half);
-      for (int i = 0; i < kQ8Width; ++i) out[b + i] = scale * static_cast<float>(codes[i]);
-    }
-  } else {
-    for (int64_t i = 0; i < width; i += VL) store(out + i, load_entry(x + i));
+void widen(const T* head, int64_t width, float* out) {
+  for (int64_t i = 0; i < width; i += kPartLanes) store_part(out + i, load_entry_part(head + i));
+}
+inline void widen(const Q8* head, int64_t width, float* out) {
+  for (int64_t b = 0; b < width; b += kQ8Width, head += kQ8Bytes) {
+    uint16_t half;
+    std::memcpy(&half, head, sizeof half);
+    const Part scale = splat_part(fast_half(half));
+    const auto* codes = reinterpret_cast<const int8_t*>(head + 2);
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < kQ8Width; i += kPartLanes) store_part(out + b + i, mul(scale, load_i8_part(codes + i)));
   }
 }
 

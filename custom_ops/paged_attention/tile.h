@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "../simd.h"
+#include "entry.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -34,9 +35,6 @@ constexpr bool kWidenFloats = false;
 #else
 constexpr bool kWidenFloats = true;
 #endif
-
-inline Part load_entry_part(const float* p) { return load_part(p); }
-inline Part load_entry_part(const uint16_t* p) { return load_f16_part(p); }
 
 template <class T>
 TRIGRAPH_INLINE void prefetch(const T* from, int64_t count) {

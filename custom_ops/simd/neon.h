@@ -4,6 +4,7 @@
 #include <arm_neon.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -37,6 +38,11 @@ inline void reduce_add4(Part a, Part b, Part c, Part d, float* out) {
 }
 inline Part load_f16_part(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 inline Part load_bf16_part(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+inline Part load_i8_part(const int8_t* p) {
+  int32_t codes;
+  std::memcpy(&codes, p, sizeof codes);
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(static_cast<uint32_t>(codes))))));
+}
 inline void store_f16_part(uint16_t* p, Part x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 inline void load_transposed4_part(const float* p, Part* out) {
   const float32x4x4_t rows = vld4q_f32(p);

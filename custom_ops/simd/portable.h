@@ -50,6 +50,7 @@ inline Part load_bf16_part(const uint16_t* p) {
   std::memcpy(r.lane, bits, sizeof bits);
   return r;
 }
+inline Part load_i8_part(const int8_t* p) { TRIGRAPH_LANES(static_cast<float>(p[i])); }
 inline void store_f16_part(uint16_t* p, Part x) {
   for (int i = 0; i < kPartLanes; ++i) p[i] = float_to_half(x.lane[i]);
 }
