@@ -118,6 +118,15 @@ void attention(int64_t width, int64_t positions) {
   report("attended " + name, out);
 }
 
+void widened() {
+  const Floats x = numbers(8 * kQ8Width, 3);
+  std::vector<Q8> head(8 * kQ8Bytes);
+  for (int64_t b = 0; b < 8; ++b) quantise_block(&x[b * kQ8Width], &head[b * kQ8Bytes]);
+  Floats wide(x.size());
+  widen(head.data(), 8 * kQ8Width, wide.data());
+  report("widened", wide);
+}
+
 void angles() {
   for (const RopeScaling& scaling : {RopeScaling{1, 0, 0, 1}, RopeScaling{4, 14, 22, 1.14}}) {
     Floats turns;
@@ -140,5 +149,6 @@ int main() {
     attention<uint16_t, 4>(width, 24);
     attention<uint16_t, 3>(width, 5);
   }
+  widened();
   angles();
 }
