@@ -5,12 +5,11 @@ namespace {
 
 constexpr int64_t kFewGated = 4096;       // a wider gate is cheaper to compute once
 constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
-constexpr int64_t kMostOfWarp = 8;
+constexpr int64_t kShared = 86 << 10;     // bytes of a block, beside what kernels have there: what any device allows
 
-// Of a warp, one after the other, in a launch that has so many in all.
-int rows_of_warp(int64_t rows_of_launch, int64_t rows_of_block) {
-  return static_cast<int>(std::min(kMostOfWarp, std::max<int64_t>(1, rows_of_launch / (rows_of_block * kFullDevice))));
-}
+// As the kernels of CommonTypes take them.
+constexpr int kTileLanes = 4;  // of products without tiles, of which a block has as many
+bool takes_tiles(const ProductKernel& kernel) { return kernel.few == few_common && kernel.block == kSuper; }
 
 // Rows that meet weights together: of few tokens hardly three choose the same expert, of eight hardly five.
 int rows_of_expert(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4 ? 2 : 4; }
@@ -18,38 +17,36 @@ int rows_of_expert(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4 ? 
 template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  int64_t blocks = 0;
+  const int most = rows_of_expert(pairs);
+  tasks.share(pairs.pairs, most * x_bytes);
+  unsigned blocks = 0;
   for (int i = 0; i < tasks.count; ++i) {
     FewTask& task = tasks.task[i];
     task.first_block = 0;
-    task.rows_of_warp = rows_of_warp(task.rows * pairs.pairs * tasks.count, kFewThreads / task.lanes);
-    blocks = std::max<int64_t>(blocks, blocks_of(task.rows, kFewThreads / task.lanes * task.rows_of_warp));
+    blocks = std::max(blocks, blocks_of(task.rows, int64_t{task.at_once} * task.rounds));
   }
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(pairs.pairs),
-                  static_cast<unsigned>(tasks.count));
-  const int most = rows_of_expert(pairs);
+  const dim3 grid(blocks, static_cast<unsigned>(pairs.pairs), static_cast<unsigned>(tasks.count));
   const auto kernel = most == 2 ? few_experts<2, F...> : few_experts<4, F...>;
-  launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, x_bytes);
+  launch(kernel, grid, kFewThreads, static_cast<size_t>(tasks.rings() + most * x_bytes), stream, tasks, pairs, x_bytes);
 }
 
 template <class... F>
 void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum, unsigned* counters,
                  cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const int most = rows_of_expert(pairs);
+  tasks.share(pairs.pairs, most * x_bytes);
   // Blocks of both weights take the same rows.
-  int widest = kWarp;
-  for (int i = 0; i < tasks.count; ++i) widest = std::min(widest, tasks.task[i].lanes);
-  const int64_t at_once = kFewThreads / widest;
-  const int64_t columns = at_once * rows_of_warp(tasks.task[0].rows * pairs.pairs, at_once);
+  int columns = 0;
+  for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * tasks.task[0].rounds);
   for (int i = 0; i < tasks.count; ++i) {
     tasks.task[i].first_block = 0;
-    tasks.task[i].rows_of_warp = static_cast<int>(columns * tasks.task[i].lanes / kFewThreads);
+    tasks.task[i].rounds = columns / tasks.task[i].at_once;
   }
   const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + tasks.count - 1));
-  const int most = rows_of_expert(pairs);
   const auto kernel = most == 2 ? few_expert_sums<2, F...> : few_expert_sums<4, F...>;
-  launch(kernel, grid, kFewThreads, static_cast<size_t>(most * x_bytes), stream, tasks, pairs, shared, sum, counters,
-         x_bytes);
+  launch(kernel, grid, kFewThreads, static_cast<size_t>(tasks.rings() + most * x_bytes), stream, tasks, pairs, shared,
+         sum, counters, x_bytes);
 }
 
 }  // namespace
@@ -72,7 +69,15 @@ void few_sums(const FewTasks& tasks, const FewPairs& pairs, const FewShared& sha
 }
 
 FewTasks::FewTasks(const float* x, const float* up, int64_t width, int64_t m)
-    : task{}, x(x), up(up), width(width), m(static_cast<int>(m)), count(0), blocks(0), quantised(false) {}
+    : task{},
+      x(x),
+      up(up),
+      width(width),
+      m(static_cast<int>(m)),
+      count(0),
+      blocks(0),
+      quantised(false),
+      ring_bytes(0) {}
 
 bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
   return m <= kMostRows && static_cast<size_t>(m * prepared_bytes(Layout::int8, width)) <= kFewBytes &&
@@ -81,12 +86,27 @@ bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
 
 void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
   const int lanes = kernel.lanes(width);
-  const int64_t rows_of_block = kFewThreads / lanes;
-  const int each = rows_of_warp(rows, rows_of_block);
-  const bool int8 = kernel.layout == Layout::int8;
-  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, each, blocks};
-  blocks += static_cast<int>(blocks_of(rows, rows_of_block * each));
+  const bool int8 = kernel.layout == Layout::int8, tiled = int8 && takes_tiles(kernel);
+  const int at_once = tiled ? kTile * kFewWarps * kTileLanes / lanes : kFewThreads / lanes;
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, at_once, 1, 0};
   quantised = quantised || int8;
+  if (tiled) ring_bytes = 2 * kMostSlot;
 }
+
+void FewTasks::share(int64_t times, int64_t other_bytes) {
+  int64_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += times * task[i].rows * task[i].row_bytes;
+  blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    FewTask& t = task[i];
+    const int64_t most = blocks_of(t.rows, t.at_once), of_round = kFullDevice * t.at_once * t.row_bytes;
+    t.rounds = static_cast<int>(std::max<int64_t>(1, std::min(most, (bytes + of_round - 1) / of_round)));
+    t.first_block = blocks;
+    blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));
+  }
+  ring_bytes = static_cast<int>(std::min<int64_t>(ring_bytes, (kShared - other_bytes) / kFewWarps / 16 * 16));
+}
+
+int64_t FewTasks::rings() const { return int64_t{kFewWarps} * ring_bytes; }
 
 }  // namespace trigraph::TRIGRAPH_ISA

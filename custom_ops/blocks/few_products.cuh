@@ -2,15 +2,12 @@
 #pragma once
 
 #include "../cuda/last_block.cuh"
-#include "few_products.h"
-#include "rows.cuh"
+#include "few_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kFewThreads = 256;
 constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
-template <int kMost>
-constexpr int kFewBlocks = kMost <= 2 ? 3 : 2;  // of a multiprocessor, which bounds registers
+constexpr int kFewBlocks = 2;           // of a multiprocessor, which bounds registers
 
 // The type of that number.
 template <class Visit>
@@ -35,7 +32,7 @@ __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t w
 // keep the memory busy.
 __device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t* data) {
   constexpr int kSector = 32;
-  const int64_t rows = int64_t{task.rows_of_warp} * (kFewThreads / task.lanes);
+  const int64_t rows = int64_t{task.rounds} * task.at_once;
   const int64_t first = (static_cast<int>(blockIdx.x) - task.first_block) * rows;
   const uint8_t* end = data + min(first + rows, task.rows) * task.row_bytes;
 #pragma unroll 1
@@ -52,20 +49,42 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   constexpr Layout kLayout = kPlain<F> ? Layout::float32 : Layout::int8;
   const char* x = kPlain<F> ? reinterpret_cast<const char*>(plain) : prepared;
   const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
-  const int lane = threadIdx.x % task.lanes, rows_of_block = kFewThreads / task.lanes,
-            end = static_cast<int>(task.rows);
-  const int first = (static_cast<int>(blockIdx.x) - task.first_block) * task.rows_of_warp * rows_of_block +
+  const int lane = threadIdx.x % task.lanes, end = static_cast<int>(task.rows);
+  const int first = (static_cast<int>(blockIdx.x) - task.first_block) * task.rounds * task.at_once +
                     static_cast<int>(threadIdx.x) / task.lanes;
   // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
   with_rows<kMost>(count, [&](auto m) {
 #pragma unroll 1
-    for (int i = 0; i < task.rows_of_warp; ++i) {
-      const int row = first + i * rows_of_block;
+    for (int i = 0; i < task.rounds; ++i) {
+      const int row = first + i * task.at_once;
       const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
       few_rows<F, kLayout, decltype(m)::value>(w, width, lane, task.lanes, x, stride, nullptr, target, 0, count,
                                                task.y + row, task.rows);
     }
   });
+}
+
+// A block's way through its rows of a weight of any type: tiles, or rows of warps.
+template <class... F>
+__device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int64_t width, char* rings,
+                                          int ring_bytes, Types<F...> types) {
+  TileWalk walk(task, data, width);
+  with_type(task.type, types, [&](auto type) {
+    if constexpr (kTiled<decltype(type)>)
+      begin_tiles<decltype(type)>(walk, rings, ring_bytes);
+    else
+      prefetch_rows(task, data);
+  });
+  return walk;
+}
+template <int kMost, class F>
+__device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char* rings, int ring_bytes, int64_t width,
+                                       int count, const char* prepared, int64_t x_bytes, const float* plain,
+                                       const int* target) {
+  if constexpr (kTiled<F>)
+    meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
+  else
+    few_of_task<kMost, F>(task, walk.data, width, count, prepared, x_bytes, plain, target);
 }
 
 __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
@@ -75,16 +94,17 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
 }
 
 template <int kMost, class Source, class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
-  char* prepared = shared_memory();
+  char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  prefetch_rows(task, task.data);
+  TileWalk walk = begin(task, task.data, tasks.width, rings, tasks.ring_bytes, Types<F...>());
   if (task.quantised)
     quantise_rows([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
   __syncthreads();
   with_type(task.type, Types<F...>(), [&](auto type) {
-    few_of_task<kMost, decltype(type)>(task, task.data, tasks.width, tasks.m, prepared, x_bytes, tasks.x, nullptr);
+    finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, tasks.m, prepared, x_bytes, tasks.x,
+                                  nullptr);
   });
 }
 
@@ -117,24 +137,26 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* f
 
 // The block's rows of a weight with rows found[0] to found[count - 1], which x gives.
 template <int kMost, class Row, class... F>
-__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, const int* found,
-                                     int count, const Row& x, int64_t x_bytes, char* prepared, Types<F...>) {
-  if (count) prefetch_rows(task, data);
+__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, int ring_bytes,
+                                     const int* found, int count, const Row& x, int64_t x_bytes, Types<F...>) {
+  char *rings = shared_memory(), *prepared = rings + kFewWarps * ring_bytes;
   for (int first = 0; first < count; first += kMost) {
     const int rows = min(kMost, count - first);
+    TileWalk walk = begin(task, data, width, rings, ring_bytes, Types<F...>());
     __syncthreads();
     quantise_rows([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
     __syncthreads();
     with_type(task.type, Types<F...>(), [&](auto type) {
       if constexpr (!kPlain<decltype(type)>)
-        few_of_task<kMost, decltype(type)>(task, data, width, rows, prepared, x_bytes, nullptr, found + first);
+        finish<kMost, decltype(type)>(walk, task, rings, ring_bytes, width, rows, prepared, x_bytes, nullptr,
+                                      found + first);
     });
   }
 }
 
 // grid: [parts of the weight rows, pairs, weights].
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
   if (!ids_hold(pairs)) return;
@@ -142,7 +164,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
   const FewTask& task = tasks.task[blockIdx.z];
   const uint8_t* data = task.data + pairs.ids[blockIdx.y] * pairs.stride[blockIdx.z];
   const auto token = [&](int pair) { return Plain{tasks.x + pair / pairs.k * tasks.width}; };
-  meet<kMost>(task, data, tasks.width, found, count, token, x_bytes, shared_memory(), Types<F...>());
+  meet<kMost>(task, data, tasks.width, tasks.ring_bytes, found, count, token, x_bytes, Types<F...>());
 }
 
 // The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
@@ -165,7 +187,7 @@ __device__ __forceinline__ void add_slots(const SlotSum& sum, const float* produ
 
 // grid: [parts of the weight rows, pairs, and one more for the shared expert].
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
                     const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
@@ -182,17 +204,18 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
   const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
   const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
   meet<kMost>(
-      task, data, tasks.width, found, count, [&](int row) { return x.row(row * tasks.width); }, x_bytes,
-      shared_memory(), Types<F...>());
+      task, data, tasks.width, tasks.ring_bytes, found, count, [&](int row) { return x.row(row * tasks.width); },
+      x_bytes, Types<F...>());
   add_slots(
       sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; },
-      int64_t{task.rows_of_warp} * (kFewThreads / task.lanes), counters, pairs.k + (tasks.count > 1));
+      int64_t{task.rounds} * task.at_once, counters, pairs.k + (tasks.count > 1));
 }
 
 template <class... F>
-void launch_few(const FewTasks& tasks, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const size_t shared = tasks.quantised ? static_cast<size_t>(tasks.m * x_bytes) : 0;
+void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
+  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width), rows = tasks.quantised ? tasks.m * x_bytes : 0;
+  tasks.share(1, rows);
+  const auto shared = static_cast<size_t>(tasks.rings() + rows);
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const auto run = [&](auto source) {
     using Source = decltype(source);

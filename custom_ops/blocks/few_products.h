@@ -26,10 +26,11 @@ struct FewTask {
   const uint8_t* data;
   float* y;
   int64_t rows, row_bytes;
-  int type;          // among those of the launch
-  bool quantised;    // whether it meets int8
-  int lanes;         // of a warp that share a weight row
-  int rows_of_warp;  // that a warp takes one after the other
+  int type;        // among those of the launch
+  bool quantised;  // whether it meets int8
+  int lanes;       // of a warp that share a weight row
+  int at_once;     // rows of a block
+  int rounds;      // how often it takes as many
   int first_block;
 };
 
@@ -41,11 +42,15 @@ struct FewTasks {
   int64_t width;
   int m, count, blocks;
   bool quantised;  // whether some task is
+  int ring_bytes;  // of a warp, for weights that are on their way
 
   FewTasks(const float* x, const float* up, int64_t width, int64_t m);
   // Whether the rows are few, and fit into a block.
   static bool fit(int64_t width, int64_t m, bool gated);
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
+  // Shares all rows out among blocks, `times` so many, and shared memory but for `other_bytes`.
+  void share(int64_t times, int64_t other_bytes);
+  int64_t rings() const;  // bytes
 };
 
 // The (token, slot) pairs of a few tokens, in one launch with each pair's expert. A bad id is a device error.

@@ -42,14 +42,14 @@ __device__ __forceinline__ void stage_norms(const Norm& norm, int first, int cou
 
 // `at_once`: rows that are staged together.
 template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int router,
            const __grid_constant__ Routing routing, unsigned* counter, int64_t x_bytes, int at_once) {
-  char* prepared = shared_memory();
+  char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
   float* staged = reinterpret_cast<float*>(prepared + (tasks.quantised ? tasks.m * x_bytes : 0));
   const int number = task_of_block(tasks);
   const FewTask& task = tasks.task[number];
-  prefetch_rows(task, task.data);
+  TileWalk walk = begin(task, task.data, tasks.width, rings, tasks.ring_bytes, Types<F...>());
   for (int first = 0; first < tasks.m; first += at_once) {
     const int count = min(at_once, tasks.m - first);
     stage_norms(norm, first, count, blockIdx.x == 0, staged);
@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks<kMost>)
   if (task.quantised)
     with_type(task.type, Types<F...>(), [&](auto type) {
       if constexpr (!kPlain<decltype(type)>)
-        few_of_task<kMost, decltype(type)>(task, task.data, tasks.width, tasks.m, prepared, x_bytes, nullptr, nullptr);
+        finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, tasks.m, prepared, x_bytes,
+                                      nullptr, nullptr);
     });
   if (number != router) return;
   const int end = number + 1 < tasks.count ? tasks.task[number + 1].first_block : tasks.blocks;
@@ -83,12 +84,13 @@ int64_t room(int64_t width, int64_t m, bool quantised) {
 }
 
 template <class... F>
-void launch_normed(const FewTasks& tasks, const Norm& norm, int router, const Routing& routing, unsigned* counter,
+void launch_normed(FewTasks tasks, const Norm& norm, int router, const Routing& routing, unsigned* counter,
                    cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int64_t at_once = room(tasks.width, tasks.m, tasks.quantised);
-  const auto bytes =
-      static_cast<size_t>((tasks.quantised ? tasks.m * x_bytes : 0) + at_once * tasks.width * sizeof(float));
+  const int64_t rows = (tasks.quantised ? tasks.m * x_bytes : 0) + at_once * tasks.width * int64_t{sizeof(float)};
+  tasks.share(1, rows);
+  const auto bytes = static_cast<size_t>(tasks.rings() + rows);
   const auto kernel = tasks.m <= 2 ? normed<2, F...> : tasks.m <= 4 ? normed<4, F...> : normed<kMostRows, F...>;
   launch(kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, bytes, stream, tasks, norm, router, routing, counter,
          x_bytes, at_once);

@@ -28,6 +28,10 @@ template <class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, A... arguments) {
   if (!grid.x || !grid.y || !grid.z) return;
 #if defined(__CUDACC__)
+  constexpr size_t kUnasked = 48 << 10;  // more must be asked for
+  if (shared_bytes > kUnasked)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          "asking for shared memory");
   kernel<<<grid, threads, shared_bytes, stream>>>(static_cast<P>(arguments)...);
   check(cudaGetLastError(), "a kernel launch");
 #else
@@ -119,6 +123,63 @@ __device__ __forceinline__ void multiply_tiles(uint32_t a_g, uint32_t a_g8, uint
       for (int half = 0; half < 2; ++half) d[2 * half + column] = __dp4a(row[half], other, d[2 * half + column]);
     }
   }
+#endif
+}
+
+// d += A B for bytes by a warp's tensor cores: A is 16 x 32, B 32 x 8. The first halves of a, A's and B's columns and
+// rows, are as in multiply_tiles, a[2], a[3] and b[1] the same of the second halves. A is signed; so is B, or not.
+template <bool kUnsigned = false>
+__device__ __forceinline__ void multiply_runs(const uint32_t* a, const uint32_t* b, int* d) {
+#if defined(__CUDACC__)
+  if constexpr (kUnsigned)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t *upper = a + 2 * half, word = b[half];
+    multiply_tiles(upper[0], upper[1], kUnsigned ? word & 0x7f7f7f7f : word, d);
+    if (kUnsigned)  // the highest bits, in two halves that are signed bytes
+      for (int i = 0; i < 2; ++i) multiply_tiles(upper[0], upper[1], word >> 1 & 0x40404040, d);
+  }
+#endif
+}
+
+// Begins to copy 16 bytes to shared memory, of which those behind the first `bytes` become zeros. Both addresses are
+// multiples of 16.
+__device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes) {
+#if defined(__CUDACC__)
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(bytes)
+      : "memory");
+#else
+  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+#endif
+}
+// Ends a group of copies of this thread.
+__device__ __forceinline__ void end_copies() {
+#if defined(__CUDACC__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits until at most so many groups of this thread are on their way, none to two.
+__device__ __forceinline__ void await_copies(int groups) {
+#if defined(__CUDACC__)
+  if (groups == 0)
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+  else if (groups == 1)
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group 2;" ::: "memory");
+#else
+  (void)groups;
 #endif
 }
 

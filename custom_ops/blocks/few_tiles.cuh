@@ -1,0 +1,284 @@
+// Products of weight rows with up to eight activation rows by tensor cores, which form the exact integers of runs:
+// eight rows cost what one costs. A warp meets 16 weight rows at a time, with the blocks of one chain; the warps of a
+// thread block then join their chains. Blocks come through shared memory, some ahead of those that are met.
+#pragma once
+
+#include "few_products.h"
+#include "rows.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kFewThreads = 256;
+constexpr int kFewWarps = kFewThreads / kWarp;
+constexpr int kTile = 16;            // weight rows of a warp
+constexpr int kMostStages = 3;       // blocks of a warp in shared memory
+constexpr int kJoinedStride = 20;    // words: what a warp writes of a tile meets all banks
+constexpr int kMostSlot = 16 * 240;  // bytes of a stage
+
+template <class F>
+constexpr bool kTiled = std::is_same_v<F, Q4_K> || std::is_same_v<F, Q5_K> || std::is_same_v<F, Q6_K>;
+
+// Bytes of a block in shared memory, for whole 16 bytes around it; eight rows meet all banks.
+template <class F>
+constexpr int kTileStride = F::kBytes % 16 ? 240 : F::kBytes;
+template <class F>
+constexpr int kSlot = kTile * kTileStride<F>;
+
+// Where a block begins in the first 16 bytes that hold some of it.
+template <class F>
+__device__ __forceinline__ int shift_of(const uint8_t* p) {
+  return F::kBytes % 16 ? static_cast<int>(reinterpret_cast<uintptr_t>(p) & 15) : 0;
+}
+
+// A word at a multiple of two bytes in shared memory.
+__device__ __forceinline__ uint32_t word_at(const uint8_t* p) {
+  const unsigned odd = reinterpret_cast<uintptr_t>(p) & 2;
+  const auto* words = reinterpret_cast<const uint32_t*>(p - odd);
+  return __funnelshift_r(words[0], words[1], 8 * odd);
+}
+
+// What a lane has of a block at p: the codes, as bytes, of elements 4 t to 4 t + 3 of each half run; scales; and
+// factors for the sums of 16 activations, which come as bytes with a zero behind each: those of the half runs 2 t and 2
+// t + 1, and of those eight later.
+template <class F>
+struct TileBlock;
+
+// 6-bit scales and mins of a block's runs.
+struct SixBits {
+  float d, dmin;
+  uint32_t scales[2], mins[2];
+  __device__ explicit SixBits(const uint8_t* p) {
+    uint32_t word[4];
+    load_words<16, 4>(p, word);
+    d = half_bits(static_cast<uint16_t>(word[0])), dmin = half_bits(static_cast<uint16_t>(word[0] >> 16));
+    scales[0] = word[1] & 0x3f3f3f3f, scales[1] = (word[3] & 0x0f0f0f0f) | (word[1] >> 2 & 0x30303030);
+    mins[0] = word[2] & 0x3f3f3f3f, mins[1] = (word[3] >> 4 & 0x0f0f0f0f) | (word[2] >> 2 & 0x30303030);
+  }
+  __device__ int scale(int part) const { return static_cast<int>(scales[part / 8] >> part / 2 % 4 * 8 & 255); }
+  __device__ uint32_t factors(int half, int t) const {
+    return __byte_perm(mins[half], 0, 0x4040u + 0x0101u * static_cast<unsigned>(t));
+  }
+};
+
+template <>
+struct TileBlock<Q4_K> : SixBits {
+  uint32_t packed[4][2];
+  __device__ TileBlock(const uint8_t* p, int t) : SixBits(p) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) packed[i / 2][i % 2] = *reinterpret_cast<const uint32_t*>(p + 16 + 16 * i + 4 * t);
+  }
+  __device__ uint32_t codes(int run, int half) const { return packed[run / 2][half] >> run % 2 * 4 & 0x0f0f0f0f; }
+};
+
+template <>
+struct TileBlock<Q5_K> : SixBits {
+  uint32_t packed[4][2], high[2];
+  __device__ TileBlock(const uint8_t* p, int t) : SixBits(p) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) high[i] = *reinterpret_cast<const uint32_t*>(p + 16 + 16 * i + 4 * t);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) packed[i / 2][i % 2] = *reinterpret_cast<const uint32_t*>(p + 48 + 16 * i + 4 * t);
+  }
+  __device__ uint32_t codes(int run, int half) const {
+    const uint32_t fifth = run < 4 ? high[half] << (4 - run) : high[half] >> (run - 4);
+    return (packed[run / 2][half] >> run % 2 * 4 & 0x0f0f0f0f) | (fifth & 0x10101010);
+  }
+};
+
+// Codes without their bias, 32, which `factors` take account of.
+template <>
+struct TileBlock<Q6_K> {
+  const uint8_t* p;
+  float d;
+  uint32_t packed[4][2], high[2][2];
+  __device__ TileBlock(const uint8_t* p, int t) : p(p), d(Q6_K::d(p)) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) packed[i / 2][i % 2] = word_at(p + 16 * i + 4 * t);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) high[i / 2][i % 2] = word_at(p + 128 + 16 * i + 4 * t);
+  }
+  __device__ uint32_t codes(int run, int half) const {
+    const int quarter = run % 4;
+    const uint32_t low = packed[run / 4 * 2 + quarter % 2][half] >> quarter / 2 * 4, two = high[run / 4][half];
+    return (low & 0x0f0f0f0f) | ((quarter < 2 ? two << (4 - 2 * quarter) : two >> (2 * quarter - 4)) & 0x30303030);
+  }
+  __device__ int scale(int part) const { return Q6_K::scale(p, part); }
+  __device__ uint32_t factors(int half, int t) const {
+    return __byte_perm(*reinterpret_cast<const uint16_t*>(p + 192 + 8 * half + 2 * t), 0, 0x4140);
+  }
+};
+
+// The products of the blocks at upper and lower, of a lane's weight rows, with a super-block of activations, of which
+// `x` is that of activation row g. As in multiply_tiles.
+template <class F>
+__device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* lower, const char* x,
+                                           const float* x_scale, float* chain) {
+  const int t = threadIdx.x % 4;
+  const TileBlock<F> block[2] = {{upper, t}, {lower, t}};
+  const auto* words = reinterpret_cast<const uint32_t*>(x) + t;
+  int S[4] = {}, T[4];
+#pragma unroll
+  for (int run = 0; run < kSuper / kRun; ++run) {
+    const uint32_t a[4] = {block[0].codes(run, 0), block[1].codes(run, 0), block[0].codes(run, 1),
+                           block[1].codes(run, 1)};
+    const uint32_t b[2] = {words[8 * run], words[8 * run + 4]};
+    if constexpr (kScales<F> == 1) {
+      int dot[4] = {};
+      multiply_runs(a, b, dot);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) S[i] += block[i / 2].scale(2 * run) * dot[i];
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        int dot[4] = {};
+        multiply_tiles(a[2 * half], a[2 * half + 1], b[half], dot);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) S[i] += block[i / 2].scale(2 * run + half) * dot[i];
+      }
+    }
+  }
+  // A sum of 16 activations is two bytes, which meet their factor one after the other.
+  const uint32_t sums[2] = {words[kSuper / 4], words[kSuper / 4 + 4]};
+  uint32_t factors[4] = {block[0].factors(0, t), block[1].factors(0, t), block[0].factors(1, t),
+                         block[1].factors(1, t)};
+  int low[4] = {}, high[4] = {};
+  multiply_runs<true>(factors, sums, low);
+#pragma unroll
+  for (uint32_t& word : factors) word <<= 8;
+  multiply_runs(factors, sums, high);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    T[i] = low[i] + 256 * high[i];
+    float value;
+    if constexpr (kTwoSums<F>)
+      value = fmaf(block[i / 2].d, static_cast<float>(S[i]), -(block[i / 2].dmin * static_cast<float>(T[i])));
+    else
+      value = block[i / 2].d * static_cast<float>(S[i] - kBias<F> * T[i]);
+    chain[i] = fmaf(x_scale[i % 2], value, chain[i]);
+  }
+}
+
+// A warp's way through its part of a weight: tile after tile, in each the blocks of its chain.
+struct TileWalk {
+  const uint8_t* data;
+  int64_t row_bytes;
+  int rows, first, end, at_once;  // of the weight; of the thread block
+  int steps, chains, chain, group;
+  int row, step;  // what is asked for next: a tile's first row, a block
+
+  __device__ TileWalk(const FewTask& task, const uint8_t* data, int64_t width)
+      : data(data), row_bytes(task.row_bytes), rows(static_cast<int>(task.rows)), at_once(task.at_once) {
+    const int warp = threadIdx.x / kWarp, rows_of_block = at_once * task.rounds;
+    first = (static_cast<int>(blockIdx.x) - task.first_block) * rows_of_block;
+    end = min(first + rows_of_block, rows);
+    steps = static_cast<int>(width / kSuper), chains = kFewWarps * kTile / at_once;
+    chain = warp % chains, group = warp / chains;
+    row = first + group * kTile, step = chain;
+  }
+  template <class F>
+  __device__ const uint8_t* block(int row, int step) const {
+    return data + min(row, rows - 1) * row_bytes + step * F::kBytes;
+  }
+  // Asks for the next block of the lane's two rows, if there is one.
+  template <class F>
+  __device__ __forceinline__ void ask(char* slot) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    if (row < end && step < steps) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint8_t* p = block<F>(row + g + 8 * half, step);
+        const int shift = shift_of<F>(p);
+        const uint8_t* from = p - shift + 16 * t;
+        char* to = slot + (g + 8 * half) * kTileStride<F> + 16 * t;
+#pragma unroll
+        for (int at = 0; at < kTileStride<F>; at += 64) {
+          const int left = F::kBytes + shift - at - 16 * t;
+          if (at + 64 <= F::kBytes)
+            copy_ahead(to + at, from + at, 16);
+          else if (left > 0)
+            copy_ahead(to + at, from + at, min(left, 16));
+        }
+      }
+      step += chains;
+      if (step >= steps) step = chain, row += at_once;
+    }
+    end_copies();
+  }
+};
+
+// A tile's sums of each warp, two tiles in turns.
+__device__ __forceinline__ float* chains_of_warps(int round) {
+  __shared__ float sums[2][kFewWarps][8 * kJoinedStride];
+  return sums[round % 2][0];
+}
+
+// The products of at_once weight rows from `row` on, from what warps have written of them.
+__device__ __forceinline__ void join_chains(const TileWalk& walk, const float* sums, int row, int count, float* y,
+                                            int64_t y_stride, const int* target) {
+  for (int i = threadIdx.x; i < walk.at_once * count; i += kFewThreads) {
+    const int m = i / walk.at_once, own = i % walk.at_once, group = own / kTile;
+    if (row + own >= walk.end) continue;
+    float chain[kChains];
+#pragma unroll
+    for (int c = 0; c < kChains; ++c)
+      chain[c] = c < walk.chains ? sums[(group * walk.chains + c) * 8 * kJoinedStride + m * kJoinedStride + own % kTile]
+                                 : 0.0f;
+#pragma unroll
+    for (int half = kChains / 2; half; half /= 2)
+#pragma unroll
+      for (int c = 0; c < half; ++c) chain[c] += chain[c + half];
+    y[(target ? target[m] : m) * y_stride + row + own] = chain[0] + 0.0f;
+  }
+}
+
+// The ring of this warp in shared memory, and what it has asked for.
+template <class F>
+__device__ __forceinline__ int stages_of(int ring_bytes) {
+  return min(kMostStages, ring_bytes / kSlot<F>);
+}
+template <class F>
+__device__ __forceinline__ void begin_tiles(TileWalk& walk, char* rings, int ring_bytes) {
+  char* ring = rings + threadIdx.x / kWarp * ring_bytes;
+  for (int s = 0; s < stages_of<F>(ring_bytes); ++s) walk.ask<F>(ring + s * kSlot<F>);
+}
+
+// The thread block's rows of a weight with `count` rows of x, at most eight, after begin_tiles. The whole block calls.
+template <class F>
+__device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring_bytes, const char* x, int64_t x_bytes,
+                                           int count, float* y, int64_t y_stride, const int* target) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
+  const int stages = stages_of<F>(ring_bytes);
+  char* ring = rings + warp * ring_bytes;
+  const char* codes = x + min(g, count - 1) * x_bytes;
+  const float* scales[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    scales[i] = reinterpret_cast<const float*>(x + min(2 * t + i, count - 1) * x_bytes + walk.steps * Int8Row::kStride);
+  for (int round = 0, slot = 0; walk.first + round * walk.at_once < walk.end; ++round) {
+    const int base = walk.first + round * walk.at_once, row = base + walk.group * kTile;
+    float chain[4] = {};
+    for (int step = walk.chain; row < walk.end && step < walk.steps; step += walk.chains) {
+      await_copies(stages - 1);
+      __syncwarp();
+      const uint8_t* block[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        block[half] = reinterpret_cast<const uint8_t*>(ring) + slot * kSlot<F> + (g + 8 * half) * kTileStride<F> +
+                      shift_of<F>(walk.block<F>(row + g + 8 * half, step));
+      const float x_scale[2] = {scales[0][step], scales[1][step]};
+      meet_block<F>(block[0], block[1], codes + step * Int8Row::kStride, x_scale, chain);
+      __syncwarp();
+      walk.ask<F>(ring + slot * kSlot<F>);
+      slot = slot + 1 == stages ? 0 : slot + 1;
+    }
+    float* sums = chains_of_warps(round);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (2 * t + i % 2 < count)
+        sums[warp * 8 * kJoinedStride + (2 * t + i % 2) * kJoinedStride + g + i / 2 * 8] = chain[i];
+    __syncthreads();
+    join_chains(walk, sums, base, count, y, y_stride, target);
+  }
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
