@@ -30,21 +30,24 @@ struct Int8Row {
   }
 };
 
+// A lane's eight elements of a super-block of a row, whose width is a multiple of eight.
+template <class Source>
+__device__ __forceinline__ void load_eight(const Source& x, int64_t width, int64_t super, float* value) {
+  const int64_t column = super * kSuper + threadIdx.x % kWarp * 8;
+  if (column < width) return x.eight(column, value);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) value[i] = 0;
+}
+
 // One super-block of a row by a warp: codes in [-127, 127], rounded to nearest even. A block that is not finite gets a
 // scale of NaN, so that its products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the
-// reciprocal must be finite.
-template <class Source>
-__device__ __forceinline__ void quantise(const Source& x, int64_t width, int64_t super, char* prepared) {
+// reciprocal must be finite. `value`: of load_eight.
+__device__ __forceinline__ void quantise(const float* value, int64_t width, int64_t super, char* prepared) {
   const int lane = threadIdx.x % kWarp;
   const Int8Row out(prepared, width);
-  float value[8];
   uint32_t largest = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int64_t column = super * kSuper + lane * 8 + i;
-    value[i] = column < width ? x(column) : 0.0f;
-    largest = max(largest, __float_as_uint(value[i]) & 0x7fffffffu);
-  }
+  for (int i = 0; i < 8; ++i) largest = max(largest, __float_as_uint(value[i]) & 0x7fffffffu);
   for (int offset = kWarp / 2; offset; offset /= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
   const float magnitude = __uint_as_float(largest);
   const bool finite = largest < 0x7f800000u, zero = !finite || magnitude <= 1e-36f;
@@ -68,11 +71,30 @@ __device__ __forceinline__ void quantise(const Source& x, int64_t width, int64_t
 struct Plain {
   const float* x;
   __device__ float operator()(int64_t i) const { return x[i]; }
+  // Those from i on, a multiple of eight.
+  __device__ __forceinline__ void eight(int64_t i, float* value) const {
+    const float* from = x + i;
+    if (reinterpret_cast<uintptr_t>(from) % 16) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) value[k] = from[k];
+    } else {
+      const float4 a = reinterpret_cast<const float4*>(from)[0], b = reinterpret_cast<const float4*>(from)[1];
+      value[0] = a.x, value[1] = a.y, value[2] = a.z, value[3] = a.w;
+      value[4] = b.x, value[5] = b.y, value[6] = b.z, value[7] = b.w;
+    }
+  }
   __host__ __device__ Plain row(int64_t offset) const { return {x + offset}; }
 };
 struct Gated {
   const float *gate, *up;
   __device__ float operator()(int64_t i) const { return silu(gate[i]) * up[i]; }
+  __device__ __forceinline__ void eight(int64_t i, float* value) const {
+    float factor[8];
+    Plain{gate}.eight(i, value);
+    Plain{up}.eight(i, factor);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) value[k] = silu(value[k]) * factor[k];
+  }
   __host__ __device__ Gated row(int64_t offset) const { return {gate + offset, up + offset}; }
 };
 
@@ -80,7 +102,10 @@ struct Gated {
 template <class Source>
 __global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t row_bytes) {
   const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (super * kSuper < width) quantise(x.row(row * width), width, super, prepared + row * row_bytes);
+  if (super * kSuper >= width) return;
+  float value[8];
+  load_eight(x.row(row * width), width, super, value);
+  quantise(value, width, super, prepared + row * row_bytes);
 }
 
 template <class Source>

@@ -23,9 +23,21 @@ __device__ __forceinline__ void with_type(int type, Types<F, Rest...>, Visit&& v
 // Rows x(0) to x(count - 1) as int8, by a whole block.
 template <class Row>
 __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t width, int64_t x_bytes, char* prepared) {
-  const int supers = static_cast<int>((width + kSuper - 1) / kSuper);
-  for (int task = threadIdx.x / kWarp; task < count * supers; task += kFewThreads / kWarp)
-    quantise(x(task / supers), width, task % supers, prepared + task / supers * x_bytes);
+  constexpr int kTogether = 4;  // super-blocks that a warp waits for together
+  const int supers = static_cast<int>((width + kSuper - 1) / kSuper), all = count * supers;
+  for (int first = threadIdx.x / kWarp; first < all; first += kTogether * kFewWarps) {
+    float value[kTogether][8];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int task = first + i * kFewWarps;
+      if (task < all) load_eight(x(task / supers), width, task % supers, value[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int task = first + i * kFewWarps;
+      if (task < all) quantise(value[i], width, task % supers, prepared + task / supers * x_bytes);
+    }
+  }
 }
 
 // Asks for all weight rows of the block. They come while it prepares activations; registers hold too few of them to

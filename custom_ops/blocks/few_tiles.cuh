@@ -171,7 +171,7 @@ struct TileWalk {
     const int warp = threadIdx.x / kWarp, rows_of_block = at_once * task.rounds;
     first = (static_cast<int>(blockIdx.x) - task.first_block) * rows_of_block;
     end = min(first + rows_of_block, rows);
-    steps = static_cast<int>(width / kSuper), chains = kFewWarps * kTile / at_once;
+    steps = static_cast<int>(width / kSuper), chains = max(1, kFewWarps * kTile / at_once);
     chain = warp % chains, group = warp / chains;
     row = first + group * kTile, step = chain;
   }

@@ -5,38 +5,79 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
+// f(row, column) of rows that lie end to end, by the whole block: `load` for several elements, then `store` for them.
+template <class Load, class Store>
+__device__ __forceinline__ void for_elements(int rows, int width, const Load& load, const Store& store) {
+  constexpr int kTogether = 8;
+  const auto forward = [&](int& row, int& column, int by) {
+    for (column += by; column >= width && row < rows; ++row) column -= width;
+  };
+  int row = 0, column = 0;
+  for (forward(row, column, threadIdx.x); row < rows;) {
+    float value[kTogether];
+    int own = row, at = column;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (own < rows) value[i] = load(own, at);
+      forward(own, at, kFewThreads);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (row < rows) store(row, column, value[i]);
+      forward(row, column, kFewThreads);
+    }
+  }
+}
+
+// dot(x, x, n), which waits for several elements together.
+__device__ __forceinline__ float squares(const float* x, int n) {
+  constexpr int kTogether = 16;
+  float sum = 0;
+  int i = threadIdx.x % kLanes;
+  for (; i + (kTogether - 1) * kLanes < n; i += kTogether * kLanes) {
+    float value[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) value[k] = x[i + k * kLanes];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) sum = fmaf(value[k], value[k], sum);
+  }
+  for (; i < n; i += kLanes) sum = fmaf(x[i], x[i], sum);
+  return lane_sum(sum, kLanes);
+}
+
 // The norms of `count` rows from `first` on, in shared memory, by the whole block. `writes`: to norm.y and norm.sum
 // too.
 __device__ __forceinline__ void stage_norms(const Norm& norm, int first, int count, bool writes, float* staged) {
   __shared__ float factor[kMostRows][2];
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
-  const int64_t from = first;
-  for (int i = threadIdx.x; i < count * both; i += kFewThreads) {
-    const int row = i / both, column = i % both;
-    const int64_t at = (from + row) * width + column;
-    if (column >= width) {
-      staged[i] = norm.other[(from + row) * norm.other_width + column - width];
-      continue;
-    }
-    staged[i] = norm.residual ? norm.x[at] + norm.residual[at] : norm.x[at];
-    if (writes && norm.residual) norm.sum[at] = staged[i];
-  }
+  for_elements(
+      count, both,
+      [&](int row, int column) {
+        const int64_t at = int64_t{first + row} * width + column;
+        if (column >= width) return norm.other[int64_t{first + row} * norm.other_width + column - width];
+        return norm.residual ? norm.x[at] + norm.residual[at] : norm.x[at];
+      },
+      [&](int row, int column, float value) {
+        staged[row * both + column] = value;
+        if (writes && norm.residual && column < width) norm.sum[int64_t{first + row} * width + column] = value;
+      });
   __syncthreads();
   const int parts = norm.other ? 2 : 1, dots = count * parts;
   for (int i = threadIdx.x / kLanes; i < (dots + 1) / 2 * 2; i += kFewThreads / kLanes) {  // whole warps
     const int own = min(i, dots - 1), row = own / parts, part = own % parts;
     const int elements = part ? both - width : width;
-    const float* x = staged + row * both + (part ? width : 0);
-    const float squares = dot(x, x, elements);
-    if (i < dots && threadIdx.x % kLanes == 0) factor[row][part] = norm.factor(squares, elements);
+    const float sum = squares(staged + row * both + (part ? width : 0), elements);
+    if (i < dots && threadIdx.x % kLanes == 0) factor[row][part] = norm.factor(sum, elements);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < count * both; i += kFewThreads) {
-    const int row = i / both, column = i % both;
-    const bool second = column >= width;
-    staged[i] = staged[i] * factor[row][second] * (second ? norm.other_weight[column - width] : norm.weight[column]);
-    if (writes) norm.y[from * both + i] = staged[i];
-  }
+  for_elements(
+      count, both,
+      [&](int, int column) { return column < width ? norm.weight[column] : norm.other_weight[column - width]; },
+      [&](int row, int column, float weight) {
+        float& value = staged[row * both + column];
+        value = value * factor[row][column >= width] * weight;
+        if (writes) norm.y[int64_t{first + row} * both + column] = value;
+      });
   __syncthreads();
 }
 

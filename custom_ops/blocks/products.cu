@@ -97,7 +97,7 @@ constexpr ProductKernel make_kernel() {
     few = few_of_type<F>;
   return {{F::kName, F::kDType, F::kBlock, F::kBytes},
           kLayout,
-          std::max(16, kAlign<F>),  // copies of 16 bytes
+          kPlain<F> ? kAlign<F> : 16,  // of copies
           few,
           common < 0 ? 0 : common,
           product<F, kLayout>,

@@ -5,15 +5,36 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// The best of the n values after `last`.
-__device__ __forceinline__ Ranked next(const float* x, int n, Ranked last) {
-  Ranked best{-INFINITY, n};
-  for (int i = threadIdx.x % kWarp; i < n; i += kWarp) {
-    const Ranked own{x[i] == x[i] ? x[i] : -INFINITY, i};
-    if (last.before(own) && own.before(best)) best = own;
+// The n logits of a row, those of every kWarp-th expert in a lane, in registers for as many experts as models have;
+// what is no number comes last.
+struct RankedRow {
+  static constexpr int kOwn = 512 / kWarp;
+  const float* x;
+  int n;
+  float own[kOwn];
+
+  __device__ RankedRow(const float* x, int n) : x(x), n(n) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) own[i] = logit(id_of(i));
   }
-  return best_of_warp(best);
-}
+  // The best after `last`.
+  __device__ Ranked next(Ranked last) const {
+    Ranked best{-INFINITY, n};
+    const auto take = [&](int id, float value) {
+      const Ranked one{value, id};
+      if (id < n && last.before(one) && one.before(best)) best = one;
+    };
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i * kWarp < n) take(id_of(i), own[i]);
+    for (int i = kOwn; i * kWarp < n; ++i) take(id_of(i), logit(id_of(i)));
+    return best_of_warp(best);
+  }
+
+ private:
+  __device__ static int id_of(int i) { return i * kWarp + static_cast<int>(threadIdx.x % kWarp); }
+  __device__ float logit(int id) const { return id < n && x[id] == x[id] ? x[id] : -INFINITY; }
+};
 
 // Where a step's choice goes, and how it is made.
 struct Routing {
@@ -29,12 +50,14 @@ struct Routing {
     const int lane = threadIdx.x % kWarp;
     int64_t* own_ids = ids + row * k;
     float* own = weights + row * k;
+    const RankedRow row_of(x, experts);
     Ranked last{INFINITY, -1};
     float most = 0, chosen = 0;
     for (int j = 0; j < k; ++j) {
-      last = next(x, experts, last);
-      if (j == 0) most = x[last.id];
-      const float weight = exp(x[last.id] - most);
+      last = row_of.next(last);
+      const float logit = last.value == -INFINITY ? x[last.id] : last.value;
+      if (j == 0) most = logit;
+      const float weight = exp(logit - most);
       chosen += weight;
       if (lane == 0) own_ids[j] = last.id, own[j] = weight;
     }
