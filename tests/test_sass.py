@@ -55,8 +55,6 @@ def test_registers_let_blocks_share_a_multiprocessor(compiled: list[Kernel]) -> 
         return next((most for beginning, most in REGISTERS.items() if name.startswith(beginning)), 64)
 
     assert not {kernel.name: kernel.registers for kernel in compiled if kernel.registers > cap(kernel.name)}
-    decode = [kernel for kernel in compiled if kernel.name.startswith(("few", "normed")) and "<2," in kernel.name]
-    assert decode and all(kernel.registers <= 80 for kernel in decode)  # three blocks
 
 
 def test_weights_are_asked_for_before_activations_are_made(compiled: list[Kernel]) -> None:
