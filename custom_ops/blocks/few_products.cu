@@ -8,8 +8,9 @@ constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: be
 constexpr int64_t kShared = 86 << 10;     // bytes of a block, beside what kernels have there: what any device allows
 
 // As the kernels of CommonTypes take them.
-constexpr int kTileLanes = 4;  // of products without tiles, of which a block has as many
-bool takes_tiles(const ProductKernel& kernel) { return kernel.few == few_common && kernel.block == kSuper; }
+bool takes_tiles(const ProductKernel& kernel, int64_t width) {
+  return kernel.few == few_common && kernel.layout == Layout::int8 && width % kSuper == 0;
+}
 
 // Rows that meet weights together: of few tokens hardly three choose the same expert, of eight hardly five.
 int rows_of_expert(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4 ? 2 : 4; }
@@ -18,7 +19,7 @@ template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int most = rows_of_expert(pairs);
-  tasks.share(pairs.pairs, most * x_bytes);
+  tasks.share(pairs.pairs * (tasks.bytes(0) + tasks.bytes(1)), most * x_bytes);
   unsigned blocks = 0;
   for (int i = 0; i < tasks.count; ++i) {
     FewTask& task = tasks.task[i];
@@ -35,7 +36,7 @@ void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared,
                  cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int most = rows_of_expert(pairs);
-  tasks.share(pairs.pairs, most * x_bytes);
+  tasks.share(pairs.pairs * tasks.bytes(0) + (tasks.count > 1 ? tasks.bytes(1) : 0), most * x_bytes);
   // Blocks of both weights take the same rows.
   int columns = 0;
   for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * tasks.task[0].rounds);
@@ -86,21 +87,20 @@ bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
 
 void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
   const int lanes = kernel.lanes(width);
-  const bool int8 = kernel.layout == Layout::int8, tiled = int8 && takes_tiles(kernel);
-  const int at_once = tiled ? kTile * kFewWarps * kTileLanes / lanes : kFewThreads / lanes;
-  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, at_once, 1, 0};
+  const bool int8 = kernel.layout == Layout::int8, tiled = takes_tiles(kernel, width);
+  const int chains = kernel.block == kSuper ? lanes / kShare<Q4_K> : lanes;
+  const int at_once = tiled ? kTile * kFewWarps / chains : kFewThreads / lanes;
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, tiled, at_once, 1, 0};
   quantised = quantised || int8;
   if (tiled) ring_bytes = 2 * kMostSlot;
 }
 
-void FewTasks::share(int64_t times, int64_t other_bytes) {
-  int64_t bytes = 0;
-  for (int i = 0; i < count; ++i) bytes += times * task[i].rows * task[i].row_bytes;
+void FewTasks::share(int64_t bytes, int64_t other_bytes) {
   blocks = 0;
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
     const int64_t most = blocks_of(t.rows, t.at_once), of_round = kFullDevice * t.at_once * t.row_bytes;
-    t.rounds = static_cast<int>(std::max<int64_t>(1, std::min(most, (bytes + of_round - 1) / of_round)));
+    t.rounds = static_cast<int>(std::max<int64_t>(1, std::min(most, (bytes + of_round / 2) / of_round)));
     t.first_block = blocks;
     blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));
   }

@@ -83,9 +83,8 @@ __device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* da
   TileWalk walk(task, data, width);
   with_type(task.type, types, [&](auto type) {
     if constexpr (kTiled<decltype(type)>)
-      begin_tiles<decltype(type)>(walk, rings, ring_bytes);
-    else
-      prefetch_rows(task, data);
+      if (task.tiled) return begin_tiles<decltype(type)>(walk, rings, ring_bytes);
+    prefetch_rows(task, data);
   });
   return walk;
 }
@@ -94,8 +93,9 @@ __device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char
                                        int count, const char* prepared, int64_t x_bytes, const float* plain,
                                        const int* target) {
   if constexpr (kTiled<F>)
-    meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
-  else
+    if (kAlwaysTiled<F> || task.tiled)
+      return meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
+  if constexpr (!kAlwaysTiled<F>)
     few_of_task<kMost, F>(task, walk.data, width, count, prepared, x_bytes, plain, target);
 }
 
@@ -226,7 +226,9 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 template <class... F>
 void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width), rows = tasks.quantised ? tasks.m * x_bytes : 0;
-  tasks.share(1, rows);
+  int64_t bytes = 0;
+  for (int i = 0; i < tasks.count; ++i) bytes += tasks.bytes(i);
+  tasks.share(bytes, rows);
   const auto shared = static_cast<size_t>(tasks.rings() + rows);
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const auto run = [&](auto source) {

@@ -28,7 +28,8 @@ struct FewTask {
   int64_t rows, row_bytes;
   int type;        // among those of the launch
   bool quantised;  // whether it meets int8
-  int lanes;       // of a warp that share a weight row
+  int lanes;       // of a warp that share a weight row, if it comes without tiles
+  bool tiled;      // few_tiles.cuh
   int at_once;     // rows of a block
   int rounds;      // how often it takes as many
   int first_block;
@@ -48,8 +49,9 @@ struct FewTasks {
   // Whether the rows are few, and fit into a block.
   static bool fit(int64_t width, int64_t m, bool gated);
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
-  // Shares all rows out among blocks, `times` so many, and shared memory but for `other_bytes`.
-  void share(int64_t times, int64_t other_bytes);
+  int64_t bytes(int i) const { return task[i].rows * task[i].row_bytes; }
+  // Shares rows out among blocks, in a launch that reads `bytes`, and shared memory but for `other_bytes`.
+  void share(int64_t bytes, int64_t other_bytes);
   int64_t rings() const;  // bytes
 };
 
@@ -77,9 +79,19 @@ struct SlotSum {
 
   // `sorted`: where a pair's row of products is, or nullptr for the order of pairs.
   __device__ void operator()(const float* products, const int* sorted, int64_t token, int64_t column) const {
+    constexpr int kTogether = 8;  // that are waited for together
     float sum = 0;
-    for (int64_t j = token * k; j < (token + 1) * k; ++j)
-      sum = fmaf(weights[j], products[(sorted ? sorted[j] : j) * width + column], sum);
+    for (int64_t first = token * k, end = first + k; first < end; first += kTogether) {
+      float weight[kTogether], product[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int64_t j = first + i;
+        if (j < end) weight[i] = weights[j], product[i] = products[(sorted ? sorted[j] : j) * width + column];
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (first + i < end) sum = fmaf(weight[i], product[i], sum);
+    }
     if (shared) sum = fmaf(sigmoid(shared_gate[token]), shared[token * width + column], sum);
     y[token * width + column] = sum;
   }

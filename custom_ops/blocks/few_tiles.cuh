@@ -16,11 +16,20 @@ constexpr int kJoinedStride = 20;    // words: what a warp writes of a tile meet
 constexpr int kMostSlot = 16 * 240;  // bytes of a stage
 
 template <class F>
-constexpr bool kTiled = std::is_same_v<F, Q4_K> || std::is_same_v<F, Q5_K> || std::is_same_v<F, Q6_K>;
-
-// Bytes of a block in shared memory, for whole 16 bytes around it; eight rows meet all banks.
+constexpr bool kAlwaysTiled = std::is_same_v<F, Q4_K> || std::is_same_v<F, Q5_K> || std::is_same_v<F, Q6_K>;
 template <class F>
-constexpr int kTileStride = F::kBytes % 16 ? 240 : F::kBytes;
+constexpr bool kTiled = kAlwaysTiled<F> || std::is_same_v<F, Q8_0>;  // Q8_0: rows of whole super-blocks
+
+// Blocks that a warp meets at once: of 32 elements several, a super-block from each to the next.
+template <class F>
+constexpr int kPieces = F::kBlock == kSuper ? 1 : 4;
+// Bytes of a block in shared memory, for whole 16 bytes around it, and of a row's blocks; eight rows meet all banks.
+template <class F>
+constexpr int kPieceStride = F::kBlock != kSuper ? 48
+                             : F::kBytes % 16    ? 240
+                                                 : F::kBytes;
+template <class F>
+constexpr int kTileStride = F::kBlock != kSuper ? 208 : kPieceStride<F>;
 template <class F>
 constexpr int kSlot = kTile * kTileStride<F>;
 
@@ -112,7 +121,7 @@ struct TileBlock<Q6_K> {
 // `x` is that of activation row g. As in multiply_tiles.
 template <class F>
 __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* lower, const char* x,
-                                           const float* x_scale, float* chain) {
+                                           const float* const* x_scale, float* chain) {
   const int t = threadIdx.x % 4;
   const TileBlock<F> block[2] = {{upper, t}, {lower, t}};
   const auto* words = reinterpret_cast<const uint32_t*>(x) + t;
@@ -154,7 +163,28 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
       value = fmaf(block[i / 2].d, static_cast<float>(S[i]), -(block[i / 2].dmin * static_cast<float>(T[i])));
     else
       value = block[i / 2].d * static_cast<float>(S[i] - kBias<F> * T[i]);
-    chain[i] = fmaf(x_scale[i % 2], value, chain[i]);
+    chain[i] = fmaf(*x_scale[i % 2], value, chain[i]);
+  }
+}
+
+// The same of `count` blocks of 32 codes, which meet 32 activations of one super-block after the other.
+template <class F>
+__device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t* lower, int count, const char* x,
+                                            const float* const* x_scale, float* chain) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int i = 0; i < kPieces<F>; ++i) {
+    if (i >= count) break;
+    const uint8_t* p[2] = {upper + i * kPieceStride<F>, lower + i * kPieceStride<F>};
+    const auto* words = reinterpret_cast<const uint32_t*>(x + i * Int8Row::kStride) + t;
+    const uint8_t *first = p[0] + 2 + 4 * t, *second = p[1] + 2 + 4 * t;
+    const uint32_t a[4] = {word_at(first), word_at(second), word_at(first + 16), word_at(second + 16)};
+    const uint32_t b[2] = {words[0], words[4]};
+    int dot[4] = {};
+    multiply_runs(a, b, dot);
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      chain[k] = fmaf(x_scale[k % 2][i], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
   }
 }
 
@@ -164,7 +194,7 @@ struct TileWalk {
   int64_t row_bytes;
   int rows, first, end, at_once;  // of the weight; of the thread block
   int steps, chains, chain, group;
-  int row, step;  // what is asked for next: a tile's first row, a block
+  int row, step;  // what is asked for next: a tile's first row, a super-block
 
   __device__ TileWalk(const FewTask& task, const uint8_t* data, int64_t width)
       : data(data), row_bytes(task.row_bytes), rows(static_cast<int>(task.rows)), at_once(task.at_once) {
@@ -173,11 +203,21 @@ struct TileWalk {
     end = min(first + rows_of_block, rows);
     steps = static_cast<int>(width / kSuper), chains = max(1, kFewWarps * kTile / at_once);
     chain = warp % chains, group = warp / chains;
-    row = first + group * kTile, step = chain;
+    row = first + group * kTile, step = -1;
+  }
+  // The warp's super-blocks: the first one, and from each to the next.
+  template <class F>
+  __device__ int begin() const {
+    return kPieces<F> > 1 ? 0 : chain;
+  }
+  template <class F>
+  __device__ int stride() const {
+    return kPieces<F> > 1 ? kPieces<F> : chains;
   }
   template <class F>
   __device__ const uint8_t* block(int row, int step) const {
-    return data + min(row, rows - 1) * row_bytes + step * F::kBytes;
+    const int blocks = kPieces<F> > 1 ? step * (kSuper / F::kBlock) + chain : step;
+    return data + min(row, rows - 1) * row_bytes + blocks * F::kBytes;
   }
   // Asks for the next block of the lane's two rows, if there is one.
   template <class F>
@@ -191,16 +231,19 @@ struct TileWalk {
         const uint8_t* from = p - shift + 16 * t;
         char* to = slot + (g + 8 * half) * kTileStride<F> + 16 * t;
 #pragma unroll
-        for (int at = 0; at < kTileStride<F>; at += 64) {
-          const int left = F::kBytes + shift - at - 16 * t;
-          if (at + 64 <= F::kBytes)
-            copy_ahead(to + at, from + at, 16);
-          else if (left > 0)
-            copy_ahead(to + at, from + at, min(left, 16));
+        for (int i = 0; i < kPieces<F>; ++i, from += kSuper / F::kBlock * F::kBytes, to += kPieceStride<F>) {
+#pragma unroll
+          for (int at = 0; at < kPieceStride<F>; at += 64) {
+            const int left = step + i < steps ? F::kBytes + shift - at - 16 * t : 0;
+            if (at + 64 <= F::kBytes)
+              copy_ahead(to + at, from + at, 16);
+            else if (left > 0)
+              copy_ahead(to + at, from + at, min(left, 16));
+          }
         }
       }
-      step += chains;
-      if (step >= steps) step = chain, row += at_once;
+      step += stride<F>();
+      if (step >= steps) step = begin<F>(), row += at_once;
     }
     end_copies();
   }
@@ -239,6 +282,7 @@ __device__ __forceinline__ int stages_of(int ring_bytes) {
 template <class F>
 __device__ __forceinline__ void begin_tiles(TileWalk& walk, char* rings, int ring_bytes) {
   char* ring = rings + threadIdx.x / kWarp * ring_bytes;
+  walk.step = walk.begin<F>();
   for (int s = 0; s < stages_of<F>(ring_bytes); ++s) walk.ask<F>(ring + s * kSlot<F>);
 }
 
@@ -257,7 +301,7 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
   for (int round = 0, slot = 0; walk.first + round * walk.at_once < walk.end; ++round) {
     const int base = walk.first + round * walk.at_once, row = base + walk.group * kTile;
     float chain[4] = {};
-    for (int step = walk.chain; row < walk.end && step < walk.steps; step += walk.chains) {
+    for (int step = walk.begin<F>(); row < walk.end && step < walk.steps; step += walk.stride<F>()) {
       await_copies(stages - 1);
       __syncwarp();
       const uint8_t* block[2];
@@ -265,8 +309,12 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
       for (int half = 0; half < 2; ++half)
         block[half] = reinterpret_cast<const uint8_t*>(ring) + slot * kSlot<F> + (g + 8 * half) * kTileStride<F> +
                       shift_of<F>(walk.block<F>(row + g + 8 * half, step));
-      const float x_scale[2] = {scales[0][step], scales[1][step]};
-      meet_block<F>(block[0], block[1], codes + step * Int8Row::kStride, x_scale, chain);
+      const char* super = codes + step * Int8Row::kStride;
+      const float* x_scale[2] = {scales[0] + step, scales[1] + step};
+      if constexpr (kPieces<F> > 1)
+        meet_pieces<F>(block[0], block[1], walk.steps - step, super + walk.chain * kRun, x_scale, chain);
+      else
+        meet_block<F>(block[0], block[1], super, x_scale, chain);
       __syncwarp();
       walk.ask<F>(ring + slot * kSlot<F>);
       slot = slot + 1 == stages ? 0 : slot + 1;

@@ -130,7 +130,9 @@ void launch_normed(FewTasks tasks, const Norm& norm, int router, const Routing& 
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int64_t at_once = room(tasks.width, tasks.m, tasks.quantised);
   const int64_t rows = (tasks.quantised ? tasks.m * x_bytes : 0) + at_once * tasks.width * int64_t{sizeof(float)};
-  tasks.share(1, rows);
+  int64_t weights = 0;
+  for (int i = 0; i < tasks.count; ++i) weights += tasks.bytes(i);
+  tasks.share(weights, rows);
   const auto bytes = static_cast<size_t>(tasks.rings() + rows);
   const auto kernel = tasks.m <= 2 ? normed<2, F...> : tasks.m <= 4 ? normed<4, F...> : normed<kMostRows, F...>;
   launch(kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, bytes, stream, tasks, norm, router, routing, counter,

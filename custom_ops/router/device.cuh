@@ -1,39 +1,49 @@
 // The choice of experts on a device.
 #pragma once
 
-#include "../cuda/ranked.cuh"
+#include "../cuda/device.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// The n logits of a row, those of every kWarp-th expert in a lane, in registers for as many experts as models have;
-// what is no number comes last.
+// The n logits of a row, those of every kWarp-th expert in a lane, as numbers of the same order above zero; in
+// registers for as many experts as models have. What is no number comes last.
 struct RankedRow {
   static constexpr int kOwn = 512 / kWarp;
   const float* x;
   int n;
-  float own[kOwn];
+  uint32_t own[kOwn], key = 0xffffffff;  // key: of the last one taken
+  int id = -1;                           // its
 
   __device__ RankedRow(const float* x, int n) : x(x), n(n) {
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) own[i] = logit(id_of(i));
+    for (int i = 0; i < kOwn; ++i) own[i] = id_of(i) < n ? key_of(x[id_of(i)]) : 0;
   }
-  // The best after `last`.
-  __device__ Ranked next(Ranked last) const {
-    Ranked best{-INFINITY, n};
-    const auto take = [&](int id, float value) {
-      const Ranked one{value, id};
-      if (id < n && last.before(one) && one.before(best)) best = one;
-    };
+  // Takes the best that is left: its logit, in every lane.
+  __device__ float take() {
+    uint32_t best = 0;
+    int best_id = n;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i)
-      if (i * kWarp < n) take(id_of(i), own[i]);
-    for (int i = kOwn; i * kWarp < n; ++i) take(id_of(i), logit(id_of(i)));
-    return best_of_warp(best);
+      if (i * kWarp < n && own[i] > best) best = own[i], best_id = id_of(i);
+    for (int other = id_of(kOwn); other < n; other += kWarp) {
+      const uint32_t it = key_of(x[other]);
+      if (it > best && (it < key || (it == key && other > id))) best = it, best_id = other;
+    }
+    key = __reduce_max_sync(kAllLanes, best);
+    id = static_cast<int>(__reduce_min_sync(kAllLanes, static_cast<unsigned>(best == key ? best_id : n)));
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (id_of(i) == id) own[i] = 0;
+    return key == key_of(-INFINITY) ? x[id] : __uint_as_float(key & kSign ? key ^ kSign : ~key);
   }
 
  private:
+  static constexpr uint32_t kSign = 0x80000000;
   __device__ static int id_of(int i) { return i * kWarp + static_cast<int>(threadIdx.x % kWarp); }
-  __device__ float logit(int id) const { return id < n && x[id] == x[id] ? x[id] : -INFINITY; }
+  __device__ static uint32_t key_of(float logit) {
+    const uint32_t bits = __float_as_uint(logit == logit ? logit + 0.0f : -INFINITY);
+    return bits & kSign ? ~bits : bits | kSign;
+  }
 };
 
 // Where a step's choice goes, and how it is made.
@@ -50,16 +60,14 @@ struct Routing {
     const int lane = threadIdx.x % kWarp;
     int64_t* own_ids = ids + row * k;
     float* own = weights + row * k;
-    const RankedRow row_of(x, experts);
-    Ranked last{INFINITY, -1};
+    RankedRow ranked(x, experts);
     float most = 0, chosen = 0;
     for (int j = 0; j < k; ++j) {
-      last = row_of.next(last);
-      const float logit = last.value == -INFINITY ? x[last.id] : last.value;
+      const float logit = ranked.take();
       if (j == 0) most = logit;
       const float weight = exp(logit - most);
       chosen += weight;
-      if (lane == 0) own_ids[j] = last.id, own[j] = weight;
+      if (lane == 0) own_ids[j] = ranked.id, own[j] = weight;
     }
     float sum = 0;
     for (int i = lane % kLanes; i < experts && !normalize; i += kLanes) sum += exp(x[i] - most);

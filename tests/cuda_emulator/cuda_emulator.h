@@ -294,6 +294,12 @@ T __shfl_up_sync(unsigned, T value, int offset) {
   return emulator::shuffle(value, lane < offset ? lane : lane - offset);
 }
 
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+  for (int lane = 1; lane < emulator::kWarp; lane *= 2) value = std::max(value, __shfl_xor_sync(mask, value, lane));
+  return value;
+}
+inline unsigned __reduce_min_sync(unsigned mask, unsigned value) { return ~__reduce_max_sync(mask, ~value); }
+
 inline int atomicAdd(int* p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); }
 inline unsigned atomicInc(unsigned* p, unsigned most) {  // blocks run one after the other
   const unsigned before = *p;
