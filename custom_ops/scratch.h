@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -10,30 +13,70 @@
 
 namespace trigraph {
 
+// Whether scratch memory is watched (TRIGRAPH_CHECK_SCRATCH, which the tests set): it starts as NaN in each use, lies
+// between red zones, and a write into these ends the process.
+inline bool scratch_is_checked() {
+  static const bool checked = std::getenv("TRIGRAPH_CHECK_SCRATCH") != nullptr;
+  return checked;
+}
+
 // 64-byte aligned buffers, one for each tag.
 class Scratch {
  public:
+  Scratch() = default;
+  Scratch(Scratch&&) = delete;
+  ~Scratch() { check(); }
+
   void* take(size_t tag, size_t bytes) {
     if (tag >= buffers_.size()) buffers_.resize(tag + 1);
     Buffer& buffer = buffers_[tag];
+    const size_t zone = scratch_is_checked() ? kZone : 0;
+    if (zone) buffer.check();
 #if defined(__SANITIZE_ADDRESS__)
     buffer.capacity = 0;  // exactly as large as asked for, so that a step past its end is seen
 #endif
-    if (buffer.capacity < bytes) {
+    if (!buffer.memory || buffer.capacity < bytes) {
       buffer = {};
-      buffer.memory.reset(static_cast<char*>(::operator new(bytes, std::align_val_t{64})));
+      buffer.memory.reset(static_cast<char*>(::operator new(bytes + 2 * zone, std::align_val_t{64})));
       buffer.capacity = bytes;
     }
-    return buffer.memory.get();
+    if (zone) buffer.prepare(bytes);
+    return buffer.memory.get() + zone;
+  }
+
+  // What was written beside the buffers since they were taken.
+  void check() const {
+    if (!scratch_is_checked()) return;
+    for (const Buffer& buffer : buffers_) buffer.check();
   }
 
  private:
+  static constexpr size_t kZone = 64;
+  static constexpr char kRed = 0x5a;
+
   struct Free {
     void operator()(char* p) const { ::operator delete(p, std::align_val_t{64}); }
   };
   struct Buffer {
     std::unique_ptr<char, Free> memory;
-    size_t capacity = 0;
+    size_t capacity = 0, used = 0;
+
+    void prepare(size_t bytes) {
+      used = bytes;
+      std::memset(memory.get(), kRed, kZone);
+      std::memset(memory.get() + kZone, 0xff, bytes);
+      std::memset(memory.get() + kZone + bytes, kRed, kZone);
+    }
+    void check() const {
+      if (!memory) return;
+      const char *before = memory.get(), *behind = before + kZone + used;
+      for (size_t i = 0; i < kZone; ++i) {
+        if (before[i] == kRed && behind[i] == kRed) continue;
+        std::fprintf(stderr, "trigraph: an operator wrote %s its scratch memory\n",
+                     before[i] == kRed ? "behind" : "before");
+        std::abort();
+      }
+    }
   };
   std::vector<Buffer> buffers_;
 };
@@ -56,6 +99,7 @@ class ScratchLoan {
     current() = lent_.get();
   }
   ~ScratchLoan() {
+    lent_->check();
     current() = outer_;
     Idle& idle = idle_ones();
     const std::lock_guard<std::mutex> lock(idle.mutex);
