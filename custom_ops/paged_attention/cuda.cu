@@ -1,216 +1,142 @@
 // PagedAttention on a device. The cache is walked in splits of kSplit positions, each with a softmax of its own, merged
-// in order: by the block that walked them when there are rows enough to fill the device, else by the last block of a
-// row that is done. The arithmetic is the same, so a row's bits depend on its query and on the entries up to its
+// in order: by the block that walked them when there are tiles enough to fill the device, else by the last block of a
+// tile that is done. The arithmetic is the same, so a row's bits depend on its query and on the entries up to its
 // position alone.
-#include "../cuda/last_block.cuh"
-#include "device.cuh"
+#include "attend.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kSplit = 256;           // positions that share one softmax
-constexpr int kRows = 8;              // query heads of one row that a block takes: they share its reads
 constexpr int kMostWidth = 1024;      // of a head
-constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy without splitting rows
+constexpr int kWideHead = 512;        // wider ones leave shared memory for tiles of half as many queries
+constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
 
-struct Geometry {
-  int width, kv_heads, group, stride;
-  int key_rotation, value_rotation;  // 0: the cache is not rotated
-  __host__ __device__ int heads() const { return kv_heads * group; }
-};
-
-// For columns i and i + 1; lanes behind the head take part.
-__device__ __forceinline__ void finish(const Geometry& g, const float* q_gate, int64_t row, int head, int i,
-                                       const Softmax& total, float* y) {
-  const float inverse = 1.0f / total.sum;
-  float2 values = {total.values.x * inverse, total.values.y * inverse};
-  if (g.value_rotation) values = rotate(values, g.value_rotation);
-  if (i >= g.width) return;
-  const float* gate = q_gate + ((row * g.heads() + head) * 2 + 1) * g.width + i;
-  float* out = y + (row * g.heads() + head) * g.width + i;
-  out[0] = values.x * sigmoid(gate[0]);
-  out[1] = values.y * sigmoid(gate[1]);
-}
-
-// Where splits wait: values [rows, heads, splits, width], then largest and sum [rows, heads, splits, 2].
+// Where splits wait: of each tile, kv head and split the values [Q][width], largest [Q] and sum [Q].
 struct Partials {
-  float* memory;  // nullptr: blocks merge their own
-  int64_t rows;
-  int splits;
-  unsigned* done;  // [rows, kv heads x parts of a group], counts splits
-  __device__ int64_t index(const Geometry& g, int64_t row, int head, int split) const {
-    return (row * g.heads() + head) * splits + split;
-  }
-  __device__ float* values(const Geometry& g, int64_t index) const { return memory + index * g.width; }
-  __device__ float* scalars(const Geometry& g, int64_t index) const {
-    return memory + rows * g.heads() * splits * g.width + index * 2;
-  }
-  __device__ Softmax read(const Geometry& g, int64_t index, int column) const {
-    const float2 two = *reinterpret_cast<const float2*>(scalars(g, index));
-    return {two.x, two.y, *reinterpret_cast<const float2*>(values(g, index) + column)};
-  }
-  __device__ void write(const Geometry& g, int64_t index, int column, const Softmax& split) const {
-    *reinterpret_cast<float2*>(values(g, index) + column) = split.values;
-    if (column == 0) *reinterpret_cast<float2*>(scalars(g, index)) = {split.largest, split.sum};
+  float* memory;   // nullptr: blocks merge their own
+  int splits;      // at most, of a tile
+  unsigned* done;  // [tiles, kv heads], counts splits
+
+  template <int Q>
+  __device__ float* at(int width, int split) const {
+    return memory + ((int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * splits + split) * (Q * (width + 2));
   }
 };
 
-struct Shared {
-  float score[kRows][kSplit];
-  int64_t offset[kSplit];
-  float largest[kRows], sum[kRows];
-};
+template <int Q>
+__device__ __forceinline__ void write_partial(int width, const Shared<Q>& shared, const float* total, float* partial) {
+  const int thread = threadIdx.x;
+  for (int i = thread; i < Q * width / 4; i += kThreads)
+    reinterpret_cast<float4*>(partial)[i] = reinterpret_cast<const float4*>(total)[i];
+  if (thread < Q) {
+    partial[Q * width + thread] = shared.largest[thread];
+    partial[Q * width + Q + thread] = shared.sum[thread];
+  }
+}
 
-// What a block has: query heads `head` to `head + count` of one row, which share a kv head.
-struct Rows {
-  int64_t row, position;
-  int sequence, kv_head, head, count;
+// What a warp knows of its query while it merges splits, kWarp of them at a time: a lane for each.
+struct Merging {
+  float largest = -INFINITY, sum = 0;  // of all before
 
-  __device__ Rows(const Ragged& sequences, const Geometry& g) : row(blockIdx.x) {
-    const int parts = (g.group + kRows - 1) / kRows, part = blockIdx.y % parts;
-    sequence = sequences.sequence_of(row);
-    position = sequences.position_of(row, sequence);
-    kv_head = blockIdx.y / parts;
-    head = kv_head * g.group + part * kRows;
-    count = min(kRows, g.group - part * kRows);
+  __device__ float2 operator()(float own_largest, float own_sum, bool begins, int count) {
+    const int lane = threadIdx.x % kWarp;
+    float all = fmaxf(own_largest, largest);  // up to the lane's
+    for (int offset = 1; offset < kWarp; offset *= 2) all = fmaxf(all, __shfl_up_sync(kAllLanes, all, offset));
+    const float before = __shfl_up_sync(kAllLanes, all, 1);
+    const Merge merge(lane ? before : largest, own_largest);
+    largest = __shfl_sync(kAllLanes, all, kWarp - 1);
+    const float taken = own_sum * merge.take;
+    if (begins) sum = __shfl_sync(kAllLanes, own_sum, 0);
+    for (int n = begins; n < count; ++n)
+      sum = fmaf(sum, __shfl_sync(kAllLanes, merge.keep, n), __shfl_sync(kAllLanes, taken, n));
+    return {merge.keep, merge.take};
   }
 };
 
-// Scores of a split's `seen` positions: kLanes threads for each.
-template <class T>
-__device__ __forceinline__ void score_split(const Geometry& g, const float* query, int count, const T* keys, int seen,
-                                            Shared& shared) {
-  const int lane = threadIdx.x % kLanes;
-  for (int p = threadIdx.x / kLanes; p < (seen + 1) / 2 * 2; p += blockDim.x / kLanes) {  // all lanes of a warp or none
-    const T* key = keys + shared.offset[min(p, seen - 1)];
-    float score[kRows] = {};
-    for (int i = lane; i < g.width; i += kLanes) {
-      const float value = element(key, i);
-#pragma unroll
-      for (int m = 0; m < kRows; ++m) {
-        if (m >= count) break;
-        score[m] = fmaf(query[m * g.width + i], value, score[m]);
+// The splits of a tile, in order, by the whole block.
+template <int Q>
+__device__ __forceinline__ void merge_splits(int width, int count, const Partials& partials, Shared<Q>& shared,
+                                             float* total) {
+  auto* factors = reinterpret_cast<float2*>(shared.weight);  // [Q][kWarp]: keep and take
+  const int own = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quads = width / 4;
+  const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
+  const int most = splits(count - 1);
+  Merging merging;
+  for (int first = 0; first < most; first += kWarp) {
+    __syncthreads();
+    if (own < count && first < splits(own)) {
+      const int last = splits(own) - 1;
+      const float* scalars = partials.at<Q>(width, min(first + lane, last)) + Q * width + own;
+      factors[own * kWarp + lane] = merging(scalars[0], scalars[Q], !first, min(kWarp, last + 1 - first));
+      if (lane == 0) shared.sum[own] = merging.sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < count * quads; i += kThreads) {
+      const int m = i / quads, end = min(kWarp, splits(m) - first);
+      const float2* factor = factors + m * kWarp;
+      const auto* split = reinterpret_cast<const float4*>(partials.at<Q>(width, first)) + i;
+      auto* out = reinterpret_cast<float4*>(total) + i;
+      float4 all = *out;
+#pragma unroll 8
+      for (int n = 0; n < end; ++n, split += Q * (width + 2) / 4) {
+        const float4 x = *split;
+        const auto [keep, take] = factor[n];
+        all = first + n == 0 ? x
+                             : float4{fmaf(all.x, keep, x.x * take), fmaf(all.y, keep, x.y * take),
+                                      fmaf(all.z, keep, x.z * take), fmaf(all.w, keep, x.w * take)};
       }
-    }
-#pragma unroll
-    for (int m = 0; m < kRows; ++m) {
-      if (m >= count) break;
-      const float total = lane_sum(score[m], kLanes);
-      if (lane == 0 && p < seen) shared.score[m][p] = total;
+      *out = all;
     }
   }
+  __syncthreads();
 }
 
-// Scores to exp(score - largest), with their largest and sum: kLanes threads for each row.
-__device__ __forceinline__ void exponentiate(int count, int seen, Shared& shared) {
-  const int lane = threadIdx.x % kLanes;
-  for (int m = threadIdx.x / kLanes; m < (count + 1) / 2 * 2; m += blockDim.x / kLanes) {
-    float* score = shared.score[m];
-    const int end = m < count ? seen : 0;
-    float largest = -INFINITY, sum = 0;
-    for (int p = lane; p < end; p += kLanes) largest = fmaxf(largest, score[p]);
-    largest = lane_max(largest, kLanes);
-    for (int p = lane; p < end; p += kLanes) {
-      score[p] = exp(score[p] - largest);
-      sum += score[p];
-    }
-    sum = lane_sum(sum, kLanes);
-    if (lane == 0 && m < count) shared.largest[m] = largest, shared.sum[m] = sum;
-  }
-}
+// grid: [tiles, kv heads, splits that are walked at once, or 1].
+template <class T, int Q>
+__global__ void __launch_bounds__(kThreads, Q < kMostQueries ? 2 : 1)
+    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
+           const T* keys, const T* values, Partials partials, float* y) {
+  __shared__ Shared<Q> shared;
+  const Tile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
+  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
+  if (!first_block && (!count || splits <= begin)) return;
+  if (!sequences.holds() || !count) return;
 
-// Adds a split to the totals of two columns of the values.
-template <class T>
-__device__ __forceinline__ void add_split(const T* values, int column, int count, int seen, bool first,
-                                          const Shared& shared, Softmax* total) {
-  float2 sums[kRows] = {};
-  for (int p = 0; p < seen; ++p) {
-    const float2 value = load_pair(values + shared.offset[p], column);
-#pragma unroll
-    for (int m = 0; m < kRows; ++m) {
-      if (m >= count) break;
-      const float weight = shared.score[m][p];
-      sums[m].x = fmaf(weight, value.x, sums[m].x);
-      sums[m].y = fmaf(weight, value.y, sums[m].y);
-    }
+  const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
+  auto* query = reinterpret_cast<float*>(shared_memory());
+  float* total = query + Q * width;  // the queries' splits so far, [Q][width]
+  if (thread < count) {
+    const int n = tile.first + thread, row = n / shape.group;
+    shared.head[thread] = (tile.start + row) * shape.heads() + kv_head * shape.group + n - row * shape.group;
+    shared.position[thread] = tile.past + row;
   }
-#pragma unroll
-  for (int m = 0; m < kRows; ++m) {
-    if (m >= count) break;
-    const Softmax split{shared.largest[m], shared.sum[m], sums[m]};
-    if (first)
-      total[m] = split;
-    else
-      total[m].merge(split);
-  }
-}
-
-// Queries normed, rotated and scaled, by the whole block: a warp for each head.
-__device__ __forceinline__ void prepare_queries(const Rotation& rotation, const Geometry& g, const Rows& rows,
-                                                const float* q_gate, const float* norm, float* query) {
-  const float scale = 1.0f / sqrtf(static_cast<float>(g.width));
-  for (int m = threadIdx.x / kWarp; m < rows.count; m += blockDim.x / kWarp) {
-    float* own = query + m * g.width;
-    norm_rotate(q_gate + (rows.row * g.heads() + rows.head + m) * 2 * g.width, norm, rotation, rows.position, g.width,
-                scale, own);
-    if (g.key_rotation) rotate(own, g.width, g.key_rotation);
-  }
-}
-
-// The splits of a row's heads, in order, by the whole block.
-__device__ __forceinline__ void merge_splits(const Geometry& g, const Partials& partials, const Rows& rows, int splits,
-                                             const float* q_gate, float* y) {
-  const int pairs = g.width / 2, all = rows.count * pairs;
-  for (int i = threadIdx.x; i < (all + kWarp - 1) / kWarp * kWarp; i += blockDim.x) {  // whole warps
-    const int own = min(i, all - 1), head = rows.head + own / pairs, column = own % pairs * 2;
-    const int64_t first = partials.index(g, rows.row, head, 0);
-    Softmax total = partials.read(g, first, column);
-    for (int split = 1; split < splits; ++split) total.merge(partials.read(g, first + split, column));
-    finish(g, q_gate, rows.row, head, i < all ? column : g.width, total, y);
-  }
-}
-
-// grid: [rows, kv heads x parts of a group, splits or 1].
-template <class T>
-__global__ void attend(Ragged sequences, Rotation rotation, Geometry g, const float* q_gate, const float* norm,
-                       const T* keys, const T* values, Partials partials, float* y) {
-  __shared__ Shared shared;
-  if (!sequences.holds()) return;
-  float* query = reinterpret_cast<float*>(shared_memory());  // [kRows][width]
-  const Rows rows(sequences, g);
-  const int own_splits = static_cast<int>(rows.position / kSplit) + 1;
-  const int begin = partials.memory ? static_cast<int>(blockIdx.z) : 0;
-  const int end = partials.memory ? min(begin + 1, own_splits) : own_splits;
-  const int thread = threadIdx.x, column = 2 * thread;
-  if (begin >= end) return;
-
-  prepare_queries(rotation, g, rows, q_gate, norm, query);
-  Softmax total[kRows] = {};
-  for (int split = begin; split < end; ++split) {
-    const int64_t first = int64_t{split} * kSplit;
-    const int seen = static_cast<int>(min(int64_t{kSplit}, rows.position + 1 - first));
+  __syncthreads();
+  for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
+    const bool first = partials.memory || split == 0;
+    const int seen = shared.seen(count - 1, split);
+    const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
+    shared.entry[thread] = static_cast<uint32_t>(sequences.entry(tile.sequence, position) * shape.kv_heads + kv_head);
     __syncthreads();
-    for (int p = thread; p < seen; p += blockDim.x)
-      shared.offset[p] = (sequences.entry(rows.sequence, first + p) * g.kv_heads + rows.kv_head) * g.stride;
+    prefetch_entries(keys, values, shared.entry, seen, shape.stride);
+    if (split == begin)
+      prepare_query<Q>(rotation, shape, shared, count, q_gate, norm, total + thread / kWarp * width, query);
     __syncthreads();
-    score_split(g, query, rows.count, keys, seen, shared);
+    score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, shared.weight);
     __syncthreads();
-    exponentiate(rows.count, seen, shared);
+    exponentiate(count, split, first, shared);
     __syncthreads();
-    if (column < g.width) add_split(values, column, rows.count, seen, split == begin, shared, total);
+    add_values(shape, count, values, split, first, shared, total);
+    __syncthreads();
+    if (partials.memory) write_partial(width, shared, total, partials.at<Q>(width, split));
   }
-  const bool whole = end - begin == own_splits;
-#pragma unroll
-  for (int m = 0; m < kRows; ++m) {
-    if (m >= rows.count) break;
-    if (whole)
-      finish(g, q_gate, rows.row, rows.head + m, column, total[m], y);
-    else if (column < g.width)
-      partials.write(g, partials.index(g, rows.row, rows.head + m, begin), column, total[m]);
+  if (partials.memory) {
+    const int blocks = min(splits, static_cast<int>(gridDim.z));
+    if (!is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
+    merge_splits(width, count, partials, shared, total);
   }
-  if (whole || !is_last(partials.done + rows.row * gridDim.y + blockIdx.y, own_splits)) return;
-  merge_splits(g, partials, rows, own_splits, q_gate, y);
+  finish(shape, count, q_gate, shared, total, y);
 }
 
 template <class T>
@@ -232,27 +158,38 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
     constexpr bool kRotated = std::is_same_v<T, Q8>;
-    const Geometry g{static_cast<int>(cache.width),
-                     static_cast<int>(cache.heads),
-                     static_cast<int>(group),
-                     static_cast<int>(cache.stride),
-                     static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
-                     static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
-    // By the width of the page table, not by the lengths, which only the device knows.
-    const int64_t splits = std::max<int64_t>(1, blocks_of(sequences.columns * cache.page_size, kSplit));
-    const int64_t parts = cache.heads * blocks_of(group, kRows), floats = rows * g.heads() * splits * (cache.width + 2);
-    const bool split = splits > 1 && splits <= 65535 && rows * parts < kFullDevice && floats * 4 <= kPartialBytes;
-    const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
-    const Partials partials{split ? memory.as<float>() : nullptr, rows, static_cast<int>(splits), done_.at(0)};
-    const int column_threads = static_cast<int>((cache.width / 2 + kWarp - 1) / kWarp * kWarp);
-    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts),
-                    split ? static_cast<unsigned>(splits) : 1);
-    launch(attend<T>, grid, std::max(kSplit, column_threads), kRows * cache.width * sizeof(float), stream_of(context),
-           sequences, Rotation(rotary_), g, q_gate.as<float>(), norm.as<float>(), context.input(2).as<T>(),
-           context.input(3).as<T>(), partials, y.as<float>());
+    const AttentionShape shape{static_cast<int>(cache.width),
+                               static_cast<int>(cache.heads),
+                               static_cast<int>(group),
+                               static_cast<int>(cache.stride),
+                               static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
+                               static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
+    // Few queries are cut into small tiles, so that more blocks have some.
+    if (cache.width <= kWideHead && rows * group > 2 * kMostQueries)
+      enqueue<kMostQueries>(context, sequences, shape, y);
+    else
+      enqueue<kMostQueries / 2>(context, sequences, shape, y);
   }
 
  private:
+  template <int Q>
+  void enqueue(const Context& context, const Ragged& sequences, const AttentionShape& shape, const Tensor& y) const {
+    // A sequence may end in a tile that is not full. Splits by the width of the page table: the device alone knows the
+    // lengths.
+    const int64_t spare = shape.group % Q ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
+    const int64_t tiles = blocks_of(sequences.rows * shape.group, Q) + spare, blocks = tiles * shape.kv_heads;
+    const int64_t splits = std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit));
+    const int64_t floats = blocks * splits * Q * (shape.width + 2);
+    const bool split = splits > 1 && blocks < kFullDevice && floats * 4 <= kPartialBytes;
+    const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
+    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
+                    split ? static_cast<unsigned>(std::min(splits, kFullDevice / blocks)) : 1);
+    launch(attend<T, Q>, grid, kThreads, Shared<Q>::dynamic_bytes(shape.width), stream_of(context), sequences,
+           Rotation(rotary_), shape, context.input(0).as<float>(), context.input(1).as<float>(),
+           context.input(2).as<T>(), context.input(3).as<T>(), partials, y.as<float>());
+  }
+
   RotaryAttributes rotary_;
   Arena arena_;
   Counters done_;

@@ -1,5 +1,5 @@
 // What the device's halves of PagedKVWrite and PagedAttention share: the sequences of a step, checked, normed and
-// rotated heads, heads in the cache, and merged softmaxes.
+// rotated heads, and how a head is written into the cache.
 #pragma once
 
 #include "../cuda/kernel.h"
@@ -44,7 +44,8 @@ struct Ragged {
   __device__ int64_t position_of(int64_t row, int sequence) const { return past[sequence] + row - starts[sequence]; }
   // Index of a position's entry in the cache seen as [pages * page size] entries.
   __device__ int64_t entry(int sequence, int64_t position) const {
-    return table[sequence * columns + position / page_size] * page_size + position % page_size;
+    const int64_t page = page_of(position);
+    return table[sequence * columns + page] * page_size + position - page * page_size;
   }
 
   // Whether the step is one that can be; the same answer in every thread of every block. Block 0 tells why not.
@@ -62,8 +63,12 @@ struct Ragged {
   }
 
  private:
-  __device__ int64_t first_page(int s) const { return whole ? 0 : past[s] / page_size; }
-  __device__ int64_t last_page(int s) const { return (int64_t{past[s]} + starts[s + 1] - starts[s] - 1) / page_size; }
+  // Of a position from 0 on; 32 bits hold it, and divide faster.
+  __device__ int64_t page_of(int64_t position) const {
+    return static_cast<uint32_t>(position) / static_cast<uint32_t>(page_size);
+  }
+  __device__ int64_t first_page(int s) const { return whole ? 0 : page_of(past[s]); }
+  __device__ int64_t last_page(int s) const { return page_of(int64_t{past[s]} + starts[s + 1] - starts[s] - 1); }
   __device__ bool wrong(Reason reason, bool tell, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
     if (tell) report(record, op, reason, a, b, c, d);
     return false;
@@ -142,17 +147,6 @@ __device__ inline void rotate(float* x, int width, int size) {
   __syncwarp();
 }
 
-// The same for two neighbouring columns a lane.
-__device__ inline float2 rotate(float2 x, int size) {
-  for (int lanes = size / 4; lanes; lanes /= 2) {
-    const float2 other = {__shfl_xor_sync(kAllLanes, x.x, lanes), __shfl_xor_sync(kAllLanes, x.y, lanes)};
-    const bool second = threadIdx.x & lanes;
-    x = second ? float2{other.x - x.x, other.y - x.y} : float2{x.x + other.x, x.y + other.y};
-  }
-  const float scale = 1.0f / sqrtf(static_cast<float>(size));
-  return {(x.x + x.y) * scale, (x.x - x.y) * scale};
-}
-
 // entry.h's `write_head` by one warp; `head` is shared memory.
 template <class T>
 __device__ void write_head(float* head, int width, int rotation, T* out) {
@@ -176,43 +170,5 @@ __device__ void write_head(float* head, int width, int rotation, T* out) {
     }
   }
 }
-
-// An element of a head, which stays rotated.
-template <class T>
-__device__ __forceinline__ float element(const T* head, int i) {
-  if constexpr (std::is_same_v<T, Q8>) {
-    const Q8* block = head + i / kQ8Width * kQ8Bytes;
-    const uint16_t half = *reinterpret_cast<const uint16_t*>(block);
-    return half_bits(half) * static_cast<float>(static_cast<int8_t>(block[2 + i % kQ8Width].byte));
-  } else {
-    return widen(head[i]);
-  }
-}
-
-// Two neighbouring elements of a head.
-__device__ __forceinline__ float2 load_pair(const float* head, int i) {
-  return *reinterpret_cast<const float2*>(head + i);
-}
-__device__ __forceinline__ float2 load_pair(const __half* head, int i) {
-  const uint32_t both = *reinterpret_cast<const uint32_t*>(head + i);
-  return {half_bits(static_cast<uint16_t>(both)), half_bits(static_cast<uint16_t>(both >> 16))};
-}
-__device__ __forceinline__ float2 load_pair(const Q8* head, int i) { return {element(head, i), element(head, i + 1)}; }
-
-// Softmax over some positions: largest score, sum of exp(score - largest), and of that times two elements of the
-// values.
-struct Softmax {
-  float largest, sum;
-  float2 values;
-
-  // *this and, after it, one more split.
-  __device__ void merge(const Softmax& split) {
-    const float most = fmaxf(largest, split.largest), keep = exp(largest - most), take = exp(split.largest - most);
-    largest = most;
-    sum = fmaf(sum, keep, split.sum * take);
-    values.x = fmaf(values.x, keep, split.values.x * take);
-    values.y = fmaf(values.y, keep, split.values.y * take);
-  }
-};
 
 }  // namespace trigraph::TRIGRAPH_ISA

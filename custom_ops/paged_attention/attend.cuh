@@ -1,0 +1,196 @@
+// The parts of a device's attention. A block has a tile: consecutive queries of one kv head in one sequence, which
+// share its reads of a split's keys and values. What a block does to a query depends on that query's splits alone.
+#pragma once
+
+#include "scores.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kPiece = 32;  // bytes that one prefetch asks for
+
+struct AttentionShape {
+  int width, kv_heads, group, stride;
+  int key_rotation, value_rotation;  // 0: the cache is not rotated
+  __host__ __device__ int heads() const { return kv_heads * group; }
+};
+
+// Queries `first` to `first + count` of a sequence's: those of a row's group side by side, then the next row's.
+struct Tile {
+  int64_t start, past;  // row and position where the sequence's rows begin
+  int sequence, first, count;
+
+  // Tile `index` of a step, or one of no queries behind the last.
+  __device__ Tile(const Ragged& sequences, int group, int queries, int index)
+      : start(0), past(0), sequence(0), first(0), count(0) {
+    for (; sequence < sequences.sequences; ++sequence) {
+      start = sequences.starts[sequence], past = sequences.past[sequence];
+      const int all = static_cast<int>(sequences.starts[sequence + 1] - start) * group;
+      first = index * queries;
+      if (first < all) {
+        count = min(queries, all - first);
+        return;
+      }
+      index -= (all + queries - 1) / queries;
+    }
+  }
+  __device__ int splits(int group) const { return static_cast<int>((past + (first + count - 1) / group) / kSplit) + 1; }
+};
+
+template <int Q>
+struct Shared {
+  __align__(16) float weight[kSplit * Q];  // [position][query]: scores, then exp(score - largest)
+  __align__(16) uint32_t entry[kSplit];    // heads of the split's positions in the cache; the last one goes on
+  int64_t head[Q], position[Q];            // of the queries: row * heads + head
+  float largest[Q], sum[Q];                // of the splits so far
+  float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
+
+  // Queries, and values [Q][width] of their splits so far.
+  static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }
+
+  // Positions of a split that a query attends to.
+  __device__ int seen(int m, int split) const {
+    const int64_t all = position[m] + 1 - int64_t{split} * kSplit;
+    return static_cast<int>(max(int64_t{0}, min(all, int64_t{kSplit})));
+  }
+};
+
+// Asks for the keys and values of a split, all at once.
+template <class T>
+__device__ __forceinline__ void prefetch_entries(const T* keys, const T* values, const uint32_t* entry, int seen,
+                                                 int stride) {
+  const int pieces = (stride * static_cast<int>(sizeof(T)) + kPiece - 1) / kPiece;
+  for (int i = threadIdx.x; i < seen * pieces; i += kThreads) {
+    const int64_t at = int64_t{entry[i / pieces]} * stride + i % pieces * (kPiece / static_cast<int>(sizeof(T)));
+    prefetch(keys + at);
+    prefetch(values + at);
+  }
+}
+
+// Queries normed, rotated and scaled, a warp for each; `own` [width] is the warp's.
+template <int Q>
+__device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
+                                              const Shared<Q>& shared, int count, const float* q_gate,
+                                              const float* norm, float* own, float* query) {
+  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
+  if (m >= Q) return;
+  if (m < count) {
+    const float scale = 1.0f / sqrtf(static_cast<float>(width));
+    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, shared.position[m], width, scale, own);
+    if (shape.key_rotation) rotate(own, width, shape.key_rotation);
+  }
+  for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
+}
+
+// Scores to exp(score - largest), and what merging the split takes: kLanes threads for each query.
+template <int Q>
+__device__ __forceinline__ void exponentiate(int count, int split, bool first, Shared<Q>& shared) {
+  constexpr int kEach = kSplit / kLanes;
+  const int m = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  if (m >= Q) return;
+  const int seen = m < count ? shared.seen(m, split) : 0;
+  float* weight = shared.weight + lane * Q + m;
+  float score[kEach], largest = -INFINITY, sum = 0;
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) score[n] = weight[n * kLanes * Q];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n)
+    if (n * kLanes + lane < seen) largest = fmaxf(largest, score[n]);
+  largest = lane_max(largest, kLanes);
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    score[n] = exp(score[n] - largest);
+    weight[n * kLanes * Q] = score[n];
+    sum = n * kLanes + lane < seen ? sum + score[n] : sum;
+  }
+  sum = lane_sum(sum, kLanes);
+  if (lane || !seen) return;
+  if (first) {
+    shared.largest[m] = largest, shared.sum[m] = sum;
+  } else {
+    const Merge merge(shared.largest[m], largest);
+    shared.largest[m] = merge.largest, shared.sum[m] = merge(shared.sum[m], sum);
+    shared.keep[m] = merge.keep, shared.take[m] = merge.take;
+  }
+}
+
+// The weighted sum of two columns of the values for four of the tile's queries, over a split.
+template <class T>
+struct ValueSums {
+  static constexpr int kQueries = 4, kAhead = 64 / sizeof(Pair<T>);  // positions read together
+  float2 sum[kQueries] = {};
+
+  // kWhole: all queries see all kAhead positions. What lies behind a query's position must not touch its bits.
+  template <bool kWhole>
+  __device__ __forceinline__ void add(const Pair<T>* value, const float* weight, int step, const int* seen) {
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) {
+      const float2 x = value[n].wide();
+      const float4 four = *reinterpret_cast<const float4*>(weight + n * step);
+      const float by[kQueries] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int m = 0; m < kQueries; ++m)
+        if (kWhole || n < seen[m]) sum[m] = {fmaf(by[m], x.x, sum[m].x), fmaf(by[m], x.y, sum[m].y)};
+    }
+  }
+};
+
+// Adds a split's weighted values to `total` [Q][width].
+template <class T, int Q>
+__device__ __forceinline__ void add_values(const AttentionShape& shape, int count, const T* values, int split,
+                                           bool first, const Shared<Q>& shared, float* total) {
+  using Sums = ValueSums<T>;
+  constexpr int kQueries = Sums::kQueries, kAhead = Sums::kAhead;
+  const int last = shared.seen(count - 1, split), all = shared.seen(0, split), pairs = shape.width / 2;
+  for (int task = threadIdx.x; task < Q / kQueries * pairs; task += kThreads) {
+    const int begin = task / pairs * kQueries, column = task % pairs * 2;
+    const auto read = [&](int from, Pair<T>* out) {
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n)
+        out[n].read(values + uint64_t{shared.entry[from + n]} * static_cast<uint32_t>(shape.stride), column / kLanes,
+                    column % kLanes);
+    };
+    Sums sums;
+    Pair<T> next[kAhead];
+    read(0, next);
+    for (int from = 0; from < last; from += kAhead) {
+      Pair<T> now[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) now[n] = next[n];
+      if (from + kAhead < last) read(from + kAhead, next);
+      const float* weight = shared.weight + from * Q + begin;
+      if (from + kAhead <= all) {
+        sums.template add<true>(now, weight, Q, nullptr);
+      } else {
+        int seen[kQueries];
+#pragma unroll
+        for (int m = 0; m < kQueries; ++m) seen[m] = begin + m < count ? shared.seen(begin + m, split) - from : 0;
+        sums.template add<false>(now, weight, Q, seen);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kQueries; ++m) {
+      if (begin + m >= count || !shared.seen(begin + m, split)) continue;
+      float2& sum = *reinterpret_cast<float2*>(total + (begin + m) * shape.width + column);
+      const float keep = shared.keep[begin + m], take = shared.take[begin + m];
+      sum = first ? sums.sum[m]
+                  : float2{fmaf(sum.x, keep, sums.sum[m].x * take), fmaf(sum.y, keep, sums.sum[m].y * take)};
+    }
+  }
+}
+
+// y of the tile's queries from their softmax; a warp for each.
+template <int Q>
+__device__ __forceinline__ void finish(const AttentionShape& shape, int count, const float* q_gate,
+                                       const Shared<Q>& shared, float* total, float* y) {
+  const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, width = shape.width;
+  if (m >= count) return;
+  const float inverse = 1.0f / shared.sum[m];
+  const int64_t head = shared.head[m];
+  float* own = total + m * width;
+  for (int i = lane; i < width; i += kWarp) own[i] *= inverse;
+  __syncwarp();
+  if (shape.value_rotation) rotate(own, width, shape.value_rotation);
+  for (int i = lane; i < width; i += kWarp) y[head * width + i] = own[i] * sigmoid(q_gate[(head * 2 + 1) * width + i]);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
