@@ -6,14 +6,20 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kMixTokens = 32;  // of a block
+constexpr int kMixAhead = 8;    // columns that are read together
 
-// Column i of a sequence: history, pending tokens, own tokens.
-__device__ __forceinline__ float column(const Work& work, const Sequence& sequence, int64_t i, int64_t channel) {
+// Columns i to i + count, at most kMixAhead, of a sequence: history, pending tokens, own tokens.
+__device__ __forceinline__ void read_columns(const Work& work, const Sequence& sequence, int64_t i, int count,
+                                             int64_t channel, float* out) {
   const Geometry& g = work.geometry;
   const int64_t stored = kHistory + sequence.pending;
-  if (i >= stored) return work.qkv[(sequence.begin + i - stored) * g.channels() + channel];
-  if (sequence.fresh) return 0;
-  return work.past_window[(sequence.slot_in * g.window_rows() + i) * g.channels() + channel];
+  const float* own = work.qkv + (sequence.begin - stored) * g.channels() + channel;
+  const float* before = work.past_window + sequence.slot_in * g.window_rows() * g.channels() + channel;
+#pragma unroll
+  for (int n = 0; n < kMixAhead; ++n) {
+    const bool is_own = i + n >= stored, is_there = n < count && (is_own || !sequence.fresh);
+    out[n] = is_there ? (is_own ? own : before)[(i + n) * g.channels()] : 0.0f;
+  }
 }
 
 // A thread's channel of the window. Only a first chunk reads the window, and a thread reads nobody's channels but its
@@ -21,36 +27,47 @@ __device__ __forceinline__ float column(const Work& work, const Sequence& sequen
 __device__ __forceinline__ void move_window(const Work& work, const Sequence& sequence, int64_t channel) {
   const Geometry& g = work.geometry;
   const int64_t kept = g.commit ? sequence.count() : sequence.pending;
-  const int64_t moved = kHistory + (g.commit ? 0 : sequence.own);
+  const int moved = kHistory + static_cast<int>(g.commit ? 0 : sequence.own);
   float* window = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
-  for (int64_t row = 0; row < moved; ++row) window[row * g.channels()] = column(work, sequence, kept + row, channel);
+  for (int row = 0; row < moved; row += kMixAhead) {
+    float x[kMixAhead];
+    read_columns(work, sequence, kept + row, moved - row, channel, x);
+#pragma unroll
+    for (int n = 0; n < kMixAhead; ++n)
+      if (row + n < moved) window[(row + n) * g.channels()] = x[n];
+  }
 }
 
 // grid: [query, key and value heads, chunks of tokens, sequences]; a thread for each channel of the head.
 __global__ void __launch_bounds__(kMostDim) mix(Work work) {
   __shared__ float head[kMixTokens][kMostDim], factor[kMixTokens];
-  if (!step_holds(work)) return;
   const Geometry& g = work.geometry;
-  const Sequence sequence(work.step, blockIdx.z);
   const int unit = blockIdx.x, thread = threadIdx.x, dim = static_cast<int>(g.dim);
+  const bool active = thread < dim, key_or_query = unit < 2 * g.k_heads;
+  const int64_t channel = unit * g.dim + (active ? thread : 0);
+  const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
+  if (!step_holds(work)) return;
+  const Sequence sequence(work.step, blockIdx.z);
   const int64_t first = int64_t{blockIdx.y} * kMixTokens;
   const int count = static_cast<int>(min(int64_t{kMixTokens}, sequence.count() - first));
   if (count <= 0) return;
-  const bool active = thread < dim, key_or_query = unit < 2 * g.k_heads;
-  const int64_t channel = unit * g.dim + (active ? thread : 0);
   float* out = work.mixed_of(sequence, blockIdx.z) + first * g.channels() + channel;
 
-  const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
-  float x0 = column(work, sequence, first, channel), x1 = column(work, sequence, first + 1, channel),
-        x2 = column(work, sequence, first + 2, channel);
-  for (int t = 0; active && t < count; ++t) {
-    const float x3 = column(work, sequence, first + t + 3, channel);
-    const float value = silu(fmaf(x3, tap.w, fmaf(x2, tap.z, fmaf(x1, tap.y, x0 * tap.x))));
-    if (key_or_query)
-      head[t][thread] = value;
-    else
-      out[t * g.channels()] = value;
-    x0 = x1, x1 = x2, x2 = x3;
+  float x[kHistory + kMixAhead];
+  read_columns(work, sequence, first, kHistory, channel, x);
+  for (int from = 0; active && from < count; from += kMixAhead) {
+    read_columns(work, sequence, first + kHistory + from, count - from, channel, x + kHistory);
+#pragma unroll
+    for (int n = 0; n < kMixAhead; ++n) {
+      if (from + n >= count) break;
+      const float value = silu(fmaf(x[n + 3], tap.w, fmaf(x[n + 2], tap.z, fmaf(x[n + 1], tap.y, x[n] * tap.x))));
+      if (key_or_query)
+        head[from + n][thread] = value;
+      else
+        out[(from + n) * g.channels()] = value;
+    }
+#pragma unroll
+    for (int n = 0; n < kHistory; ++n) x[n] = x[kMixAhead + n];
   }
   __syncthreads();
   if (key_or_query) {

@@ -19,60 +19,94 @@ __device__ __forceinline__ float softplus(float x) {
   return (x > 0.0f ? x : 0.0f) + fmaf(p * s2, twice, twice);
 }
 
-__device__ __forceinline__ float log_decay(const Work& work, int64_t row, int64_t head) {
-  return softplus(work.alpha[row * work.geometry.v_heads + head] + work.dt_bias[head]) * work.a[head];
-}
-__device__ __forceinline__ float beta(const Work& work, int64_t row, int64_t head) {
-  return sigmoid(work.beta[row * work.geometry.v_heads + head]);
-}
+// A token's gates: those saved of a pending one, or what they are made of.
+struct Gates {
+  bool saved = false;
+  float log_decay = 0, beta = 0, alpha = 0, bias = 0, a = 0;
 
-struct Tokens {
-  float key[kGroup][kMostDim], query[kGroup][kMostDim], out[kGroup][kMostDim];
-  float decay[kGroup], beta[kGroup], look[kGroup];
-
-  // Tokens first to first + count of a sequence; the whole block calls.
-  __device__ void load(const Work& work, const Sequence& sequence, const float* mixed, int64_t head, int64_t first,
-                       int count) {
-    const Geometry& g = work.geometry;
-    const int dim = static_cast<int>(g.dim), thread = threadIdx.x;
-    const int64_t k_head = g.k_head(head);
-    for (int i = thread; i < count * dim; i += blockDim.x) {
-      const float* token = mixed + (first + i / dim) * g.channels() + i % dim;
-      query[i / dim][i % dim] = token[k_head * dim];
-      key[i / dim][i % dim] = token[(g.k_heads + k_head) * dim];
+  __device__ void read(const Work& work, const Sequence& sequence, int64_t head, int64_t token) {
+    const int64_t own = token - sequence.pending, at = (sequence.begin + own) * work.geometry.v_heads + head;
+    saved = own < 0;
+    if (saved) {
+      log_decay = work.step.past_gates[work.log_decay_at(sequence.slot_in, token, head)];
+      beta = work.step.past_gates[work.beta_at(sequence.slot_in, token, head)];
+    } else {
+      alpha = work.alpha[at], bias = work.dt_bias[head], a = work.a[head], beta = work.beta[at];
     }
-    if (thread < count) {
-      const int64_t t = first + thread, own = t - sequence.pending;
-      const float* saved = work.step.past_gates;
-      const float g_t =
-          own < 0 ? saved[work.log_decay_at(sequence.slot_in, t, head)] : log_decay(work, sequence.begin + own, head);
-      decay[thread] = g_t < -60.0f ? 0.0f : exp(g_t);  // below e^-60 nothing of the old state is left in float32
-      beta[thread] = own < 0 ? saved[work.beta_at(sequence.slot_in, t, head)]
-                             : TRIGRAPH_ISA::beta(work, sequence.begin + own, head);
-    }
-    __syncthreads();
-    for (int n = thread / kLanes; n < kGroup; n += blockDim.x / kLanes) {
-      const float product = dot(query[min(n, count - 1)], key[min(n, count - 1)], dim);
-      if (n < count && thread % kLanes == 0) look[n] = product;
-    }
-    __syncthreads();
   }
+  __device__ void finish() {
+    if (!saved) log_decay = softplus(alpha + bias) * a, beta = sigmoid(beta);
+  }
+};
 
-  // Output norm and gate of own tokens; the whole block calls.
-  __device__ void finish(const Work& work, const Sequence& sequence, int64_t head, int64_t first, int count) {
+// Tokens of a sequence on their way from memory: a thread's column of each.
+template <int D>
+struct Incoming {
+  float key[kGroup], query[kGroup], value[kGroup], z[kGroup];
+  Gates gates;  // of token `threadIdx.x`
+
+  __device__ __forceinline__ void read(const Work& work, const Sequence& sequence, const float* mixed, int64_t head,
+                                       int j, int64_t first, int count) {
     const Geometry& g = work.geometry;
-    const int dim = static_cast<int>(g.dim), thread = threadIdx.x;
-    __syncthreads();
-    for (int n = thread / kLanes; n < kGroup; n += blockDim.x / kLanes) {
+    const int64_t k_head = g.k_head(head);
+    const float* token = mixed + first * g.channels() + j;
+    const float* gate = work.z + ((sequence.begin + first - sequence.pending) * g.v_heads + head) * D + j;
+    if (threadIdx.x < count) gates.read(work, sequence, head, first + threadIdx.x);
+#pragma unroll
+    for (int n = 0; n < kGroup; ++n) {
+      if (n < count) {
+        const float* own = token + n * g.channels();
+        query[n] = own[k_head * D], key[n] = own[(g.k_heads + k_head) * D], value[n] = own[(2 * g.k_heads + head) * D];
+        z[n] = first + n < sequence.pending ? 0.0f : gate[n * g.v_heads * D];
+      }
+    }
+  }
+};
+
+template <int D>
+struct Tokens {
+  float key[kGroup][D], query[kGroup][D], value[kGroup][D], z[kGroup][D], out[kGroup][D];
+  float decay[kGroup], beta[kGroup], look[kGroup], factor[kGroup];
+  float saved_log_decay[kMostDim], saved_beta[kMostDim];  // of own tokens that will be pending
+
+  // Takes what has come, while nobody uses what came before; the whole block calls.
+  __device__ __forceinline__ void take(Incoming<D>& in, bool active, int64_t first, int count, int64_t pending) {
+    const int j = threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < kGroup; ++n)
+      if (active && n < count)
+        key[n][j] = in.key[n], query[n][j] = in.query[n], value[n][j] = in.value[n], z[n][j] = in.z[n];
+    if (j < count) {
+      in.gates.finish();
+      const int64_t own = first + j - pending;
+      decay[j] = in.gates.log_decay < -60.0f ? 0.0f : exp(in.gates.log_decay);  // below, nothing old is left in float32
+      beta[j] = in.gates.beta;
+      if (own >= 0 && own < kMostDim) saved_log_decay[own] = in.gates.log_decay, saved_beta[own] = in.gates.beta;
+    }
+  }
+  // Products of each query with its key; the whole block calls.
+  __device__ __forceinline__ void look_at_keys(int count) {
+    for (int n = threadIdx.x / kLanes; n < kGroup; n += blockDim.x / kLanes) {
+      const float product = dot(query[min(n, count - 1)], key[min(n, count - 1)], D);
+      if (n < count && threadIdx.x % kLanes == 0) look[n] = product;
+    }
+  }
+  // Output norm and gate of own tokens; the whole block calls.
+  __device__ __forceinline__ void finish(const Work& work, const Sequence& sequence, int64_t head, bool active,
+                                         float norm, int64_t first, int count) {
+    const int j = threadIdx.x;
+    for (int n = j / kLanes; n < kGroup; n += blockDim.x / kLanes) {
       const float* o = out[min(n, count - 1)];
-      const float factor = 1.0f / sqrtf(dot(o, o, dim) / static_cast<float>(dim) + g.eps);
-      const int64_t own = first + n - sequence.pending;
-      if (n >= count || own < 0) continue;
-      const int64_t to = ((sequence.begin + own) * g.v_heads + head) * dim;
-      for (int i = thread % kLanes; i < dim; i += kLanes)
-        work.y[to + i] = o[i] * factor * work.norm[i] * silu(work.z[to + i]);
+      const float squares = dot(o, o, D);
+      if (n < count && j % kLanes == 0) factor[n] = 1.0f / sqrtf(squares / static_cast<float>(D) + work.geometry.eps);
     }
     __syncthreads();
+    for (int n = 0; active && n < count; ++n) {
+      const int64_t own = first + n - sequence.pending;
+      if (own >= 0)
+        work.y[((sequence.begin + own) * work.geometry.v_heads + head) * D + j] =
+            out[n][j] * factor[n] * norm * silu(z[n][j]);
+    }
   }
 };
 
@@ -81,7 +115,7 @@ template <int D>
 struct Column {
   float state[D], with_key = 0, with_query = 0;
 
-  __device__ void products(const float* key, const float* query) {
+  __device__ __forceinline__ void products(const float* key, const float* query) {
     with_key = with_query = 0;
 #pragma unroll
     for (int i = 0; i < D; ++i) {
@@ -90,63 +124,89 @@ struct Column {
     }
   }
   // S = decay S + k d^T
-  __device__ void update(float decay, const float* key, float delta) {
+  __device__ __forceinline__ void update(float decay, const float* key, float delta) {
 #pragma unroll
     for (int i = 0; i < D; ++i) state[i] = fmaf(key[i], delta, decay * state[i]);
   }
-  __device__ void read(const float* from) {
+  // Both at once: the products wait for their own sums only.
+  __device__ __forceinline__ void update(float decay, const float* key, float delta, const float* next_key,
+                                         const float* next_query) {
+    with_key = with_query = 0;
+#pragma unroll
+    for (int i = 0; i < D; ++i) {
+      state[i] = fmaf(key[i], delta, decay * state[i]);
+      with_key = fmaf(next_key[i], state[i], with_key);
+      with_query = fmaf(next_query[i], state[i], with_query);
+    }
+  }
+  __device__ __forceinline__ void read(const float* from) {
 #pragma unroll
     for (int i = 0; i < D; ++i) state[i] = from ? from[i * D] : 0.0f;
   }
-  __device__ void write(float* to) const {
+  __device__ __forceinline__ void write(float* to) const {
 #pragma unroll
     for (int i = 0; i < D; ++i) to[i * D] = state[i];
   }
 };
 
 // What is pending from now on, when all that was saved before has been read.
-__device__ __forceinline__ void save_gates(const Work& work, const Sequence& sequence, int64_t head) {
+template <int D>
+__device__ __forceinline__ void save_gates(const Work& work, const Sequence& sequence, int64_t head,
+                                           const Tokens<D>& tokens) {
   for (int64_t t = threadIdx.x; t < work.geometry.pending_max; t += blockDim.x) {
     const bool pending = !work.geometry.commit && t < sequence.own;
-    work.gates[work.log_decay_at(sequence.slot_out, t, head)] =
-        pending ? log_decay(work, sequence.begin + t, head) : 0.0f;
-    work.gates[work.beta_at(sequence.slot_out, t, head)] = pending ? beta(work, sequence.begin + t, head) : kNoToken;
+    work.gates[work.log_decay_at(sequence.slot_out, t, head)] = pending ? tokens.saved_log_decay[t] : 0.0f;
+    work.gates[work.beta_at(sequence.slot_out, t, head)] = pending ? tokens.saved_beta[t] : kNoToken;
   }
 }
 
-// grid: [value heads, sequences]; a thread for each column of the state, in whole warps.
+// grid: [value heads, sequences]; a thread for each column of the state, in whole warps. Memory is asked for a group of
+// tokens while the one before it is at work.
 template <int D>
 __global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp) scan(Work work) {
-  __shared__ __align__(16) Tokens tokens;
-  if (!*work.verdict) return;
+  __shared__ __align__(16) Tokens<D> tokens;
   const Geometry& g = work.geometry;
   const Sequence sequence(work.step, blockIdx.y);
+  if (!*work.verdict) return;
   const int64_t head = blockIdx.x, size = g.v_heads * D * D;
   const bool active = threadIdx.x < D;
   const int j = active ? threadIdx.x : 0;
   const float* mixed = work.mixed_of(sequence, blockIdx.y);
   const float* from = work.past_state + sequence.slot_in * size + head * D * D + j;
   float* to = work.state + sequence.slot_out * size + head * D * D + j;
+  const auto group = [&](int64_t first) { return static_cast<int>(min(int64_t{kGroup}, sequence.count() - first)); };
 
+  Incoming<D> incoming;
+  incoming.read(work, sequence, mixed, head, j, 0, group(0));
+  const float norm = work.norm[j];
   Column<D> column;
   column.read(sequence.fresh ? nullptr : from);
   if (active && !g.commit && sequence.pending == 0 && (sequence.fresh || from != to)) column.write(to);
   for (int64_t first = 0; first < sequence.count(); first += kGroup) {
-    const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
-    tokens.load(work, sequence, mixed, head, first, count);
+    const int count = group(first);
+    tokens.take(incoming, active, first, count, sequence.pending);
+    __syncthreads();
+    if (first + kGroup < sequence.count())
+      incoming.read(work, sequence, mixed, head, j, first + kGroup, group(first + kGroup));
+    tokens.look_at_keys(count);
+    __syncthreads();
+    if (active) column.products(tokens.key[0], tokens.query[0]);
     for (int n = 0; active && n < count; ++n) {
       const float decay = tokens.decay[n];
-      const float value = mixed[(first + n) * g.channels() + (2 * g.k_heads + head) * D + j];
-      column.products(tokens.key[n], tokens.query[n]);
-      const float delta = tokens.beta[n] * (value - decay * column.with_key);
+      const float delta = tokens.beta[n] * (tokens.value[n][j] - decay * column.with_key);
       tokens.out[n][j] = fmaf(tokens.look[n], delta, decay * column.with_query);
-      column.update(decay, tokens.key[n], delta);
+      if (n + 1 < count)
+        column.update(decay, tokens.key[n], delta, tokens.key[n + 1], tokens.query[n + 1]);
+      else
+        column.update(decay, tokens.key[n], delta);
       if (!g.commit && first + n + 1 == sequence.pending) column.write(to);
     }
-    tokens.finish(work, sequence, head, first, count);
+    __syncthreads();
+    tokens.finish(work, sequence, head, active, norm, first, count);
+    __syncthreads();
   }
   if (active && g.commit) column.write(to);
-  save_gates(work, sequence, head);
+  save_gates(work, sequence, head, tokens);
 }
 
 using Scan = void (*)(Work);

@@ -37,8 +37,10 @@ TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, Wrong&& w
   for (int other = 0; other < s; ++other)
     if (step.slots_out[other] == slot_out) return wrong(Reason::gdn_two_writers, s, slot_out, other);
   const float* beta = step.past_gates + slot_in * step.pending_max * 2 * step.v_heads + step.v_heads;  // of head 0
-  for (int row = 0; row < accepted; ++row, beta += 2 * step.v_heads)
-    if (*beta < 0) return wrong(Reason::gdn_pending, s, accepted, slot_in, row);
+  int64_t missing = accepted;
+  for (int64_t row = accepted; row-- > 0;)  // all are read, at once where loads take long
+    missing = beta[row * 2 * step.v_heads] < 0 ? row : missing;
+  if (missing < accepted) return wrong(Reason::gdn_pending, s, accepted, slot_in, missing);
   return true;
 }
 
