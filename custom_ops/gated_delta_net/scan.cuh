@@ -51,7 +51,7 @@ struct Incoming {
     const int64_t k_head = g.k_head(head);
     const float* token = mixed + first * g.channels() + j;
     const float* gate = work.z + ((sequence.begin + first - sequence.pending) * g.v_heads + head) * D + j;
-    if (threadIdx.x < count) gates.read(work, sequence, head, first + threadIdx.x);
+    if (const int t = threadIdx.x; t < count) gates.read(work, sequence, head, first + t);
 #pragma unroll
     for (int n = 0; n < kGroup; ++n) {
       if (n < count) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void save_gates(const Work& work, const Sequence& seq
 // grid: [value heads, sequences]; a thread for each column of the state, in whole warps. Memory is asked for a group of
 // tokens while the one before it is at work.
 template <int D>
-__global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp) scan(Work work) {
+__global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp, 1) scan(Work work) {
   __shared__ __align__(16) Tokens<D> tokens;
   const Geometry& g = work.geometry;
   const Sequence sequence(work.step, blockIdx.y);

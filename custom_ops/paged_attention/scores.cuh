@@ -117,7 +117,7 @@ class Scores {
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
                                       const float* query, float* weight) {
-  constexpr int kMany = Q < kMostQueries ? 4 : 8, kFew = std::is_same_v<T, Q8> ? 2 : 1;  // rows; heads of any width are made of few
+  constexpr int kMany = 8, kFew = std::is_same_v<T, Q8> ? 2 : 1;  // rows; heads of any width are made of few
   if (width % (kMany * kLanes) == 0)
     Scores<T, Q, kMany>(keys, entry, seen, stride, width)(query, weight);
   else
