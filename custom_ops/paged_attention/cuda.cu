@@ -8,7 +8,7 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kMostWidth = 1024;      // of a head
-constexpr int kWideHead = 512;        // wider ones leave shared memory for tiles of half as many queries
+constexpr int kWideHead = 256;        // wider ones leave shared memory for tiles of half as many queries
 constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
 
@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
   auto* query = reinterpret_cast<float*>(shared_memory());
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
+  auto* stage = reinterpret_cast<char*>(total + Q * width);
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] = (tile.start + row) * shape.heads() + kv_head * shape.group + n - row * shape.group;
@@ -123,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
     if (split == begin)
       prepare_query<Q>(rotation, shape, shared, count, q_gate, norm, total + thread / kWarp * width, query);
     __syncthreads();
-    score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, shared.weight);
+    score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, stage, shared.weight);
     __syncthreads();
     exponentiate(count, split, first, shared);
     __syncthreads();
@@ -185,9 +186,10 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, kFullDevice / blocks)) : 1);
-    launch(attend<T, Q>, grid, kThreads, Shared<Q>::dynamic_bytes(shape.width), stream_of(context), sequences,
-           Rotation(rotary_), shape, context.input(0).as<float>(), context.input(1).as<float>(),
-           context.input(2).as<T>(), context.input(3).as<T>(), partials, y.as<float>());
+    const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
+    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, Rotation(rotary_), shape,
+           context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
+           context.input(3).as<T>(), partials, y.as<float>());
   }
 
   RotaryAttributes rotary_;

@@ -11,6 +11,7 @@ constexpr int kSplit = 256;                     // positions that share one soft
 constexpr int kThreads = 256;                   // of a block: a warp for each query when queries are made and finished
 constexpr int kMostQueries = kThreads / kWarp;  // of a tile
 static_assert(kThreads == kSplit);
+constexpr int kStagedWidth = 512;                               // of heads whose keys go through shared memory, at most
 constexpr int kPairs = kLanes / 2, kSlots = kThreads / kPairs;  // two lanes a thread: so many positions at once
 
 // Where element i of query m lies: what a thread reads for two queries is side by side, and what a warp reads too.
@@ -31,8 +32,114 @@ __device__ __forceinline__ void halve(float2* sums, int lanes) {
   }
 }
 
-// Each score is a sum in kLanes lanes, added up as simd.h's reduce_add does. Keys go in steps of kSlots * kPositions
-// positions and, in each, R rows of kLanes elements, which are read before those before them are used.
+// The sums of P positions, kSlots apart, with Q queries: of two of kLanes lanes in each thread.
+template <int P, int Q>
+struct ScoreSums {
+  float2 sum[P * Q] = {};
+
+  // `query`: of the same row of kLanes elements as the keys.
+  __device__ __forceinline__ void add(const float2* key, const float* query) {
+    const float4* own = reinterpret_cast<const float4*>(query) + threadIdx.x % kPairs;
+#pragma unroll
+    for (int m = 0; m < Q; m += 2) {
+      const float4 two = own[m / 2 * kPairs];
+#pragma unroll
+      for (int i = 0; i < P; ++i) {
+        float2 &a = sum[i * Q + m], &b = sum[i * Q + m + 1];
+        a = {fmaf(two.x, key[i].x, a.x), fmaf(two.y, key[i].y, a.y)};
+        b = {fmaf(two.z, key[i].x, b.x), fmaf(two.w, key[i].y, b.y)};
+      }
+    }
+  }
+  // Adds up the lanes as simd.h's reduce_add does; a thread ends with some of the queries of one position.
+  __device__ __forceinline__ void write(int step, float* weight) {
+    constexpr int kAll = P * Q;
+    halve<kAll>(sum, 4);
+    halve<kAll / 2>(sum, 2);
+    halve<kAll / 4>(sum, 1);
+    const int thread = threadIdx.x;
+    const int index = (thread & 4 ? kAll / 2 : 0) + (thread & 2 ? kAll / 4 : 0) + (thread & 1 ? kAll / 8 : 0);
+    const int position = (step * P + index / Q) * kSlots + thread / kPairs;
+#pragma unroll
+    for (int n = 0; n < kAll / 8; ++n) weight[position * Q + index % Q + n] = sum[n].x + sum[n].y;
+  }
+};
+
+// Keys go through shared memory, which takes kStageBytes of each of a step's positions at once: the block reads whole
+// lines, and what comes next while it uses what is there.
+template <class T, int Q>
+class StagedScores {
+ public:
+  static constexpr int kPositions = 4, kStep = kSlots * kPositions;
+  static constexpr int kStageBytes = 128, kStride = kStageBytes + 32;  // positions of a warp in banks of their own
+  static constexpr int kBytes = kStep * kStride;
+
+  __device__ __forceinline__ StagedScores(const T* keys, const uint32_t* entry, int seen, int stride, int width,
+                                          char* stage)
+      : keys_(keys),
+        entry_(entry),
+        steps_((seen + kStep - 1) / kStep),
+        stride_(stride),
+        stages_(width / kStageWidth),
+        stage_(stage) {}
+
+  // weight[position][query] = score
+  __device__ __forceinline__ void operator()(const float* query, float* weight) {
+    const int slot = static_cast<int>(threadIdx.x) / kPairs, column = threadIdx.x % kPairs * 2;
+    read(0, 0);
+    for (int step = 0; step < steps_; ++step) {
+      ScoreSums<kPositions, Q> sums;
+      for (int stage = 0; stage < stages_; ++stage) {
+        __syncthreads();
+        put();
+        __syncthreads();
+        if (stage + 1 < stages_)
+          read(step, stage + 1);
+        else if (step + 1 < steps_)
+          read(step + 1, 0);
+#pragma unroll
+        for (int j = 0; j < kStageWidth / kLanes; ++j) {
+          float2 key[kPositions];
+#pragma unroll
+          for (int i = 0; i < kPositions; ++i) {
+            Pair<T> pair;
+            pair.read(reinterpret_cast<const T*>(stage_ + (i * kSlots + slot) * kStride), j, column);
+            key[i] = pair.wide();
+          }
+          sums.add(key, query + (stage * (kStageWidth / kLanes) + j) * kLanes * Q);
+        }
+      }
+      sums.write(step, weight);
+    }
+  }
+
+ private:
+  static constexpr int kStageWidth = kStageBytes / sizeof(T), kVector = 16 / sizeof(T);
+
+  __device__ __forceinline__ void read(int step, int stage) {
+    const int slot = static_cast<int>(threadIdx.x) / kPairs, at = stage * kStageWidth + threadIdx.x % kPairs * kVector;
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i) {
+      const uint64_t head = entry_[(step * kPositions + i) * kSlots + slot];
+      next_[i] = *reinterpret_cast<const uint4*>(keys_ + head * static_cast<uint32_t>(stride_) + at);
+    }
+  }
+  __device__ __forceinline__ void put() const {
+    const int slot = static_cast<int>(threadIdx.x) / kPairs, at = threadIdx.x % kPairs * 16;
+#pragma unroll
+    for (int i = 0; i < kPositions; ++i)
+      *reinterpret_cast<uint4*>(stage_ + (i * kSlots + slot) * kStride + at) = next_[i];
+  }
+
+  const T* keys_;
+  const uint32_t* entry_;
+  int steps_, stride_, stages_;
+  char* stage_;
+  uint4 next_[kPositions];
+};
+
+// Keys go to registers: in steps of kSlots * kPositions positions and, in each, R rows of kLanes elements, which are
+// read before those before them are used.
 template <class T, int Q, int R>
 class Scores {
  public:
@@ -44,7 +151,7 @@ class Scores {
     locate(0);
     read(0);
     for (int step = 0; step < steps_; ++step) {
-      float2 sums[kPositions * Q] = {};
+      ScoreSums<kPositions, Q> sums;
       for (int first = 0; first < rows_; first += R) {
         Pair<T> now[kPositions * R];
 #pragma unroll
@@ -52,9 +159,15 @@ class Scores {
         const bool more = first + R < rows_;
         if (!more) locate(min(step + 1, steps_ - 1));
         read(more ? first + R : 0);
-        add(now, query, first, sums);
+#pragma unroll
+        for (int j = 0; j < R; ++j) {
+          float2 key[kPositions];
+#pragma unroll
+          for (int i = 0; i < kPositions; ++i) key[i] = now[i * R + j].wide();
+          sums.add(key, query + (first + j) * kLanes * Q);
+        }
       }
-      write(step, sums, weight);
+      sums.write(step, weight);
     }
   }
 
@@ -75,37 +188,6 @@ class Scores {
 #pragma unroll
       for (int i = 0; i < kPositions; ++i) next_[i * R + j].read(head_[i] + first * Pair<T>::kRowSize, j, column);
   }
-  __device__ __forceinline__ void add(const Pair<T>* keys, const float* query, int first, float2* sums) const {
-    const float4* own = reinterpret_cast<const float4*>(query) + first * (Q / 2) * kPairs + threadIdx.x % kPairs;
-#pragma unroll
-    for (int j = 0; j < R; ++j) {
-      float2 key[kPositions];
-#pragma unroll
-      for (int i = 0; i < kPositions; ++i) key[i] = keys[i * R + j].wide();
-#pragma unroll
-      for (int m = 0; m < Q; m += 2) {
-        const float4 two = own[(j * (Q / 2) + m / 2) * kPairs];
-#pragma unroll
-        for (int i = 0; i < kPositions; ++i) {
-          float2 &a = sums[i * Q + m], &b = sums[i * Q + m + 1];
-          a = {fmaf(two.x, key[i].x, a.x), fmaf(two.y, key[i].y, a.y)};
-          b = {fmaf(two.z, key[i].x, b.x), fmaf(two.w, key[i].y, b.y)};
-        }
-      }
-    }
-  }
-  // A thread ends with some of the queries of one position.
-  __device__ __forceinline__ void write(int step, float2* sums, float* weight) const {
-    constexpr int kAll = kPositions * Q;
-    halve<kAll>(sums, 4);
-    halve<kAll / 2>(sums, 2);
-    halve<kAll / 4>(sums, 1);
-    const int thread = threadIdx.x;
-    const int index = (thread & 4 ? kAll / 2 : 0) + (thread & 2 ? kAll / 4 : 0) + (thread & 1 ? kAll / 8 : 0);
-    const int position = (step * kPositions + index / Q) * kSlots + thread / kPairs;
-#pragma unroll
-    for (int n = 0; n < kAll / 8; ++n) weight[position * Q + index % Q + n] = sums[n].x + sums[n].y;
-  }
 
   const T* keys_;
   const uint32_t* entry_;
@@ -114,14 +196,22 @@ class Scores {
   Pair<T> next_[kPositions * R];
 };
 
+// Whether heads go through shared memory, and leave room for queries and values there.
+template <class T>
+__host__ __device__ bool staged(int width) {
+  return !std::is_same_v<T, Q8> && width % 64 == 0 && width <= kStagedWidth;
+}
+
+// `stage`: of StagedScores, if the heads are staged.
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
-                                      const float* query, float* weight) {
+                                      const float* query, char* stage, float* weight) {
   constexpr int kMany = 8, kFew = std::is_same_v<T, Q8> ? 2 : 1;  // rows; heads of any width are made of few
-  if (width % (kMany * kLanes) == 0)
-    Scores<T, Q, kMany>(keys, entry, seen, stride, width)(query, weight);
-  else
-    Scores<T, Q, kFew>(keys, entry, seen, stride, width)(query, weight);
+  if constexpr (!std::is_same_v<T, Q8>)
+    if (staged<T>(width)) return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
+  if constexpr (std::is_same_v<T, Q8>)
+    if (width % (kMany * kLanes) == 0) return Scores<T, Q, kMany>(keys, entry, seen, stride, width)(query, weight);
+  Scores<T, Q, kFew>(keys, entry, seen, stride, width)(query, weight);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA
