@@ -34,12 +34,14 @@ TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, Wrong&& w
   if (accepted > past_len) return wrong(Reason::gdn_accepted_past, s, accepted, s, past_len);
   if (slot_in < 0 || slot_in >= step.slots) return wrong(Reason::gdn_slot_in, s, slot_in, step.slots);
   if (slot_out < 0 || slot_out >= step.slots) return wrong(Reason::gdn_slot_out, s, slot_out, step.slots);
-  for (int other = 0; other < s; ++other)
-    if (step.slots_out[other] == slot_out) return wrong(Reason::gdn_two_writers, s, slot_out, other);
+  // Loops are as long for every sequence, so that the threads of a device stay together.
+  int64_t twin = s, missing = accepted;
+  for (int64_t other = step.sequences; other-- > 0;)
+    twin = other < s && step.slots_out[other] == slot_out ? other : twin;
+  if (twin < s) return wrong(Reason::gdn_two_writers, s, slot_out, twin);
   const float* beta = step.past_gates + slot_in * step.pending_max * 2 * step.v_heads + step.v_heads;  // of head 0
-  int64_t missing = accepted;
-  for (int64_t row = accepted; row-- > 0;)  // all are read, at once where loads take long
-    missing = beta[row * 2 * step.v_heads] < 0 ? row : missing;
+  for (int64_t row = step.pending_max; row-- > 0;)
+    missing = row < accepted && beta[row * 2 * step.v_heads] < 0 ? row : missing;
   if (missing < accepted) return wrong(Reason::gdn_pending, s, accepted, slot_in, missing);
   return true;
 }
@@ -47,10 +49,10 @@ TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, Wrong&& w
 // Whether no other sequence writes the slot that s reads; all of them hold otherwise.
 template <class Wrong>
 TRIGRAPH_EVERYWHERE bool slot_holds(const StepInputs& step, int s, Wrong&& wrong) {
-  if (step.past_lens[s] == 0) return true;
-  for (int other = 0; other < step.sequences; ++other)
-    if (other != s && step.slots_out[other] == step.slots_in[s])
-      return wrong(Reason::gdn_read_written, s, step.slots_in[s], other);
+  int64_t writer = -1;
+  for (int64_t other = step.sequences; other-- > 0;)
+    writer = other != s && step.slots_out[other] == step.slots_in[s] ? other : writer;
+  if (step.past_lens[s] != 0 && writer >= 0) return wrong(Reason::gdn_read_written, s, step.slots_in[s], writer);
   return true;
 }
 

@@ -186,11 +186,22 @@ __device__ __forceinline__ void finish(const AttentionShape& shape, int count, c
   if (m >= count) return;
   const float inverse = 1.0f / shared.sum[m];
   const int64_t head = shared.head[m];
+  const float* gate = q_gate + (head * 2 + 1) * width;
   float* own = total + m * width;
+  float* out = y + head * width;
+  constexpr int kTogether = 8;  // gates that are read before the first is used
+#pragma unroll 8
   for (int i = lane; i < width; i += kWarp) own[i] *= inverse;
   __syncwarp();
   if (shape.value_rotation) rotate(own, width, shape.value_rotation);
-  for (int i = lane; i < width; i += kWarp) y[head * width + i] = own[i] * sigmoid(q_gate[(head * 2 + 1) * width + i]);
+  for (int first = lane; first < width; first += kTogether * kWarp) {
+    float gates[kTogether];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) gates[n] = first + n * kWarp < width ? gate[first + n * kWarp] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n)
+      if (const int i = first + n * kWarp; i < width) out[i] = own[i] * sigmoid(gates[n]);
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -114,9 +114,27 @@ struct Rotation {
 // head = rotate(x / rms(x) * norm) * scale by one warp; NEOX pairs (i, i + dims / 2). `head` is shared memory.
 __device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t position,
                                    int width, float scale, float* head) {
+  constexpr int kTogether = 8;  // elements that a lane reads before the first is used
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
-  const float inverse = 1.0f / sqrtf(dot(x, x, width) / static_cast<float>(width) + rotation.eps);
-  for (int i = lane; i < width; i += kWarp) head[i] = x[i] * inverse * norm[i] * scale;
+  for (int first = lane; first < width; first += kTogether * kWarp) {
+    float own[kTogether];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) own[n] = first + n * kWarp < width ? x[first + n * kWarp] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n)
+      if (const int i = first + n * kWarp; i < width) head[i] = own[n];
+  }
+  __syncwarp();
+  const float inverse = 1.0f / sqrtf(dot(head, head, width) / static_cast<float>(width) + rotation.eps);
+  __syncwarp();
+  for (int first = lane; first < width; first += kTogether * kWarp) {
+    float weight[kTogether];
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n) weight[n] = first + n * kWarp < width ? norm[first + n * kWarp] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < kTogether; ++n)
+      if (const int i = first + n * kWarp; i < width) head[i] = head[i] * inverse * weight[n] * scale;
+  }
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
     const Angle turn =

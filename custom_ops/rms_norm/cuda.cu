@@ -27,14 +27,21 @@ __global__ void __launch_bounds__(kThreads) normalize_rows(Norm norm) {
   for (int first = 0; first < width; first += kStaged) {
     const int count = min(kStaged, width - first);
     __syncthreads();
+    if (residual) {
 #pragma unroll 4
-    for (int i = thread; i < count; i += kThreads) {
-      staged[i] = residual ? x[first + i] + residual[first + i] : x[first + i];
-      if (residual) sum[first + i] = staged[i];
+      for (int i = thread; i < count; i += kThreads) {
+        const float both = x[first + i] + residual[first + i];
+        staged[i] = both, sum[first + i] = both;
+      }
+    } else {
+#pragma unroll 4
+      for (int i = thread; i < count; i += kThreads) staged[i] = x[first + i];
     }
     __syncthreads();
+    if (thread < kLanes) {
 #pragma unroll 16
-    for (int i = thread; thread < kLanes && i < count; i += kLanes) squares = fmaf(staged[i], staged[i], squares);
+      for (int i = thread; i < count; i += kLanes) squares = fmaf(staged[i], staged[i], squares);
+    }
   }
   if (thread < kWarp) {
     squares = lane_sum(squares, kLanes);
