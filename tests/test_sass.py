@@ -18,7 +18,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90") if ALL else ("sm_90",)
 SLOW = () if ALL else ("products.cu",)
 """What takes longer to compile than all the rest: every type, and tensor cores for prefill."""
 FILES = [path for path in sorted(SOURCES.rglob("*.cu")) if path.name not in SLOW and path.parent.name != "cuda"]
-REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "few": 128, "normed": 128, "attend": 208, "mix": 96}
+REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "few": 128, "normed": 128, "attend": 160, "mix": 96}
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
 LOADS = {"Q4_K": (3, 16), "Q5_K": (7, 16), "Q6_K": (41, 1), "Q8_0": (10, 2), "F32": (8, 4)}
 """Of a block of weights by a thread: how many at most, and the narrowest one's bytes.
