@@ -94,7 +94,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
     attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
            const T* keys, const T* values, Partials partials, float* y) {
   __shared__ Shared<Q> shared;
