@@ -1,6 +1,7 @@
 // BlockMatMul and GatedBlockMatMul on a device.
 #include <vector>
 
+#include "../blocks/many_products.h"
 #include "device.h"
 #include "signature.h"
 
@@ -27,6 +28,40 @@ void take_few(std::vector<Product>& left, const float* x, int64_t width, int64_t
     left.swap(rest);
   }
   left.swap(others);
+}
+
+constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
+
+// Products of prepared rows with weights that share a launch; those whose types take none stay.
+void take_many(std::vector<Product>& left, const float* x, const void* prepared, int64_t width, int64_t rows,
+               cudaStream_t stream) {
+  std::vector<Product> others;
+  while (!left.empty()) {
+    const auto many = left.front().weight.kernel.many;
+    ManyTasks tasks(x, prepared, width);
+    std::vector<Product> rest;
+    for (const Product& product : left) {
+      const Weight& w = product.weight;
+      if (w.kernel.many != many || tasks.count == ManyTasks::kMost)
+        rest.push_back(product);
+      else if (many)
+        tasks.add(w.kernel, w.data, 0, w.columns, w.row_bytes, product.y);
+      else
+        others.push_back(product);
+    }
+    if (many) many(tasks, {}, 1, rows, stream);
+    left.swap(rest);
+  }
+  left.swap(others);
+}
+
+void multiply_prepared(std::vector<Product> products, const float* x, const void* prepared, int64_t width, int64_t rows,
+                       cudaStream_t stream) {
+  if (rows >= kManyRows) take_many(products, x, prepared, width, rows, stream);
+  for (const Product& product : products) {
+    const bool plain = product.weight.kernel.layout == Layout::float32;
+    product.weight.product(plain ? static_cast<const void*>(x) : prepared, rows, product.y, stream);
+  }
 }
 
 class BlockMatMul : public BlockMatMulSignature {
@@ -87,7 +122,7 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
   }
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
   prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
-  product(memory.as<char>(), rows, y, stream);
+  multiply_prepared({{*this, y}}, memory.as<float>(), memory.as<char>(), width, rows, stream);
 }
 
 void multiply(std::vector<Product> products, const float* x, int64_t width, int64_t rows, const Arena& arena,
@@ -97,10 +132,7 @@ void multiply(std::vector<Product> products, const float* x, int64_t width, int6
                                 [](const Product& product) { return product.weight.kernel.layout == Layout::int8; });
   const Arena::Memory memory = arena.take<char>(int8 ? rows * prepared_bytes(Layout::int8, width) : 0);
   if (int8) prepare(x, rows, width, memory.as<char>(), stream);
-  for (const Product& product : products) {
-    const bool plain = product.weight.kernel.layout == Layout::float32;
-    product.weight.product(plain ? static_cast<const void*>(x) : memory.as<char>(), rows, product.y, stream);
-  }
+  multiply_prepared(std::move(products), x, memory.as<char>(), width, rows, stream);
 }
 
 const OrtCustomOp* block_matmul() {

@@ -1,10 +1,7 @@
-#include "few_products.cuh"
-#include "tiles.cuh"
+#include "many_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
-
-constexpr int kManyRows = 16;  // from which on tensor cores are worth their tiles
 
 template <class F, Layout kLayout>
 int lanes_of(int64_t width) {
@@ -28,13 +25,6 @@ void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, cons
   const auto parts = [m](int64_t most) {
     return static_cast<unsigned>(std::min<int64_t>(65535, (m + most - 1) / most));
   };
-  if constexpr (kLayout == Layout::int8) {
-    if (m >= kManyRows) {
-      launch(tiles<F>, dim3(blocks_of(n, kTileColumns), 1, parts(kTileRows)), kThreads, 0, stream, weights, rows,
-             x_bytes, Buckets{}, m, y, nullptr, nullptr);
-      return;
-    }
-  }
   const auto kernel = m == 1 ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
   const dim3 grid(blocks_of(n, kThreads / weights.lanes), 1, parts(m == 1 ? 2 : kMostRows));
   launch(kernel, grid, kThreads, 0, stream, weights, rows, x_bytes, Buckets{}, m, y, nullptr, nullptr);
@@ -50,13 +40,6 @@ void grouped(const uint8_t* w, const uint8_t* second, int64_t stride, int64_t n,
   };
   const auto* rows = static_cast<const char*>(x);
   const int64_t x_bytes = prepared_bytes(kLayout, width);
-  if constexpr (kLayout == Layout::int8) {
-    if (pairs >= max_buckets * kManyRows / 2) {
-      launch(tiles<F>, grid(kTileColumns, 1), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0, y, second,
-             second_y);
-      return;
-    }
-  }
   const bool few = pairs <= max_buckets;  // rows in most buckets: one or two
   const auto kernel = few ? products<F, kLayout, 2> : products<F, kLayout, kMostRows>;
   launch(kernel, grid(kThreads / weights.lanes, few ? 1 : 2), kThreads, 0, stream, weights, rows, x_bytes, buckets, 0,
@@ -87,18 +70,26 @@ void few_of_type(const FewTasks& tasks, cudaStream_t stream) {
   launch_few(tasks, stream, Types<F>());
 }
 
+template <class F>
+void many_of_type(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
+                  cudaStream_t stream) {
+  launch_many(tasks, buckets, max_buckets, rows, stream, Types<F>());
+}
+
 template <class F, Layout kLayout>
 constexpr ProductKernel make_kernel() {
   constexpr int common = number_of<F>(CommonTypes());
   void (*few)(const FewTasks&, cudaStream_t) = nullptr;
+  ManyProducts many = nullptr;
   if constexpr (common >= 0 && (kLayout == Layout::int8 || kPlain<F>))
-    few = few_common;
+    few = few_common, many = many_common;
   else if constexpr (kLayout == Layout::int8)
-    few = few_of_type<F>;
+    few = few_of_type<F>, many = many_of_type<F>;
   return {{F::kName, F::kDType, F::kBlock, F::kBytes},
           kLayout,
           kPlain<F> ? kAlign<F> : 16,  // of copies
           few,
+          many,
           common < 0 ? 0 : common,
           product<F, kLayout>,
           grouped<F, kLayout>,

@@ -31,6 +31,9 @@ struct Buckets {
 };
 
 struct FewTasks;
+struct ManyTasks;
+using ManyProducts = void (*)(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
+                              cudaStream_t stream);
 
 // y[i][j] of one weight type depends on activation row i and weight row j alone, and has the bits of the CPU's kernels:
 // int8_products.h and float_products.h define them.
@@ -40,6 +43,8 @@ struct ProductKernel : WeightType {
   // Products of a few rows that are not prepared, in one launch (few_products.h), and this type's number there.
   // Weights with the same function share a launch. nullptr: it takes none.
   void (*few)(const FewTasks& tasks, cudaStream_t stream);
+  // The same of many rows (many_products.h).
+  ManyProducts many;
   int few_type;
   // y [m, n] for m prepared rows and n weight rows of `row_bytes`.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* x, int64_t m, float* y,

@@ -1,184 +1,242 @@
-// Products of weight rows with many activation rows of int8, by tensor cores: they form the exact integers of runs.
+// The kernel of many_products.h, for the types F: the one of a weight is chosen when it runs. Tensor cores form the
+// exact integers of runs.
 #pragma once
 
+#include "few_products.cuh"
+#include "many_products.h"
+#include "parts.cuh"
 #include "rows.cuh"
+#include "tensor_cores.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kTileRows = 64, kTileColumns = 32;  // activation rows and weight rows of a block
-constexpr int kStage = kThreads / kWarp;          // runs that a block unpacks at a time, one each warp
-constexpr int kQuarters = kTileColumns / 8;
-constexpr int kResults = 4 * kQuarters;  // of a thread: for each quarter of the columns the four of multiply_tiles
-constexpr int kLevels = 3;               // of the tree over chains
+constexpr int kTileThreads = 256, kTileWarps = kTileThreads / kWarp;
+constexpr int kTileColumns = 16;           // weight rows of a warp
+constexpr int kStageRuns = kSuper / kRun;  // runs of a stage
 
-// The steps of a weight row in the order in which the tree joins their chains: all of c0, then of c4, c2, c6, c1, c5,
-// c3, c7. With fewer than eight chains each has one step.
-struct ChainOrder {
-  int steps, chains, levels, longest;  // longest: steps of the longest chain
-  __device__ ChainOrder(int steps, int chains)
-      : steps(steps), chains(chains), levels(0), longest((steps + chains - 1) / chains) {
-    while (1 << levels < chains) ++levels;
-  }
-  __device__ int entries() const { return chains * longest; }
-  // The step of an entry; not below `steps` when its chain is at its end.
-  __device__ int operator()(int entry) const {
-    const auto number = static_cast<uint32_t>(entry / longest);
-    return static_cast<int>(levels ? __brev(number) >> (32 - levels) : 0) + entry % longest * chains;
-  }
-};
-
-// Chains that wait for the other half of a sum.
-struct ChainTree {
-  float lowest[kResults];
-  float (*upper)[kResults][kThreads];  // few chains get there; in registers they would halve the warps that fit
-
-  // Joins the chain that came as `number` with those that wait for it. Returns whether it waits now itself.
-  __device__ __forceinline__ bool join(int number, int levels, float* chain) {
-    bool waits = false;
-#pragma unroll
-    for (int level = 0; level < kLevels; ++level) {
-      if (waits || level >= levels) continue;
-      waits = !(number >> level & 1);
-#pragma unroll
-      for (int i = 0; i < kResults; ++i) {
-        float& there = level ? upper[level - 1][i][threadIdx.x] : lowest[i];
-        if (waits)
-          there = chain[i];
-        else
-          chain[i] += there;
-      }
-    }
-    return waits;
-  }
-};
-
-// A few runs of kTileColumns weight rows, unpacked.
-template <class F>
+// Activation rows as a warp meets them: a step of 256, or a run of each of eight steps.
+template <class F, int kRows>
 struct Stage {
-  static constexpr int kStride = 12;  // words; eight columns of four words each meet all banks
-  uint32_t code[kStage][kTileColumns][kStride];
-  int scale[kStage][kTileColumns][kScales<F>], min[kStage][kTileColumns][kScales<F>];
-  float d[kStage][kTileColumns], dmin[kStage][kTileColumns];
+  static constexpr int kStride = kScales<F> == 1 ? 288 : 304;  // bytes; what eight rows have is in all banks
+  static constexpr int kFactors = kWhole<F> ? 1 : kStageRuns;
+  alignas(16) char row[kRows][kStride];  // codes, and behind those of a step the sums of 16
+  float factor[kRows][kFactors];
 
-  // Run `run` of the block at p as the one of this warp, a lane for each weight row; nullptr: a row of zeros.
-  __device__ __forceinline__ void load(const uint8_t* p, int run) {
-    const int lane = threadIdx.x % kWarp, s = threadIdx.x / kWarp;
-    uint32_t word[8] = {};
-    if (p) Words<F>::load(p, run, word);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) code[s][lane][i] = word[i];
-#pragma unroll
-    for (int i = 0; i < kScales<F>; ++i) {
-      scale[s][lane][i] = p ? F::scale(p, run * kScales<F> + i) : 0;
-      if constexpr (F::kMin) min[s][lane][i] = p ? F::min(p, run * kScales<F> + i) : 0;
+  // A lane's words of a run.
+  __device__ __forceinline__ void codes(int i, int run, int t, uint32_t* word) const {
+    const char* p = row[i] + run * kRun;
+    if constexpr (kScales<F> == 1) {
+      const uint2 both = *reinterpret_cast<const uint2*>(p + 8 * t);
+      word[0] = both.x, word[1] = both.y;
+    } else {
+      word[0] = *reinterpret_cast<const uint32_t*>(p + 4 * t),
+      word[1] = *reinterpret_cast<const uint32_t*>(p + 16 + 4 * t);
     }
-    const int step = run * kRun / kStep<F>;
-    d[s][lane] = p ? step_d<F>(p, step) : 0.0f;
-    if constexpr (kTwoSums<F>) dmin[s][lane] = p ? step_dmin<F>(p, step) : 0.0f;
+  }
+  // Four sums of 16 codes: the low bytes, and the high ones.
+  __device__ __forceinline__ void sums(int i, int t, uint32_t* low, uint32_t* high) const {
+    const uint2 four = *reinterpret_cast<const uint2*>(row[i] + kSuper + 8 * t);
+    *low = __byte_perm(four.x, four.y, 0x6420), *high = __byte_perm(four.x, four.y, 0x7531);
+  }
+
+  // Asks for step `first` of `rows` rows, or for the steps first, first + apart .. below `steps`, by `threads` threads.
+  __device__ __forceinline__ void load(const char* const* x, int rows, int64_t width, int first, int apart, int steps,
+                                       int thread, int threads) {
+    constexpr int kPieces = kSuper / 16 + (kWhole<F> && F::kMin ? 2 : 0);
+    for (int i = thread; i < rows * kPieces; i += threads) {
+      const int at = i / kPieces, piece = i % kPieces, step = kWhole<F> ? first : first + piece / 2 * apart;
+      const char* from = kWhole<F> ? x[at] + int64_t{step} * Int8Row::kStride + piece * 16
+                                   : reinterpret_cast<const char*>(Int8Row(x[at], width).codes(step)) + piece % 2 * 16;
+      if (step < steps) copy_async<16>(row[at] + piece * 16, from);
+    }
+    for (int i = thread; i < rows * kFactors; i += threads) {
+      const int at = i / kFactors, step = first + i % kFactors * apart;
+      if (step < steps)
+        copy_async<4>(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + int64_t{step} * kStep<F> / kSuper);
+    }
   }
 };
 
-// Two activation rows of a thread, and what it adds up for them and its columns.
-struct TileSums {
-  Int8Row row[2];
-  int S[kResults], T[kResults];
-  float chain[kResults];
+// A thread has weight rows g and g + 8 of its warp's and activation rows 2 t and 2 t + 1 of each eight; see
+// half_dots. The chain that it adds to:
+template <int kEights>
+struct Chain {
+  float sum[kEights][4] = {};
 
-  __device__ TileSums(const char* upper, const char* lower, int64_t width)
-      : row{Int8Row(upper, width), Int8Row(lower, width)}, S{}, T{}, chain{} {}
+  // Adds a step's integers. `d`, `dmin`: of both weight rows.
+  template <class F, int kRows>
+  __device__ __forceinline__ void add(int n, const int* S, const int* T, const float* d, const float* dmin,
+                                      const Stage<F, kRows>& x, int which) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float value = d[i / 2] * static_cast<float>(S[i]);
+      if constexpr (kTwoSums<F>)
+        value = fmaf(d[i / 2], static_cast<float>(S[i]), -(dmin[i / 2] * static_cast<float>(T[i])));
+      sum[n][i] = fmaf(x.factor[8 * n + threadIdx.x % 4 * 2 + i % 2][which], value, sum[n][i]);
+    }
+  }
 
-  // Adds run s of the stage, which meets run `at` of the rows.
-  template <class F>
-  __device__ __forceinline__ void add_run(const Stage<F>& stage, int s, int at) {
-    const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-    const auto* up = reinterpret_cast<const uint32_t*>(row[0].codes(at));
-    const auto* down = reinterpret_cast<const uint32_t*>(row[1].codes(at));
-    const uint32_t a[4] = {up[t], down[t], up[4 + t], down[4 + t]};
-    int sum[2][2];
-    for (int i = 0; i < 2; ++i)
-      for (int k = 0; k < 2; ++k) sum[i][k] = row[i].sums(at)[k];
+  // Adds a step of 256 for the first `eights` eights of rows.
+  template <class F, int kRows>
+  __device__ __forceinline__ void add_step(const Part<F>* part, const Stage<F, kRows>& x, int eights) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    int S[kEights][4] = {};
 #pragma unroll
-    for (int n = 0; n < kQuarters; ++n) {
-      int dot[2][4] = {};
-      multiply_tiles(a[0], a[1], stage.code[s][8 * n + g][t], dot[0]);
-      multiply_tiles(a[2], a[3], stage.code[s][8 * n + g][4 + t], dot[kScales<F> - 1]);
+    for (int run = 0; run < kStageRuns; ++run) {
+      uint32_t a[4];
+      int scale[2][kScales<F>];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = 8 * n + 2 * t + i % 2;
-        const int *scale = stage.scale[s][column], *min = stage.min[s][column], *x_sum = sum[i / 2];
-        if constexpr (F::kPaired) {
-          S[4 * n + i] = dot[0][i];
-          T[4 * n + i] = dot[1][i];
-        } else if constexpr (kScales<F> == 1) {
-          S[4 * n + i] += scale[0] * dot[0][i];
-          if constexpr (F::kMin) T[4 * n + i] += min[0] * (x_sum[0] + x_sum[1]);
+      for (int i = 0; i < 2; ++i) {
+        uint32_t word[2];
+        part[i].codes(run, word);
+        a[i] = word[0], a[2 + i] = word[1];
+        for (int k = 0; k < kScales<F>; ++k) scale[i][k] = part[i].scale(run, k);
+      }
+#pragma unroll
+      for (int n = 0; n < kEights; ++n) {
+        if (n >= eights) continue;
+        uint32_t b[2];
+        int dot[4], second[4];
+        x.codes(8 * n + g, run, t, b);
+        if constexpr (kScales<F> == 1) {
+          run_dots(a, b, dot);
+          for (int i = 0; i < 4; ++i) S[n][i] += scale[i / 2][0] * dot[i];
         } else {
-          S[4 * n + i] += scale[0] * dot[0][i] + scale[1] * dot[1][i];
-          if constexpr (F::kMin) T[4 * n + i] += min[0] * x_sum[0] + min[1] * x_sum[1];
+          half_dots(a[0], a[1], b[0], dot);
+          half_dots(a[2], a[3], b[1], second);
+          for (int i = 0; i < 4; ++i) S[n][i] += scale[i / 2][0] * dot[i] + scale[i / 2][1] * second[i];
         }
       }
     }
+    const float d[2] = {part[0].d(0), part[1].d(0)};
+    float dmin[2] = {};
+    uint32_t mins[2] = {};
+    if constexpr (F::kMin)
+      for (int i = 0; i < 2; ++i) dmin[i] = part[i].dmin(0), mins[i] = part[i].mins();
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      if (n >= eights) continue;
+      int T[4] = {}, high[4];
+      if constexpr (F::kMin) {
+        uint32_t low_bytes, high_bytes;
+        x.sums(8 * n + g, t, &low_bytes, &high_bytes);
+        half_dots<uint8_t>(mins[0], mins[1], low_bytes, T);
+        half_dots(mins[0], mins[1], high_bytes, high);
+        for (int i = 0; i < 4; ++i) T[i] += high[i] * 256;
+      }
+      add(n, S[n], T, d, dmin, x, 0);
+    }
   }
 
-  // Adds the step whose last run was run s of the stage, and which meets the activations of a super-block.
-  template <class F>
-  __device__ __forceinline__ void add_step(const Stage<F>& stage, int s, int64_t super) {
-    const float factor[2] = {row[0].scales()[super], row[1].scales()[super]};
+  // Adds step number `which` of the stage, a run, which is step `step` of the parts' block.
+  template <class F, int kRows>
+  __device__ __forceinline__ void add_run(const Part<F>* part, int step, const Stage<F, kRows>& x, int which,
+                                          int eights) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    uint32_t a[4];
+    float d[2], dmin[2] = {};
 #pragma unroll
-    for (int i = 0; i < kResults; ++i) {
-      const int column = i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-      float value = stage.d[s][column] * static_cast<float>(S[i]);
-      if constexpr (kTwoSums<F>)
-        value = fmaf(stage.d[s][column], static_cast<float>(S[i]), -(stage.dmin[s][column] * static_cast<float>(T[i])));
-      chain[i] = fmaf(factor[i % 4 / 2], value, chain[i]);
-      S[i] = T[i] = 0;
+    for (int i = 0; i < 2; ++i) {
+      uint32_t word[2];
+      part[i].codes(step, word);
+      a[i] = word[0], a[2 + i] = word[1];
+      d[i] = part[i].d(step);
+      if constexpr (kTwoSums<F>) dmin[i] = part[i].dmin(step);
+    }
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      if (n >= eights) continue;
+      uint32_t b[2];
+      int S[4], T[4] = {};
+      x.codes(8 * n + g, which, t, b);
+      if constexpr (F::kPaired) {
+        half_dots(a[0], a[1], b[0], S);
+        half_dots(a[2], a[3], b[1], T);
+      } else {
+        constexpr uint32_t kOnes[4] = {0x01010101u, 0x01010101u, 0x01010101u, 0x01010101u};
+        run_dots(a, b, S);
+        if constexpr (F::kMin) run_dots(kOnes, b, T);
+        for (int i = 0; i < 4; ++i) {
+          S[i] *= part[i / 2].scale(step, 0);
+          if constexpr (F::kMin) T[i] *= F::min(part[i / 2].p, step);
+        }
+      }
+      add(n, S, T, d, dmin, x, which);
     }
   }
 };
 
-// A thread has rows g and g + 8 of its warp's 16 and columns 2 t and 2 t + 1 of each quarter; see multiply_tiles.
-template <class F>
-__global__ void __launch_bounds__(kThreads, 3) tiles(Weights weights, const char* x, int64_t x_bytes, Buckets buckets,
-                                                     int64_t x_rows, float* y, const uint8_t* second, float* second_y) {
-  constexpr int kRuns = kStep<F> / kRun;
-  __shared__ Stage<F> stage;
-  __shared__ float upper_levels[kLevels - 1][kResults][kThreads];
-  const Task task(weights, buckets, x_rows, y, second, second_y);
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const ChainOrder order(static_cast<int>(weights.width / kStep<F>), weights.lanes / kShare<F>);
-  const int64_t own_row = int64_t{blockIdx.x} * kTileColumns + lane;  // that this lane unpacks
-  const uint8_t* w = own_row < weights.rows ? task.w + own_row * weights.row_bytes : nullptr;
+// Blocks of 16 activation rows. A warp has a chain of 16 weight rows.
+constexpr int kTileRows = 16;
 
-  for (int64_t base = task.first + task.part * kTileRows; base < task.end; base += task.parts * kTileRows) {
-    const int64_t index[2] = {base + warp * 16 + lane / 4, base + warp * 16 + lane / 4 + 8};
-    const auto row = [&](int i) {
-      const int64_t last = min(index[i], task.end - 1);
-      return x + (buckets.source ? buckets.source[last] : last) * x_bytes;
-    };
-    TileSums sums(row(0), row(1), weights.width);
-    ChainTree tree{{}, upper_levels};
-    for (int start = 0, end = order.entries() * kRuns; start < end; start += kStage) {
-      __syncthreads();
-      const int own = start + warp, own_step = own < end ? order(own / kRuns) : order.steps;
-      stage.load(w && own_step < order.steps ? w + int64_t{own_step / kSteps<F>} * F::kBytes : nullptr,
-                 own_step % kSteps<F> * kRuns + own % kRuns);
-      __syncthreads();
-      for (int s = 0; s < min(kStage, end - start); ++s) {
-        const int entry = (start + s) / kRuns, run = (start + s) % kRuns, step = order(entry);
-        if (step < order.steps) sums.add_run(stage, s, step * kRuns + run);
-        if (run != kRuns - 1) continue;
-        if (step < order.steps) sums.add_step(stage, s, int64_t{step} * kStep<F> / kSuper);
-        if (entry % order.longest != order.longest - 1) continue;
-        if (tree.join(entry / order.longest, order.levels, sums.chain))
-          for (float& chain : sums.chain) chain = 0;
+template <class F>
+union TileMemory {
+  Stage<F, kTileRows> stage;
+  float sum[kTileRows][kTileColumns + 4];  // of a chain
+};
+
+template <class F>
+__device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* const* x, int rows, int64_t width,
+                                          int chain, int chains, Stage<F, kTileRows>& stage,
+                                          Chain<kTileRows / 8>& sums) {
+  constexpr int kAhead = kWhole<F> ? 1 : kStageRuns;  // steps of a stage
+  const int steps = static_cast<int>(width / kStep<F>), lane = threadIdx.x % kWarp, eights = (rows + 7) / 8;
+#pragma unroll 1
+  for (int first = chain; first < steps; first += chains * kAhead) {
+    __syncwarp();
+    stage.load(x, 8 * eights, width, first, chains, steps, lane, kWarp);
+    end_copies();
+    Part<F> part[kAhead][2];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      for (int i = 0; i < 2; ++i)
+        part[k][i].load(w[i] + min(first + k * chains, steps - 1) / kSteps<F> * F::kBytes, lane % 4);
+    copies_done<0>();
+    __syncwarp();
+    if constexpr (kWhole<F>) {
+      sums.add_step(part[0], stage, eights);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int step = first + k * chains;
+        if (step < steps) sums.add_run(part[k], step % kSteps<F>, stage, k, eights);
       }
     }
+  }
+}
+
+// A block's part of a product, in shared memory: registers are for sums.
+struct Tile {
+  const char* x[kTileRows];
+  const uint8_t* w;  // the first weight row
+  float* y;          // of the first rows of both
+  int rows, columns;
+};
+
+template <class F>
+__device__ __forceinline__ void meet_tile(const ManyTask& task, const Tile& whole, int64_t width, char* memory) {
+  auto* tile = reinterpret_cast<TileMemory<F>*>(memory);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int own = warp / task.chains * kTileColumns + g;
+  const uint8_t* row[2];
+  for (int i = 0; i < 2; ++i) row[i] = whole.w + min(own + 8 * i, whole.columns - 1) * task.row_bytes;
+  Chain<kTileRows / 8> chain;
+  add_chain(row, whole.x, whole.rows, width, warp % task.chains, task.chains, tile[warp].stage, chain);
+  __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kResults; ++i) {
-      const int64_t column = int64_t{blockIdx.x} * kTileColumns + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (index[i % 4 / 2] < task.end && column < weights.rows)
-        task.y[index[i % 4 / 2] * weights.rows + column] = sums.chain[i] + 0.0f;  // a chain of zeros
-    }
+  for (int i = 0; i < 4 * kTileRows / 8; ++i)
+    tile[warp].sum[i / 4 * 8 + 2 * t + i % 2][g + i % 4 / 2 * 8] = chain.sum[i / 4][i % 4];
+  __syncthreads();
+  for (int i = threadIdx.x; i < whole.rows * task.columns; i += kTileThreads) {
+    const int at = i / task.columns, column = i % task.columns;
+    float sum[kChains];
+#pragma unroll
+    for (int c = 0; c < kChains; ++c)
+      sum[c] = c < task.chains ? tile[column / kTileColumns * task.chains + c].sum[at][column % kTileColumns] : 0.0f;
+#pragma unroll
+    for (int half = kChains / 2; half; half /= 2)
+      for (int c = 0; c < half; ++c) sum[c] += sum[c + half];
+    if (column < whole.columns) whole.y[at * task.rows + column] = sum[0] + 0.0f;  // a chain of zeros
   }
 }
 

@@ -7,6 +7,7 @@ set(CUDA_SOURCES
   cuda/device_error.cu
   blocks/products.cu
   blocks/few_products.cu
+  blocks/many_products.cu
   blocks/normed_products.cu
   block_matmul/cuda.cu
   block_matmul/normed.cu

@@ -2,6 +2,7 @@
 // token are summed in slot order, so its bits never depend on its companions.
 #include "../block_matmul/device.h"
 #include "../blocks/few_products.h"
+#include "../blocks/many_products.h"
 #include "../cuda/kernel.h"
 #include "../cuda/last_block.cuh"
 #include "plan.cuh"
@@ -10,6 +11,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
+constexpr int64_t kManyPairs = 2;        // of a bucket, from which on tiles are faster than few rows at a time
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
@@ -42,12 +44,28 @@ struct Matrices {
         stride(rows * row_bytes) {
     check_alignment(tensor, kernel);
   }
-  // With `second`, another stack of the same type and shape, its products too.
+  // With `second`, another stack of the same shape that shares a launch, its products too.
   void product(int64_t rows, const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y,
-               cudaStream_t stream, const uint8_t* second = nullptr, float* second_y = nullptr) const {
-    kernel->grouped(data, second, stride, rows, row_bytes, width, x, buckets, max_buckets, pairs, y, second_y, stream);
+               cudaStream_t stream, const Matrices* second = nullptr, float* second_y = nullptr) const {
+    if (takes_many(max_buckets, pairs)) {
+      ManyTasks tasks(nullptr, x, width);
+      add_to(tasks, rows, y);
+      if (second) second->add_to(tasks, rows, second_y);
+      return kernel->many(tasks, buckets, max_buckets, pairs, stream);
+    }
+    kernel->grouped(data, second ? second->data : nullptr, stride, rows, row_bytes, width, x, buckets, max_buckets,
+                    pairs, y, second_y, stream);
+  }
+  bool shares_launch(const Matrices& other, int64_t max_buckets, int64_t pairs) const {
+    return kernel == other.kernel || (takes_many(max_buckets, pairs) && kernel->many == other.kernel->many);
   }
   bool takes_few() const { return kernel->few == few_common && kernel->layout == Layout::int8; }
+
+ private:
+  bool takes_many(int64_t max_buckets, int64_t pairs) const {
+    return kernel->many && kernel->layout == Layout::int8 && pairs >= kManyPairs * max_buckets;
+  }
+  void add_to(ManyTasks& tasks, int64_t rows, float* y) const { tasks.add(*kernel, data, stride, rows, row_bytes, y); }
 };
 
 // What both operators do with the experts that tokens chose.
@@ -165,9 +183,8 @@ class Experts {
     const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
     const void* gate_x = prepared(first, tokens.x, count, shapes.width, gate_room, stream);
     const void* up_x = second == first ? gate_x : prepared(second, tokens.x, count, shapes.width, up_room, stream);
-    if (gate.kernel == up.kernel) {
-      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, up.data,
-                   ups.as<float>());
+    if (gate.shares_launch(up, max_buckets, pairs)) {
+      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, &up, ups.as<float>());
     } else {
       gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream);
       up.product(shapes.ffn, up_x, by_token, max_buckets, pairs, ups.as<float>(), stream);

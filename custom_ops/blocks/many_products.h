@@ -1,0 +1,35 @@
+// Products of many rows with several weights in one launch.
+#pragma once
+
+#include "few_products.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// A weight matrix of a launch, or a stack of them.
+struct ManyTask {
+  const uint8_t* data;
+  float* y;
+  int64_t stride, rows, row_bytes;  // stride: from a matrix of the stack to the next
+  int type;                         // among those of the launch
+  int chains;                       // of a product with int8; 0 for a plain weight, which meets rows as they are
+  int columns, first_block;         // columns: weight rows of a block
+};
+
+// What meets rows of `width`: `prepared` ones, or x itself.
+struct ManyTasks {
+  static constexpr int kMost = 4;
+  ManyTask task[kMost];
+  const float* x;
+  const char* prepared;
+  int64_t width;
+  int count, blocks;
+
+  ManyTasks(const float* x, const void* prepared, int64_t width);
+  void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
+};
+
+// For weights of CommonTypes alone: `rows` rows, or those of at most `max_buckets` buckets.
+void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
+                 cudaStream_t stream);
+
+}  // namespace trigraph::TRIGRAPH_ISA
