@@ -1,6 +1,7 @@
 #include "many_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
+
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream) {
   launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());

@@ -1,5 +1,7 @@
-// What a warp's tensor cores do with bytes, and how these come to shared memory.
+// Products of bytes that a warp's tensor cores begin at zero.
 #pragma once
+
+#include <cstring>
 
 #include "device.cuh"
 
@@ -50,30 +52,14 @@ __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, i
 #endif
 }
 
-// Copies 16 bytes, or 4, to shared memory; they are there after copies_done() of the thread that asked.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  static_assert(kBytes == 4 || kBytes == 16);
+// copy_ahead for a word.
+__device__ __forceinline__ void copy_word_ahead(void* to, const void* from) {
 #if defined(__CUDACC__)
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-      "l"(global), "n"(kBytes)
-      : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
 #else
-  std::memcpy(shared, global, kBytes);
-#endif
-}
-// Ends a group of copies.
-__device__ __forceinline__ void end_copies() {
-#if defined(__CUDACC__)
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-// Waits for all groups of the thread but the last `kOpen`.
-template <int kOpen>
-__device__ __forceinline__ void copies_done() {
-#if defined(__CUDACC__)
-  asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+  std::memcpy(to, from, 4);
 #endif
 }
 

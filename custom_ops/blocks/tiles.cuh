@@ -47,12 +47,12 @@ struct Stage {
       const int at = i / kPieces, piece = i % kPieces, step = kWhole<F> ? first : first + piece / 2 * apart;
       const char* from = kWhole<F> ? x[at] + int64_t{step} * Int8Row::kStride + piece * 16
                                    : reinterpret_cast<const char*>(Int8Row(x[at], width).codes(step)) + piece % 2 * 16;
-      if (step < steps) copy_async<16>(row[at] + piece * 16, from);
+      if (step < steps) copy_ahead(row[at] + piece * 16, from, 16);
     }
     for (int i = thread; i < rows * kFactors; i += threads) {
       const int at = i / kFactors, step = first + i % kFactors * apart;
       if (step < steps)
-        copy_async<4>(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + int64_t{step} * kStep<F> / kSuper);
+        copy_word_ahead(&factor[at][i % kFactors], Int8Row(x[at], width).scales() + int64_t{step} * kStep<F> / kSuper);
     }
   }
 };
@@ -191,7 +191,7 @@ __device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* c
     for (int k = 0; k < kAhead; ++k)
       for (int i = 0; i < 2; ++i)
         part[k][i].load(w[i] + min(first + k * chains, steps - 1) / kSteps<F> * F::kBytes, lane % 4);
-    copies_done<0>();
+    await_copies(0);
     __syncwarp();
     if constexpr (kWhole<F>) {
       sums.add_step(part[0], stage, eights);
