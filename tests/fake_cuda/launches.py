@@ -10,7 +10,7 @@ from support.hollow import write_hollow
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY, DRAFT, PREFILL = 283, 12, 763
+VERIFY, DRAFT, PREFILL = 283, 12, 532
 """Kernels of a step: a decode or a verify of up to 8 tokens, a draft of one, a prefill of 16."""
 
 
