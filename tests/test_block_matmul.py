@@ -40,14 +40,15 @@ def test_bits_depend_on_one_row_and_one_weight_row(isa: str, type: str, kind: st
         assert same_bits(one(x[:5], weight[3 : 3 + rows]), np.ascontiguousarray(whole[:5, 3 : 3 + rows])), rows
 
 
+@pytest.mark.parametrize("width", [2048, 5120, 17408])
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K", "Q6_K"])
-def test_bits_of_wide_rows(isa: str, type: str, kind: str) -> None:
-    """Wide activations are worked on in panels when there are several rows."""
-    weight, x = weights(type, 35, 17408), activations(9, 17408)
+def test_bits_of_wide_rows(isa: str, type: str, kind: str, width: int) -> None:
+    """Few activations meet weight rows one after another as long as they are not too wide; many do in panels."""
+    weight, x = weights(type, 35, width), activations(9, width)
     matmul = MatMul(type, kind)
     whole = matmul(x, weight)
-    for first, count in ((0, 1), (0, 2), (1, 3), (2, 5), (0, 8), (8, 1)):
+    for first, count in ((0, 1), (0, 2), (1, 3), (3, 4), (2, 5), (1, 6), (2, 7), (0, 8), (8, 1)):
         assert same_bits(matmul(x[first : first + count], weight), whole[first : first + count]), count
     expected = block_matmul(x, weight, type, kind)
     assert np.abs(whole - expected).max() <= 2e-5 * np.abs(expected).max()

@@ -184,14 +184,25 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   }
 }
 
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+// Bytes of several activation rows, which are read once for each weight row.
+template <class F>
+constexpr int64_t kFewBytes = 12 << 10;
+#endif
+#if defined(TRIGRAPH_ISA_avx512)
+template <>
+constexpr int64_t kFewBytes<Q6_K> = 26 << 10;
+template <>
+constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
+#endif
+
 // M activation rows, or m of them, which are more than eight: whichever way is faster.
 template <class F, int M>
 void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
               float* const* y) {
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-  constexpr int64_t kFew = 12 << 10;  // bytes of several activation rows, which are read once for each weight row
   if constexpr (M > 0 && M <= Rows<F>::kMost)
-    if (width % kSuper == 0 && (M == 1 || M * int8_bytes(width) <= kFew))
+    if (width % kSuper == 0 && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
       return int8_rows<F, M>(w, n, row_bytes, width, x, y);
 #endif
 #if defined(TRIGRAPH_ISA_avx2)
