@@ -12,14 +12,16 @@ bool takes_tiles(const ProductKernel& kernel, int64_t width) {
   return kernel.few == few_common && kernel.layout == Layout::int8 && width % kSuper == 0;
 }
 
-// Rows that meet weights together: of few tokens hardly three choose the same expert, of eight hardly five.
-int rows_of_expert(const FewPairs& pairs) { return pairs.pairs / pairs.k <= 4 ? 2 : 4; }
+// Bytes of the rows that meet an expert together: of one token each.
+int64_t rows_bytes(const FewPairs& pairs, int64_t width) {
+  return std::min(kMostRows, pairs.pairs / pairs.k) * prepared_bytes(Layout::int8, width);
+}
 
 template <class... F>
 void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int most = rows_of_expert(pairs);
-  tasks.share(pairs.pairs * (tasks.bytes(0) + tasks.bytes(1)), most * x_bytes);
+  const int64_t rows = rows_bytes(pairs, tasks.width);
+  tasks.share(pairs.pairs * (tasks.bytes(0) + tasks.bytes(1)), rows);
   unsigned blocks = 0;
   for (int i = 0; i < tasks.count; ++i) {
     FewTask& task = tasks.task[i];
@@ -27,16 +29,16 @@ void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Ty
     blocks = std::max(blocks, blocks_of(task.rows, int64_t{task.at_once} * task.rounds));
   }
   const dim3 grid(blocks, static_cast<unsigned>(pairs.pairs), static_cast<unsigned>(tasks.count));
-  const auto kernel = most == 2 ? few_experts<2, F...> : few_experts<4, F...>;
-  launch(kernel, grid, kFewThreads, static_cast<size_t>(tasks.rings() + most * x_bytes), stream, tasks, pairs, x_bytes);
+  launch(few_experts<F...>, grid, kFewThreads, static_cast<size_t>(tasks.rings() + rows), stream, tasks, pairs,
+         x_bytes);
 }
 
 template <class... F>
 void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum, unsigned* counters,
                  cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int most = rows_of_expert(pairs);
-  tasks.share(pairs.pairs * tasks.bytes(0) + (tasks.count > 1 ? tasks.bytes(1) : 0), most * x_bytes);
+  const int64_t rows = rows_bytes(pairs, tasks.width);
+  tasks.share(pairs.pairs * tasks.bytes(0) + (tasks.count > 1 ? tasks.bytes(1) : 0), rows);
   // Blocks of both weights take the same rows.
   int columns = 0;
   for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * tasks.task[0].rounds);
@@ -45,9 +47,8 @@ void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared,
     tasks.task[i].rounds = columns / tasks.task[i].at_once;
   }
   const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + tasks.count - 1));
-  const auto kernel = most == 2 ? few_expert_sums<2, F...> : few_expert_sums<4, F...>;
-  launch(kernel, grid, kFewThreads, static_cast<size_t>(tasks.rings() + most * x_bytes), stream, tasks, pairs, shared,
-         sum, counters, x_bytes);
+  launch(few_expert_sums<F...>, grid, kFewThreads, static_cast<size_t>(tasks.rings() + rows), stream, tasks, pairs,
+         shared, sum, counters, x_bytes);
 }
 
 }  // namespace
@@ -55,7 +56,8 @@ void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared,
 void few_common(const FewTasks& tasks, cudaStream_t stream) { launch_few(tasks, stream, CommonTypes()); }
 
 bool FewPairs::fit(int64_t pairs, int64_t width) {
-  return pairs <= kMost && static_cast<size_t>(kMostRows * prepared_bytes(Layout::int8, width)) <= kFewBytes;
+  return pairs <= kMost && width % kSuper == 0 &&
+         static_cast<size_t>(kMostRows * prepared_bytes(Layout::int8, width)) <= kFewBytes;
 }
 
 bool SlotSum::fit(int64_t tokens, int64_t width) { return tokens * blocks_of(width, kFewThreads / kWarp) <= kMost; }

@@ -20,10 +20,9 @@ __device__ __forceinline__ void with_type(int type, Types<F, Rest...>, Visit&& v
     with_type(type - 1, Types<Rest...>(), visit);
 }
 
-// Rows x(0) to x(count - 1) as int8, by a whole block.
-template <class Row>
+// Rows x(0) to x(count - 1) as int8, by a whole block, of which each warp waits for kTogether super-blocks together.
+template <int kTogether, class Row>
 __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t width, int64_t x_bytes, char* prepared) {
-  constexpr int kTogether = 4;  // super-blocks that a warp waits for together
   const int supers = static_cast<int>((width + kSuper - 1) / kSuper), all = count * supers;
   for (int first = threadIdx.x / kWarp; first < all; first += kTogether * kFewWarps) {
     float value[kTogether][8];
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin(task, task.data, tasks.width, rings, tasks.ring_bytes, Types<F...>());
   if (task.quantised)
-    quantise_rows([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
+    quantise_rows<4>([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
   __syncthreads();
   with_type(task.type, Types<F...>(), [&](auto type) {
     finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, tasks.m, prepared, x_bytes, tasks.x,
@@ -148,26 +147,25 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* f
 }
 
 // The block's rows of a weight with rows found[0] to found[count - 1], which x gives.
-template <int kMost, class Row, class... F>
+template <class Row, class... F>
 __device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, int ring_bytes,
                                      const int* found, int count, const Row& x, int64_t x_bytes, Types<F...>) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * ring_bytes;
-  for (int first = 0; first < count; first += kMost) {
-    const int rows = min(kMost, count - first);
+  for (int first = 0; first < count; first += kMostRows) {
+    const int rows = min(kMostRows, count - first);
     TileWalk walk = begin(task, data, width, rings, ring_bytes, Types<F...>());
     __syncthreads();
-    quantise_rows([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
+    quantise_rows<1>([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
     __syncthreads();
     with_type(task.type, Types<F...>(), [&](auto type) {
-      if constexpr (!kPlain<decltype(type)>)
-        finish<kMost, decltype(type)>(walk, task, rings, ring_bytes, width, rows, prepared, x_bytes, nullptr,
-                                      found + first);
+      if constexpr (kTiled<decltype(type)>)
+        meet_tiles<decltype(type)>(walk, rings, ring_bytes, prepared, x_bytes, rows, task.y, task.rows, found + first);
     });
   }
 }
 
 // grid: [parts of the weight rows, pairs, weights].
-template <int kMost, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
@@ -176,7 +174,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const FewTask& task = tasks.task[blockIdx.z];
   const uint8_t* data = task.data + pairs.ids[blockIdx.y] * pairs.stride[blockIdx.z];
   const auto token = [&](int pair) { return Plain{tasks.x + pair / pairs.k * tasks.width}; };
-  meet<kMost>(task, data, tasks.width, tasks.ring_bytes, found, count, token, x_bytes, Types<F...>());
+  meet(task, data, tasks.width, tasks.ring_bytes, found, count, token, x_bytes, Types<F...>());
 }
 
 // The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
@@ -198,7 +196,7 @@ __device__ __forceinline__ void add_slots(const SlotSum& sum, const float* produ
 }
 
 // grid: [parts of the weight rows, pairs, and one more for the shared expert].
-template <int kMost, class... F>
+template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
                     const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
@@ -215,7 +213,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const FewTask& task = tasks.task[of_shared];
   const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
   const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
-  meet<kMost>(
+  meet(
       task, data, tasks.width, tasks.ring_bytes, found, count, [&](int row) { return x.row(row * tasks.width); },
       x_bytes, Types<F...>());
   add_slots(

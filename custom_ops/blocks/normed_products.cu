@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     const int count = min(at_once, tasks.m - first);
     stage_norms(norm, first, count, blockIdx.x == 0, staged);
     if (task.quantised) {
-      quantise_rows([&](int row) { return Plain{staged + row * tasks.width}; }, count, tasks.width, x_bytes,
-                    prepared + first * x_bytes);
+      quantise_rows<4>([&](int row) { return Plain{staged + row * tasks.width}; }, count, tasks.width, x_bytes,
+                       prepared + first * x_bytes);
     } else {
       FewTask part = task;
       part.y += first * task.rows;

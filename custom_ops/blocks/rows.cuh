@@ -133,7 +133,7 @@ template <class F, int M>
 __device__ __forceinline__ void float_products(const uint8_t* w, int64_t width, int lane, const char* const* x,
                                                float* sum) {
   constexpr int kChain = 128;            // elements
-  constexpr int kAhead = M > 4 ? 4 : 8;  // weights that are loaded together
+  constexpr int kAhead = M > 4 ? 2 : 8;  // weights that are loaded together
   const int half = lane / kLanes;
   for (int64_t start = half * kChain + lane % kLanes; start < round_up(width, kSuper); start += kSuper) {
     float chain[M] = {};
