@@ -32,6 +32,17 @@ TRIGRAPH_INLINE void levels_of(const uint16_t (*index)[4], Ints* level) {
     if (F::kOf == 8) level[2 * k + 1] = x[1];
   }
 }
+
+// Signs as `even_signs` of formats.
+TRIGRAPH_INLINE Ints even_signs(Ints bits) {
+  const auto seven = [](Ints x, int from) TRIGRAPH_INLINE_LAMBDA { return both(x, ints(0x7f << from)); };
+  const Ints low = either(seven(bits, 0), seven(left32(bits, 1), 8));
+  const Ints all = either(low, either(seven(left32(bits, 2), 16), seven(left32(bits, 3), 24)));
+  alignas(16) static constexpr int8_t kOdd[16] = {0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0};
+  // The last bits of the two halves' parities, as a sum.
+  const Ints parity = add8(look_up(kOdd, low4(all)), look_up(kOdd, high4(all)));
+  return either(all, both(left16(parity, 7), bytes(-128)));
+}
 #endif
 
 // The indices of a block. They go through memory, whose loads cost less than taking words apart.
@@ -58,17 +69,6 @@ struct GridIndices {
     for (int k = 0; k < 8 / F::kOf; ++k) levels_of<F>(index[part][k], level + k * F::kOf);
   }
 };
-
-// Signs as `even_signs` of formats.
-TRIGRAPH_INLINE Ints even_signs(Ints bits) {
-  const auto seven = [](Ints x, int from) TRIGRAPH_INLINE_LAMBDA { return both(x, ints(0x7f << from)); };
-  const Ints low = either(seven(bits, 0), seven(left32(bits, 1), 8));
-  const Ints all = either(low, either(seven(left32(bits, 2), 16), seven(left32(bits, 3), 24)));
-  alignas(16) static constexpr int8_t kOdd[16] = {0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0};
-  // The last bits of the two halves' parities, as a sum.
-  const Ints parity = add8(look_up(kOdd, low4(all)), look_up(kOdd, high4(all)));
-  return either(all, both(left16(parity, 7), bytes(-128)));
-}
 
 // Codes of levels with signs, bit i of a lane that of element i, as add_dot takes them.
 template <class F>

@@ -37,6 +37,11 @@ TRIGRAPH_INLINE Ints bits_of_lane(Ints x, int first, int step) {
   return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<int64_t>(four | (four + 0x20202020ull) << 32)), x);
 }
 
+// Signs as `even_signs` of formats: a matrix of bits gives each byte its parity.
+TRIGRAPH_INLINE Ints even_signs(Ints bits) {
+  return _mm512_gf2p8affine_epi64_epi8(bits_of_lane(bits, 0, 7), _mm512_set1_epi64(0x010204081020407f), 0);
+}
+
 // Levels of 4 * kOf elements by four indices of each row, 16 bits each.
 template <class F>
 TRIGRAPH_INLINE void levels_of(const uint16_t (*index)[4], Ints* level) {

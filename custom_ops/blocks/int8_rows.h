@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #if defined(TRIGRAPH_ISA_avx512)
-#include "rows_avx512.h"
+#include "grid_rows_avx512.h"
 #else
 #include "grid_rows.h"
 #endif
