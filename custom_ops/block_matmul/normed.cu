@@ -43,7 +43,7 @@ class NormedBlockMatMul {
     const Norm norm = norm_of(context);
     const int64_t rows = context.input(0).dims[0];
     std::vector<Product> products;
-    bool few = normed_fit(norm.both(), rows, true);
+    bool few = normed_fit(norm.width, norm.other_width, rows, true);
     for (int i = 0; i < products_.count; ++i) {
       const Tensor tensor = context.input(kWeight + i);
       if (tensor.rank != 2) fail("input %s has %d dimensions, expected 2", tensor.name, tensor.rank);

@@ -5,30 +5,6 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-// f(row, column) of rows that lie end to end, by the whole block: `load` for several elements, then `store` for them.
-template <class Load, class Store>
-__device__ __forceinline__ void for_elements(int rows, int width, const Load& load, const Store& store) {
-  constexpr int kTogether = 8;
-  const auto forward = [&](int& row, int& column, int by) {
-    for (column += by; column >= width && row < rows; ++row) column -= width;
-  };
-  int row = 0, column = 0;
-  for (forward(row, column, threadIdx.x); row < rows;) {
-    float value[kTogether];
-    int own = row, at = column;
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (own < rows) value[i] = load(own, at);
-      forward(own, at, kFewThreads);
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (row < rows) store(row, column, value[i]);
-      forward(row, column, kFewThreads);
-    }
-  }
-}
-
 // dot(x, x, n), which waits for several elements together.
 __device__ __forceinline__ float squares(const float* x, int n) {
   constexpr int kTogether = 16;
@@ -48,19 +24,33 @@ __device__ __forceinline__ float squares(const float* x, int n) {
 // The norms of `count` rows from `first` on, in shared memory, by the whole block. `writes`: to norm.y and norm.sum
 // too.
 __device__ __forceinline__ void stage_norms(const Norm& norm, int first, int count, bool writes, float* staged) {
+  constexpr int kTogether = 2;  // rows whose elements a thread waits for together
   __shared__ float factor[kMostRows][2];
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
-  for_elements(
-      count, both,
-      [&](int row, int column) {
-        const int64_t at = int64_t{first + row} * width + column;
-        if (column >= width) return norm.other[int64_t{first + row} * norm.other_width + column - width];
-        return norm.residual ? norm.x[at] + norm.residual[at] : norm.x[at];
-      },
-      [&](int row, int column, float value) {
-        staged[row * both + column] = value;
-        if (writes && norm.residual && column < width) norm.sum[int64_t{first + row} * width + column] = value;
-      });
+  for (int column = 8 * threadIdx.x; column < both; column += 8 * kFewThreads) {
+    const bool second = column >= width;
+    const int64_t stride = second ? norm.other_width : norm.width;
+    const Plain x{second ? norm.other + column - width : norm.x + column}, residual{norm.residual + column};
+    for (int start = 0; start < count; start += kTogether) {
+      float value[kTogether][8], more[kTogether][8] = {};
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (start + i >= count) continue;
+        x.eight((first + start + i) * stride, value[i]);
+        if (norm.residual && !second) residual.eight((first + start + i) * stride, more[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (start + i >= count) continue;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          if (norm.residual && !second) value[i][k] += more[i][k];
+          staged[(start + i) * both + column + k] = value[i][k];
+          if (writes && norm.residual && !second) norm.sum[(first + start + i) * stride + column + k] = value[i][k];
+        }
+      }
+    }
+  }
   __syncthreads();
   const int parts = norm.other ? 2 : 1, dots = count * parts;
   for (int i = threadIdx.x / kLanes; i < (dots + 1) / 2 * 2; i += kFewThreads / kLanes) {  // whole warps
@@ -70,14 +60,18 @@ __device__ __forceinline__ void stage_norms(const Norm& norm, int first, int cou
     if (i < dots && threadIdx.x % kLanes == 0) factor[row][part] = norm.factor(sum, elements);
   }
   __syncthreads();
-  for_elements(
-      count, both,
-      [&](int, int column) { return column < width ? norm.weight[column] : norm.other_weight[column - width]; },
-      [&](int row, int column, float weight) {
-        float& value = staged[row * both + column];
-        value = value * factor[row][column >= width] * weight;
-        if (writes) norm.y[int64_t{first + row} * both + column] = value;
-      });
+  for (int column = 8 * threadIdx.x; column < both; column += 8 * kFewThreads) {
+    const bool second = column >= width;
+    float weight[8];
+    Plain{second ? norm.other_weight + column - width : norm.weight + column}.eight(0, weight);
+    for (int row = 0; row < count; ++row)
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        float& value = staged[row * both + column + k];
+        value = value * factor[row][second] * weight[k];
+        if (writes) norm.y[int64_t{first + row} * both + column + k] = value;
+      }
+  }
   __syncthreads();
 }
 
@@ -95,7 +89,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     const int count = min(at_once, tasks.m - first);
     stage_norms(norm, first, count, blockIdx.x == 0, staged);
     if (task.quantised) {
-      quantise_rows<4>([&](int row) { return Plain{staged + row * tasks.width}; }, count, tasks.width, x_bytes,
+      quantise_rows<1>([&](int row) { return Plain{staged + row * tasks.width}; }, count, tasks.width, x_bytes,
                        prepared + first * x_bytes);
     } else {
       FewTask part = task;
@@ -141,8 +135,10 @@ void launch_normed(FewTasks tasks, const Norm& norm, int router, const Routing& 
 
 }  // namespace
 
-bool normed_fit(int64_t width, int64_t m, bool quantised) {
-  return m > 0 && m <= kMostRows && room(width, m, quantised) > 0;
+bool normed_fit(int64_t width, int64_t other_width, int64_t m, bool quantised) {
+  constexpr int64_t kFewest = 3;  // rows at a time: fewer take longer than a launch of their own
+  return m > 0 && m <= kMostRows && width % 8 == 0 && other_width % 8 == 0 &&
+         room(width + other_width, m, quantised) >= std::min(m, kFewest);
 }
 
 void normed_products(const FewTasks& tasks, const Norm& norm, int router, const Routing& routing, unsigned* counter,

@@ -7,8 +7,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Whether so many rows of `width` fit into a block. `quantised`: whether some weight meets int8.
-bool normed_fit(int64_t width, int64_t m, bool quantised);
+// Whether so many rows of `width` and `other_width` fit into a block. `quantised`: whether some weight meets int8.
+bool normed_fit(int64_t width, int64_t other_width, int64_t m, bool quantised);
 
 // For weights of CommonTypes alone; the rows of `tasks` are norm.y, which is written too. The logits of `routing` are
 // the output of task number `router`, or there is none: -1. `counter`: one, see cuda/last_block.cuh.
