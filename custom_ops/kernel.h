@@ -5,7 +5,7 @@
 
 #include <cstdio>
 #include <exception>
-#include <type_traits>
+#include <iterator>
 
 #include "context.h"
 #include "parallel_for.h"
@@ -23,8 +23,9 @@ constexpr uint32_t kOrtCustomOpVersion = 18;  // of the 208-byte OrtCustomOp
 // The OrtCustomOp of one kernel class.
 template <class Kernel>
 struct Op : OrtCustomOp {
-  static constexpr size_t kInputCount = std::extent_v<decltype(Kernel::kInputs)>;
-  static constexpr size_t kOutputCount = std::extent_v<decltype(Kernel::kOutputs)>;
+  // Not by the arrays' types: in a template, GCC 13 leaves their bounds open until a value needs them.
+  static constexpr size_t kInputCount = std::size(Kernel::kInputs);
+  static constexpr size_t kOutputCount = std::size(Kernel::kOutputs);
   struct Instance {
     const OrtApi* api;
     Kernel kernel;
