@@ -89,6 +89,7 @@ struct Block {
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
   alignas(16) char shared[100 << 10];
 };
+constexpr size_t kBehindShared = 4 << 10;  // what no block may write
 inline Block block;
 inline std::mutex running;
 
@@ -228,7 +229,7 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     block.current = block.arrived = block.idle = 0;
     block.votes = 0;
     block.warps.assign((count + kWarp - 1) / kWarp, Warp{});
-    poison(block.shared, shared_bytes);
+    poison(block.shared, shared_bytes + kBehindShared);
     for (unsigned i = 0; i < count; ++i) {
       block.fibers[i]->done = false;
       ++block.warps[i / kWarp].size;
@@ -239,6 +240,9 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     races::release(&block.started);
     if (!_setjmp(block.scheduler)) resume(*block.fibers[(block.dice >> 8) % count]);
     races::acquire(&block.ended);
+    const char* behind = block.shared + shared_bytes;
+    if (std::count(behind, behind + kBehindShared, '\xff') != kBehindShared)
+      die("a block wrote behind its shared memory");
   }
 }
 
