@@ -12,9 +12,9 @@ bool takes_tiles(const ProductKernel& kernel, int64_t width) {
   return kernel.few == few_common && kernel.layout == Layout::int8 && width % kSuper == 0;
 }
 
-// Bytes of the rows that meet an expert together: of one token each.
+// Bytes of the rows that meet an expert together. A token may name one more than once, though no router does.
 int64_t rows_bytes(const FewPairs& pairs, int64_t width) {
-  return std::min(kMostRows, pairs.pairs / pairs.k) * prepared_bytes(Layout::int8, width);
+  return std::min(kMostRows, pairs.pairs) * prepared_bytes(Layout::int8, width);
 }
 
 template <class... F>
