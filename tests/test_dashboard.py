@@ -25,7 +25,7 @@ def test_metrics_and_labels_exist() -> None:
     )
     engine = replace(replying("Yes, I think so.", template=PLAIN_TEMPLATE), disk=disk)
     with serving(engine) as address:
-        asked = {"messages": [{"role": "user", "content": "Hello"}], "top_k": 1}
+        asked = {"messages": [{"role": "user", "content": "Hello"}], "top_k": 1, "speculative.n_max": 3}
         assert httpx.post(f"{address}/v1/chat/completions", json=asked).status_code == 200
         families = [*text_string_to_metric_families(httpx.get(f"{address}/metrics").text)]
     labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}

@@ -48,7 +48,8 @@ def test_thoughts_and_markdown(window: Browser) -> None:
 
 def test_tiny_model(window: Browser, tiny_package: Path) -> None:
     engine = replace(load(tiny_package, threads=1), template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
-    with serving(engine, Settings(model="tiny", port=0, api_keys=("secret",))) as address:
+    settings = Settings(model="tiny", port=0, api_keys=("secret",), defaults=Options(draft_tokens=3))
+    with serving(engine, settings) as address:
         window.open(address)
         window.until("document.getElementById('key').open")
         window.type("secret{Enter}")
