@@ -40,7 +40,6 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("nodes", {}),
         ("launches", {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("rounds", {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("texts", {"TRIGRAPH_CUDA_GRAPHS": "0"}),
         ("texts", {"TRIGRAPH_CUDA_GRAPHS": "1"}),
         ("captures", {"TRIGRAPH_CUDA_GRAPHS": "1"}),
         ("weights", {}),
