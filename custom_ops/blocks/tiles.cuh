@@ -47,7 +47,7 @@ struct Stage {
       const int at = i / kPieces, piece = i % kPieces, step = kWhole<F> ? first : first + piece / 2 * apart;
       const char* from = kWhole<F> ? x[at] + int64_t{step} * Int8Row::kStride + piece * 16
                                    : reinterpret_cast<const char*>(Int8Row(x[at], width).codes(step)) + piece % 2 * 16;
-      if (step < steps) copy_ahead(row[at] + piece * 16, from, 16);
+      if (step < steps) copy_ahead(row[at] + piece * 16, from);
     }
     for (int i = thread; i < rows * kFactors; i += threads) {
       const int at = i / kFactors, step = first + i % kFactors * apart;

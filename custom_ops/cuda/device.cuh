@@ -151,16 +151,14 @@ __device__ __forceinline__ void multiply_runs(const uint32_t* a, const uint32_t*
 #endif
 }
 
-// Begins to copy 16 bytes to shared memory, of which those behind the first `bytes` become zeros. Both addresses are
-// multiples of 16.
-__device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes) {
+// Begins to copy 16 bytes to shared memory. Both addresses are multiples of 16.
+__device__ __forceinline__ void copy_ahead(void* to, const void* from) {
 #if defined(__CUDACC__)
-  asm volatile(
-      "cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
-      "l"(from), "r"(bytes)
-      : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
 #else
-  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
 #endif
 }
 // Ends a group of copies of this thread.
