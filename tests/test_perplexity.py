@@ -1,6 +1,7 @@
 """The likelihood of a text against transformers, llama.cpp and formulas; what a comparison of two models says."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,19 @@ from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import perplexity
 from trigraph.runtime.bench.perplexity import PARALLEL, Score, score
+from trigraph.runtime.decoding.logprobs import token_logprob
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 TEXT = "\n".join(PROMPTS)
 CONTEXT = 64
+RECORDED = [
+    "0x1.57c66ffbe8546p+1",
+    "0x1.07c9629534a6ap-1",
+    "0x1.d569472777fa9p+3",
+    "0x1.1a06202b783adp-11",
+    "0x1.5957869d8f7a1p+1",
+]
+"""NLL, its error, perplexity, divergence from float32 activations, and the NLL with them, of one window."""
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +104,23 @@ def test_windows_do_not_depend_on_their_companions(
     assert replace(together, seconds=0) == replace(alone, seconds=0)
     assert (first.windows, first.counted) == (2, 2 * (CONTEXT // 2 - 1))
     assert ours.steps.state.pages.free == ours.steps.state.pages.size, "state was not given back"
+
+
+def test_figures_are_the_same_on_every_machine(engine: Callable[[str], Engine]) -> None:
+    """To the bit: those of tokens are what log-probabilities of completions say, and the whole is recorded."""
+    ours = engine("int8")
+    result = score(ours, TEXT, CONTEXT, windows=1, reference=engine("float32"))
+    window = windows(ours)[0]
+    sequence = ours.steps.new_sequence()
+    values = []
+    for i, token in enumerate(window[1:], 1):
+        rows = ours.steps.prefill([sequence], [window[i - 1 : i]])
+        values.append(-token_logprob(rows.logits[0], token, 0).logprob)
+    ours.steps.release(sequence)
+    assert result.nll == math.fsum(values[CONTEXT // 2 :]) / result.counted
+    assert result.divergence is not None
+    figures = (result.nll, result.nll_error, result.perplexity, result.divergence.mean, result.divergence.reference_nll)
+    assert [figure.hex() for figure in figures] == RECORDED
 
 
 def test_a_comparison(engine: Callable[[str], Engine]) -> None:

@@ -33,7 +33,7 @@ def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLog
 
     The same bits on every machine.
     """
-    total = _log_of_sum(logits)
+    total = log_of_sum(logits)
     ids, values = top_logits(logits, top) if top else ([], [])
     return TokenLogprob(
         token,
@@ -42,8 +42,11 @@ def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLog
     )
 
 
-def _log_of_sum(x: NDArray[np.float32]) -> float:
-    """Ln of the sum of e^x, one after another; NaN where the largest is no number or infinite."""
+def log_of_sum(x: NDArray[np.float32]) -> float:
+    """Ln of the sum of e^x, one after another; NaN where the largest is no number or infinite.
+
+    The same bits on every machine.
+    """
     largest = float(x.max())
     if not math.isfinite(largest):
         return math.nan
