@@ -43,7 +43,6 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 _T = TypeVar("_T")
 
 DEFAULT_CONTEXT = 32768
-DEFAULT_CHUNK = 512
 DEFAULT_WAITING = 1024
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
@@ -61,7 +60,7 @@ def load(
     memory_share: float = 1.0,
     cache_dir: str | Path | None = None,
     cache_size: int | None = None,
-    chunk: int = DEFAULT_CHUNK,
+    chunk: int | None = None,
     prefill_ms: float | None = None,
     max_waiting: int = DEFAULT_WAITING,
     speculation: bool = True,
@@ -78,10 +77,10 @@ def load(
     cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
     which takes it at once, enough for the sequences. `memory_share`: of free memory, where several engines share it.
     `cache_dir`: a folder where checkpoints outlive the program, in files of `cache_size` bytes in all (16 GiB, or half
-    of what is free). `chunk`: tokens of a prompt in one step. `prefill_ms`: how long such a step may hold up requests
-    that decode; unless given, a round of theirs (few: longer). `max_waiting`: requests that may wait for others.
-    `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves routed experts to
-    the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
+    of what is free). `chunk`: tokens of a prompt in one step (512; on a GPU 1,024). `prefill_ms`: how long such a step
+    may hold up requests that decode; unless given, a round of theirs (few: longer). `max_waiting`: requests that may
+    wait for others. `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves
+    routed experts to the CPU when the device is a GPU. Raises TrigraphError for what the user can put right.
     """
     scheduling = Scheduling(max_waiting, prefill_ms)
     path = Path(path)
@@ -100,7 +99,7 @@ def load(
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = _Graphs(folder, manifest, chosen, state, weights, threads, progress)
-        steps = graphs.steps(chunk, draft=no_draft is None)
+        steps = graphs.steps(chosen.chunk if chunk is None else chunk, draft=no_draft is None)
     if chosen.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()

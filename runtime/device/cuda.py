@@ -43,8 +43,8 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, or cpu, from the mapped file."""
-    capture: bool = False
-    """Whether verifies run as CUDA graphs, captured once for each shape."""
+    capture: bool = True
+    """Whether small verifies and drafts run as CUDA graphs, captured once for each shape."""
 
     @property
     def name(self) -> str:
@@ -65,6 +65,11 @@ class CudaDevice(Device):
     def lazy_memory(self) -> bool:
         """See Device."""
         return False
+
+    @property
+    def chunk(self) -> int:
+        """See Device."""
+        return 1024
 
     def providers(self, graph: str) -> list[Any]:
         """See Device: kernels and copies share one stream, so that nothing waits but the end of a step."""
@@ -90,7 +95,7 @@ class CudaDevice(Device):
         return self._may_capture(graph) and tokens <= _MOST_CAPTURED
 
     def _may_capture(self, graph: str) -> bool:
-        return self.capture and graph != "prefill"
+        return self.capture and self.provider == PROVIDER and graph != "prefill"
 
     @contextlib.contextmanager
     def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
@@ -185,7 +190,7 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
     if experts == "cpu":
         library.add_host_operator(host_operator(_EXPERTS))
     # A session with nodes on the CPU cannot be captured.
-    capture = experts == "gpu" and os.environ.get("TRIGRAPH_CUDA_GRAPHS") == "1"
+    capture = experts == "gpu" and os.environ.get("TRIGRAPH_CUDA_GRAPHS") != "0"
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
 
 

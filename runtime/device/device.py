@@ -138,6 +138,11 @@ class Device:
         """Whether memory is taken when it is first used."""
         return True
 
+    @property
+    def chunk(self) -> int:
+        """Tokens of a prompt in one step: more gain little."""
+        return 512
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]
