@@ -8,11 +8,30 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kEach = 16;  // logits of a thread
-constexpr int kPart = kThreads * kEach;
-constexpr int kMostParts = kThreads;
+constexpr int kQuad = 4;                       // logits that a thread reads at once
+constexpr int kShares = kThreads;              // of a row: quads i, i + kShares, ...
+constexpr int kBlocks = 128;                   // of a row
+constexpr int kOwnShares = kShares / kBlocks;  // of a block
+constexpr int kMostWidth = 1 << 20;
 constexpr int kMostCandidates = 128;  // top-k
+constexpr int kMostSurvivors = 1024;  // logits that may be among the candidates, as far as these are ranked at once
 constexpr int kMostRows = 64;         // of one launch
+
+// A logit and its id as one number: larger for the larger logit, and among equal ones for the lower id.
+using Key = unsigned long long;
+constexpr Key kNone = 0, kUnordered = ~Key{0};  // less than any logit's; a NaN's
+
+__device__ __forceinline__ Key key_of(float logit, int id) {
+  if (logit != logit) return kUnordered;
+  const uint32_t bits = __float_as_uint(logit + 0.0f);  // no -0
+  return Key{bits >> 31 ? ~bits : bits | 0x80000000} << 32 | ~static_cast<uint32_t>(id);
+}
+__device__ __forceinline__ int id_of(Key key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
+__device__ __forceinline__ float logit_of(Key key) {
+  const auto bits = static_cast<uint32_t>(key >> 32);
+  return __uint_as_float(bits >> 31 ? bits & 0x7fffffff : ~bits);
+}
+__device__ __forceinline__ Key larger(Key a, Key b) { return a > b ? a : b; }
 
 // How a row's token is drawn, and where it goes. runtime/device/cuda_draws.py fills it in.
 struct Draw {
@@ -24,111 +43,175 @@ struct Draw {
   int32_t only_drawn;  // where no logit is finite: -1, and not the step's token
 };
 
-// The first one of a block's, in every thread. `turn` alternates from call to call.
-__device__ Ranked best_of_block(Ranked own, int turn) {
-  __shared__ Ranked best[2][kThreads / kWarp];
-  own = best_of_warp(own);
-  if (threadIdx.x % kWarp == 0) best[turn][threadIdx.x / kWarp] = own;
+// The largest of a block's, in every thread.
+__device__ Key largest_of_block(Key own) {
+  __shared__ Key largest[kThreads / kWarp];
+  for (int offset = kWarp / 2; offset; offset /= 2) own = larger(own, __shfl_xor_sync(kAllLanes, own, offset));
   __syncthreads();
-  own = best[turn][0];
-  for (int i = 1; i < kThreads / kWarp; ++i)
-    if (best[turn][i].before(own)) own = best[turn][i];
+  if (threadIdx.x % kWarp == 0) largest[threadIdx.x / kWarp] = own;
+  __syncthreads();
+  for (int i = 0; i < kThreads / kWarp; ++i) own = larger(own, largest[i]);
   return own;
 }
 
-// The `k` first ones of a block's part of a row, in order; a NaN anywhere makes the first one NaN.
-__device__ void rank_part(const float* logits, int width, int k, Ranked* out) {
-  const int start = static_cast<int>(blockIdx.x) * kPart + static_cast<int>(threadIdx.x);
-  const Ranked none{-INFINITY, INT32_MAX};
-  float x[kEach];
-  bool unordered = false;
+// The keys of a quad from element `first` on, those behind the row's end kNone.
+__device__ __forceinline__ Key key_in(const float* quad, int i, int first, int width) {
+  return first + i < width ? key_of(quad[i], first + i) : kNone;
+}
+
+// The largest key of each of the block's shares of a row.
+template <bool kWhole>
+__device__ void find_largest(const float* row, int width, Key* out) {
+  static_assert(kOwnShares == 2);
+  __shared__ Key largest[kThreads / kWarp][kOwnShares];
+  constexpr int kStep = kShares * kQuad, kTogether = 2;
+  const int thread = static_cast<int>(threadIdx.x), share = static_cast<int>(blockIdx.x) * kOwnShares + thread % 2;
+  Key own = kNone;
+  for (int n = thread / 2; n * kStep < width; n += kTogether * kThreads / 2) {
+    float x[kTogether][kQuad];
+    const auto first = [&](int m) { return (n + m * kThreads / 2) * kStep + share * kQuad; };
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int id = start + i * kThreads;
-    x[i] = id < width ? logits[id] : -INFINITY;
-    unordered |= x[i] != x[i];
-  }
-  unsigned taken = 0;
-  const auto best_left = [&] {
-    Ranked own = none;
+    for (int m = 0; m < kTogether; ++m) read_quad<kWhole>(row, width, first(m), x[m]);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const Ranked other{x[i], start + i * kThreads};
-      if (!(taken >> i & 1) && other.id < width && other.before(own)) own = other;
-    }
-    return own;
-  };
-  Ranked own = best_left();
-  unordered = __syncthreads_or(unordered);
-  for (int n = 0; n < k; ++n) {
-    const Ranked best = best_of_block(own, n % 2);
-    if (best.id == own.id && best.id < width) {
-      taken |= 1u << ((best.id - start) / kThreads);
-      own = best_left();
-    }
-    if (threadIdx.x == 0) out[n] = n == 0 && unordered ? Ranked{NAN, 0} : best;
+    for (int m = 0; m < kTogether; ++m)
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) own = larger(own, key_in(x[m], i, first(m), width));
   }
+  for (int offset = kWarp / 2; offset > 1; offset /= 2) own = larger(own, __shfl_xor_sync(kAllLanes, own, offset));
+  if (thread % kWarp < 2) largest[thread / kWarp][thread % 2] = own;
+  __syncthreads();
+  if (thread >= kOwnShares) return;
+  for (int i = 0; i < kThreads / kWarp; ++i) own = larger(own, largest[i][thread]);
+  out[share] = own;
+}
+
+// How many of `count` keys are larger, each of which is there once.
+__device__ __forceinline__ int rank_of(Key key, const Key* keys, int count) {
+  int rank = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) rank += keys[i] > key;
+  return rank;
+}
+
+// The keys of some shares that are no less than `least`, in any order: all that there is room for. Returns their
+// number.
+template <bool kWhole>
+__device__ int find_survivors(const float* row, int width, const int* shares, int count, Key least, Key* keys) {
+  constexpr int kTogether = 4;
+  __shared__ int found;
+  const int thread = static_cast<int>(threadIdx.x), each = (width + kQuad * kShares - 1) / (kQuad * kShares);
+  if (thread == 0) found = 0;
+  __syncthreads();
+  for (int n = thread; n < count * each; n += kTogether * kThreads) {
+    float x[kTogether][kQuad];
+    int first[kTogether];
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m) {
+      const int at = n + m * kThreads;
+      first[m] = at < count * each ? (at / count * kShares + shares[at % count]) * kQuad : width;
+      read_quad<kWhole>(row, width, first[m], x[m]);
+    }
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m)
+      for (int i = 0; i < kQuad; ++i) {
+        const Key key = key_in(x[m], i, first[m], width);
+        if (key < least) continue;
+        const int at = atomicAdd(&found, 1);
+        if (at < kMostSurvivors) keys[at] = key;
+      }
+  }
+  __syncthreads();
+  return found;
+}
+
+// The largest key of a row that is less than `last`.
+__device__ Key find_next(const float* row, int width, Key last) {
+  Key next = kNone;
+  for (int id = static_cast<int>(threadIdx.x); id < width; id += kThreads)
+    if (const Key key = key_of(row[id], id); key < last) next = larger(next, key);
+  return largest_of_block(next);
+}
+
+// The `k` largest keys of a row, in order, from the largest of each share. Whatever is among them lies in one of the k
+// shares whose largest are the largest, and is no less than the last of these. False where there is a NaN.
+template <bool kWhole>
+__device__ bool find_candidates(const float* row, int width, int k, const Key* largest, Key* candidates) {
+  __shared__ __align__(16) Key keys[kMostSurvivors];
+  __shared__ int chosen[kShares];
+  __shared__ Key least;
+  const int thread = static_cast<int>(threadIdx.x), shares = min(kShares, (width + kQuad - 1) / kQuad);
+  const Key own = largest[thread];
+  keys[thread] = own;
+  if (thread == 0) least = kNone + 1;
+  if (thread < k) candidates[thread] = kNone;
+  if (__syncthreads_or(own == kUnordered)) return false;
+  const int rank = rank_of(own, keys, kShares);
+  if (own != kNone && rank < k) chosen[rank] = thread;
+  if (own != kNone && rank == k - 1) least = own;
+  __syncthreads();
+  const int count = find_survivors<kWhole>(row, width, chosen, min(k, shares), least, keys);
+  for (int i = thread; i < count && count <= kMostSurvivors; i += kThreads)
+    if (const int place = rank_of(keys[i], keys, count); place < k) candidates[place] = keys[i];
+  for (int n = 0; n < k && count > kMostSurvivors; ++n) {  // so many that they are found one by one
+    const Key next = find_next(row, width, n ? candidates[n - 1] : kUnordered);
+    if (thread == 0) candidates[n] = next;
+    __syncthreads();
+  }
+  __syncthreads();
+  return true;
 }
 
 // The token of the row whose `k` likeliest are these.
-__device__ void race(const Draw& draw, const Ranked* likeliest, bool unordered, int64_t step_token) {
+__device__ void race(const Draw& draw, const Key* likeliest, bool ordered, int64_t step_token) {
   __shared__ double weight[kMostCandidates], time[kMostCandidates];
-  if (unordered || !(fabsf(likeliest[0].value) < INFINITY)) {
+  const float largest = ordered ? logit_of(likeliest[0]) : NAN;
+  if (!(fabsf(largest) < INFINITY)) {
     if (threadIdx.x == 0) *draw.token = draw.only_drawn ? -1 : step_token;
     return;
   }
   const uint64_t key = draws::key_of(draw.seed, draw.position);
   if (static_cast<int>(threadIdx.x) < draw.top_k) {
-    const Ranked own = likeliest[threadIdx.x];
-    weight[threadIdx.x] = draws::weight_of(own.value, likeliest[0].value, draw.temperature);
-    time[threadIdx.x] = draws::time_of(key, own.id, weight[threadIdx.x]);
+    const Key own = likeliest[threadIdx.x];
+    const float logit = own == kNone ? -INFINITY : logit_of(own);
+    weight[threadIdx.x] = draws::weight_of(logit, largest, draw.temperature);
+    time[threadIdx.x] = draws::time_of(key, id_of(own), weight[threadIdx.x]);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
   double total = 0, sum = 0, best = INFINITY;
+#pragma unroll 8
   for (int i = 0; i < draw.top_k; ++i) total += weight[i];
   int64_t winner = -1;
   for (int i = 0; i < draw.top_k; ++i) {
     if (weight[i] == 0 || weight[i] < draw.min_p) break;
-    if (time[i] < best || (time[i] == best && likeliest[i].id < winner)) best = time[i], winner = likeliest[i].id;
+    if (time[i] < best || (time[i] == best && id_of(likeliest[i]) < winner))
+      best = time[i], winner = id_of(likeliest[i]);
     sum += weight[i];
     if (draw.top_p < 1 && sum >= draw.top_p * total) break;
   }
   *draw.token = winner;
 }
 
-// grid: [parts, rows]. `best`: [rows, parts, kMostCandidates]. The last block of a row ranks what the others found.
+// grid: [kBlocks, rows]. `largest`: [rows, kShares]. The last block of a row draws. kWhole: rows are whole quads.
+template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) draw_tokens(const float* logits, int width, const int64_t* tokens,
-                                                        const Draw* draws, Ranked* best, unsigned* done) {
-  __shared__ Ranked likeliest[kMostCandidates];
+                                                        const Draw* draws, Key* largest, unsigned* done) {
+  __shared__ Key candidates[kMostCandidates];
   const Draw draw = draws[blockIdx.y];
   if (draw.temperature == 0) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *draw.token = tokens[blockIdx.y];
     return;
   }
-  const int parts = static_cast<int>(gridDim.x);
-  best += int64_t{blockIdx.y} * parts * kMostCandidates;
-  rank_part(logits + int64_t{blockIdx.y} * width, width, draw.top_k, best + int64_t{blockIdx.x} * kMostCandidates);
+  const float* row = logits + int64_t{blockIdx.y} * width;
+  largest += int64_t{blockIdx.y} * kShares;
+  find_largest<kWhole>(row, width, largest);
   if (!is_last(done + blockIdx.y, gridDim.x)) return;
-  // Each thread walks one part's list, the best of whose heads is the next one.
-  const Ranked none{-INFINITY, INT32_MAX}, *list = best + int64_t{threadIdx.x} * kMostCandidates;
-  int head = 0;
-  const bool walks = static_cast<int>(threadIdx.x) < parts;
-  Ranked own = walks ? list[0] : none;
-  const bool unordered = __syncthreads_or(own.value != own.value);
-  for (int n = 0; n < draw.top_k && !unordered; ++n) {
-    const Ranked next = best_of_block(own, n % 2);
-    if (threadIdx.x == 0) likeliest[n] = next;
-    if (walks && next.id == own.id) own = ++head < draw.top_k ? list[head] : none;
-  }
-  __syncthreads();
-  race(draw, likeliest, unordered, tokens[blockIdx.y]);
+  const bool ordered = find_candidates<kWhole>(row, width, draw.top_k, largest, candidates);
+  race(draw, candidates, ordered, tokens[blockIdx.y]);
 }
 
-// What a host gives in one piece: counters, which are zero between launches, then candidates.
+// What a host gives in one piece: counters, which are zero between launches, then keys.
 constexpr int64_t kCounterBytes = kMostRows * 16;
-
-int64_t parts_of(int64_t width) { return blocks_of(width, kPart); }
 
 }  // namespace
 }  // namespace trigraph::TRIGRAPH_ISA
@@ -138,8 +221,8 @@ extern "C" {
 // Bytes of zeroed device memory that trigraph_draw_rows needs for rows of this width; 0 where it cannot draw from them.
 TRIGRAPH_EXPORT int64_t trigraph_draw_scratch(int64_t width) {
   using namespace trigraph::TRIGRAPH_ISA;
-  if (width < 1 || parts_of(width) > kMostParts) return 0;
-  return kCounterBytes + kMostRows * parts_of(width) * kMostCandidates * static_cast<int64_t>(sizeof(Ranked));
+  if (width < 1 || width > kMostWidth) return 0;
+  return kCounterBytes + kMostRows * kShares * static_cast<int64_t>(sizeof(Key));
 }
 
 // The most candidates of a row: the largest top-k.
@@ -150,14 +233,13 @@ TRIGRAPH_EXPORT int trigraph_draw_candidates() { return trigraph::TRIGRAPH_ISA::
 TRIGRAPH_EXPORT const char* trigraph_draw_rows(const float* logits, int64_t rows, int64_t width, const int64_t* tokens,
                                                const void* draws, void* scratch, void* stream) {
   using namespace trigraph::TRIGRAPH_ISA;
-  auto* best = reinterpret_cast<Ranked*>(static_cast<char*>(scratch) + kCounterBytes);
+  auto* largest = reinterpret_cast<Key*>(static_cast<char*>(scratch) + kCounterBytes);
   try {
     for (int64_t first = 0; first < rows; first += kMostRows)
-      launch(draw_tokens,
-             dim3(static_cast<unsigned>(parts_of(width)),
-                  static_cast<unsigned>(std::min<int64_t>(kMostRows, rows - first))),
-             kThreads, 0, static_cast<cudaStream_t>(stream), logits + first * width, static_cast<int>(width),
-             tokens + first, static_cast<const Draw*>(draws) + first, best, static_cast<unsigned*>(scratch));
+      launch(width % kQuad ? draw_tokens<false> : draw_tokens<true>,
+             dim3(kBlocks, static_cast<unsigned>(std::min<int64_t>(kMostRows, rows - first))), kThreads, 0,
+             static_cast<cudaStream_t>(stream), logits + first * width, static_cast<int>(width), tokens + first,
+             static_cast<const Draw*>(draws) + first, largest, static_cast<unsigned*>(scratch));
   } catch (const std::exception& error) {
     thread_local char text[200];
     std::snprintf(text, sizeof text, "%s", error.what());

@@ -22,4 +22,15 @@ __device__ __forceinline__ Ranked best_of_warp(Ranked own) {
   return own;
 }
 
+// Four elements of a row from `first` on, a multiple of 4; -infinity behind its end. kWhole: its width is one too.
+template <bool kWhole>
+__device__ __forceinline__ void read_quad(const float* row, int width, int first, float* x) {
+  float4 quad = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+  if (kWhole && first < width) quad = *reinterpret_cast<const float4*>(row + first);
+  x[0] = quad.x, x[1] = quad.y, x[2] = quad.z, x[3] = quad.w;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (!kWhole && first + i < width) x[i] = row[first + i];
+}
+
 }  // namespace trigraph::TRIGRAPH_ISA

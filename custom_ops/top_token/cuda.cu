@@ -9,7 +9,10 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kEach = 4;                 // logits that a thread reads at once
+constexpr int kSpan = kEach * kThreads;  // ids that a block reads at once
 constexpr int kPart = static_cast<int>(TopTokenSignature::kPart);
+static_assert(kPart % kSpan == 0);
 
 // The first one of a block's, in every thread.
 __device__ Ranked best_of_block(Ranked own) {
@@ -25,48 +28,75 @@ __device__ Ranked best_of_block(Ranked own) {
   return own;
 }
 
-// grid: [parts, rows]. Among NaNs the first id of a part is its best. `best`: [rows, parts].
+// kWhole: rows are whole quads. grid: [parts, rows]. Among NaNs the first id of a part is its best. `best`: [rows,
+// parts].
+template <bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     find(const float* logits, int width, Ranked* best, int64_t* tokens, unsigned* done) {
-  const int start = static_cast<int>(blockIdx.x) * kPart, end = min(start + kPart, width);
-  const int parts = static_cast<int>(gridDim.x);
-  const float* x = logits + int64_t{blockIdx.y} * width;
+  const int start = static_cast<int>(blockIdx.x) * kPart, parts = static_cast<int>(gridDim.x);
+  const int first = start + static_cast<int>(threadIdx.x) * kEach;
+  float x[kPart / kSpan][kEach];
+#pragma unroll
+  for (int n = 0; n < kPart / kSpan; ++n)
+    read_quad<kWhole>(logits + int64_t{blockIdx.y} * width, width, first + n * kSpan, x[n]);
   best += int64_t{blockIdx.y} * parts;
   Ranked own{-INFINITY, start};
-  for (int i = start + threadIdx.x; i < end; i += kThreads) {
-    const Ranked other{x[i], i};
-    if (other.before(own)) own = other;
-  }
+#pragma unroll
+  for (int n = 0; n < kPart / kSpan; ++n)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const Ranked other{x[n][i], first + n * kSpan + i};
+      if (other.before(own)) own = other;
+    }
   own = best_of_block(own);
   if (threadIdx.x == 0) best[blockIdx.x] = own;
   if (!is_last(done + blockIdx.y, gridDim.x)) return;
   own = best[0];
   for (int i = threadIdx.x; i < parts; i += kThreads)
-    if (best[i].before(own)) own = best[i];
+    if (const Ranked other = best[i]; other.before(own)) own = other;
   own = best_of_block(own);
   if (threadIdx.x == 0) tokens[blockIdx.y] = own.id;
 }
 
 // grid: [parts, rows]. `sums`: [rows, parts].
+template <bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     add(const float* logits, int width, const int64_t* tokens, float* sums, float* probability, unsigned* done) {
-  __shared__ float term[kPart];
-  const float* x = logits + int64_t{blockIdx.y} * width;
-  const int start = static_cast<int>(blockIdx.x) * kPart, count = min(kPart, width - start);
-  const float largest = x[tokens[blockIdx.y]];
-  sums += int64_t{blockIdx.y} * gridDim.x;
-  for (int i = threadIdx.x; i < count; i += kThreads) term[i] = exp(x[start + i] - largest);
+  constexpr int kLength = kPart / kLanes, kStride = kLength + 4;  // of a lane's terms, which lie side by side
+  __shared__ __align__(16) float term[kLanes * kStride];
+  const int thread = static_cast<int>(threadIdx.x), start = static_cast<int>(blockIdx.x) * kPart;
+  const float* row = logits + int64_t{blockIdx.y} * width;
+  float x[kPart / kSpan][kEach];
+#pragma unroll
+  for (int n = 0; n < kPart / kSpan; ++n) read_quad<kWhole>(row, width, start + n * kSpan + thread * kEach, x[n]);
+  const float largest = row[tokens[blockIdx.y]];
+#pragma unroll
+  for (int n = 0; n < kPart / kSpan; ++n)
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = n * kSpan + thread * kEach + i;
+      term[at % kLanes * kStride + at / kLanes] = exp(x[n][i] - largest);
+    }
   __syncthreads();
-  if (threadIdx.x < kWarp) {
+  sums += int64_t{blockIdx.y} * gridDim.x;
+  if (thread < kWarp) {
+    const int lane = thread % kLanes, count = (min(kPart, width - start) - lane + kLanes - 1) / kLanes;
     float sum = 0;
-    for (int i = threadIdx.x % kLanes; i < count; i += kLanes) sum += term[i];
+#pragma unroll 32
+    for (int i = 0; i < kLength; ++i) sum = i < count ? sum + term[lane * kStride + i] : sum;
     sum = lane_sum(sum, kLanes);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+    if (thread == 0) sums[blockIdx.x] = sum;
   }
-  if (!is_last(done + blockIdx.y, gridDim.x) || threadIdx.x) return;
+  if (!is_last(done + blockIdx.y, gridDim.x)) return;
   float sum = 0;
-  for (unsigned i = 0; i < gridDim.x; ++i) sum += sums[i];
-  probability[blockIdx.y] = 1.0f / sum;
+  for (int first = 0, parts = static_cast<int>(gridDim.x); first < parts; first += kThreads) {
+    if (first + thread < parts) term[thread] = sums[first + thread];
+    __syncthreads();
+#pragma unroll 8
+    for (int i = 0; i < min(kThreads, parts - first); ++i) sum += term[i];
+    __syncthreads();
+  }
+  if (thread == 0) probability[blockIdx.y] = 1.0f / sum;
 }
 
 class TopToken : public TopTokenSignature {
@@ -87,10 +117,11 @@ class TopToken : public TopTokenSignature {
     const Arena::Memory best = arena_.take<Ranked>(together * parts), sums = arena_.take<float>(together * parts);
     for (int64_t first = 0; first < rows; first += kMost) {
       const dim3 grid(parts, static_cast<unsigned>(std::min(kMost, rows - first)));
-      launch(find, grid, kThreads, 0, stream, x + first * width, width, best.as<Ranked>(), tokens + first, done_.at(0));
+      launch(width % kEach ? find<false> : find<true>, grid, kThreads, 0, stream, x + first * width, width,
+             best.as<Ranked>(), tokens + first, done_.at(0));
       if (probability)
-        launch(add, grid, kThreads, 0, stream, x + first * width, width, tokens + first, sums.as<float>(), out + first,
-               done_.at(0));
+        launch(width % kEach ? add<false> : add<true>, grid, kThreads, 0, stream, x + first * width, width,
+               tokens + first, sums.as<float>(), out + first, done_.at(0));
     }
   }
 

@@ -72,6 +72,19 @@ def test_draws_are_those_of_the_host(width: int) -> None:
         assert together == [drawn(rows[i : i + 1], ways[i : i + 1])[0] for i in range(len(rows))]
 
 
+def test_large_logits_side_by_side() -> None:
+    """The draw looks for its candidates where a part of a row is largest; here they are all in few parts."""
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((3, 300_000)).astype(np.float32)
+    rows[0].reshape(-1, 4)[::256] += 20
+    rows[1].reshape(-1, 4)[1::256] = 9
+    rows[1].reshape(-1, 4)[255::256] = 9
+    rows[2, 100:5000] = np.linspace(5, 6, 4900)
+    for filters in (FILTERS[0], FILTERS[2]):
+        ways = [(filters, 5, position) for position in range(len(rows))]
+        assert drawn(rows, ways) == expected(rows, ways)
+
+
 def test_more_rows_than_a_launch_takes() -> None:
     rows = np.random.default_rng(1).standard_normal((70, 300)).astype(np.float32)
     ways = [(FILTERS[0], 5, position) for position in range(len(rows))]
