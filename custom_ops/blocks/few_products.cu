@@ -39,14 +39,13 @@ void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared,
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int64_t rows = rows_bytes(pairs, tasks.width);
   tasks.share(pairs.pairs * tasks.bytes(0) + (tasks.count > 1 ? tasks.bytes(1) : 0), rows);
-  // Blocks of both weights take the same rows.
-  int columns = 0;
-  for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * tasks.task[0].rounds);
-  for (int i = 0; i < tasks.count; ++i) {
-    tasks.task[i].first_block = 0;
-    tasks.task[i].rounds = columns / tasks.task[i].at_once;
-  }
-  const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + tasks.count - 1));
+  // Blocks of the shared expert take as many rounds as others; where these have fewer rows, several make up for one.
+  int columns = 0, parts = 0;
+  const int rounds = tasks.task[0].rounds;
+  for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * rounds);
+  tasks.task[0].rounds = columns / tasks.task[0].at_once;
+  if (tasks.count > 1) tasks.task[1].rounds = rounds, parts = columns / (tasks.task[1].at_once * rounds);
+  const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + parts));
   launch(few_expert_sums<F...>, grid, kFewThreads, static_cast<size_t>(tasks.rings() + rows), stream, tasks, pairs,
          shared, sum, counters, x_bytes);
 }

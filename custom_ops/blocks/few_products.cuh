@@ -39,13 +39,16 @@ __device__ __forceinline__ void quantise_rows(const Row& x, int count, int64_t w
   }
 }
 
+// The first weight row of the block.
+__device__ __forceinline__ int first_row(const FewTask& task) {
+  return (static_cast<int>(blockIdx.x) - task.first_block) * task.rounds * task.at_once;
+}
+
 // Asks for all weight rows of the block. They come while it prepares activations; registers hold too few of them to
 // keep the memory busy.
-__device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t* data) {
+__device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t* data, int first) {
   constexpr int kSector = 32;
-  const int64_t rows = int64_t{task.rounds} * task.at_once;
-  const int64_t first = (static_cast<int>(blockIdx.x) - task.first_block) * rows;
-  const uint8_t* end = data + min(first + rows, task.rows) * task.row_bytes;
+  const uint8_t* end = data + min(first + int64_t{task.rounds} * task.at_once, task.rows) * task.row_bytes;
 #pragma unroll 1
   for (const uint8_t* p = data + first * task.row_bytes + threadIdx.x * kSector; p < end; p += kFewThreads * kSector)
     prefetch(p);
@@ -61,8 +64,7 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   const char* x = kPlain<F> ? reinterpret_cast<const char*>(plain) : prepared;
   const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
   const int lane = threadIdx.x % task.lanes, end = static_cast<int>(task.rows);
-  const int first = (static_cast<int>(blockIdx.x) - task.first_block) * task.rounds * task.at_once +
-                    static_cast<int>(threadIdx.x) / task.lanes;
+  const int first = first_row(task) + static_cast<int>(threadIdx.x) / task.lanes;
   // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
   with_rows<kMost>(count, [&](auto m) {
 #pragma unroll 1
@@ -75,15 +77,15 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   });
 }
 
-// A block's way through its rows of a weight of any type: tiles, or rows of warps.
+// A block's way through its rows of a weight of any type, from `first` on: tiles, or rows of warps.
 template <class... F>
-__device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int64_t width, char* rings,
-                                          int ring_bytes, Types<F...> types) {
-  TileWalk walk(task, data, width);
+__device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int first, int64_t width,
+                                          char* rings, int ring_bytes, Types<F...> types) {
+  TileWalk walk(task, data, width, first);
   with_type(task.type, types, [&](auto type) {
     if constexpr (kTiled<decltype(type)>)
       if (task.tiled) return begin_tiles<decltype(type)>(walk, rings, ring_bytes);
-    prefetch_rows(task, data);
+    prefetch_rows(task, data, first);
   });
   return walk;
 }
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(task, task.data, tasks.width, rings, tasks.ring_bytes, Types<F...>());
+  TileWalk walk = begin(task, task.data, first_row(task), tasks.width, rings, tasks.ring_bytes, Types<F...>());
   if (task.quantised)
     quantise_rows<4>([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
   __syncthreads();
@@ -146,14 +148,14 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* f
   return count;
 }
 
-// The block's rows of a weight with rows found[0] to found[count - 1], which x gives.
+// The block's rows of a weight, from row `at` on, with rows found[0] to found[count - 1], which x gives.
 template <class Row, class... F>
-__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int64_t width, int ring_bytes,
+__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int at, int64_t width, int ring_bytes,
                                      const int* found, int count, const Row& x, int64_t x_bytes, Types<F...>) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * ring_bytes;
   for (int first = 0; first < count; first += kMostRows) {
     const int rows = min(kMostRows, count - first);
-    TileWalk walk = begin(task, data, width, rings, ring_bytes, Types<F...>());
+    TileWalk walk = begin(task, data, at, width, rings, ring_bytes, Types<F...>());
     __syncthreads();
     quantise_rows<1>([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
     __syncthreads();
@@ -172,9 +174,10 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   if (!ids_hold(pairs)) return;
   const int count = find_pairs(pairs, blockIdx.y, found);
   const FewTask& task = tasks.task[blockIdx.z];
-  const uint8_t* data = task.data + pairs.ids[blockIdx.y] * pairs.stride[blockIdx.z];
+  const int64_t expert = pairs.ids[blockIdx.y];
   const auto token = [&](int pair) { return Plain{tasks.x + pair / pairs.k * tasks.width}; };
-  meet(task, data, tasks.width, tasks.ring_bytes, found, count, token, x_bytes, Types<F...>());
+  meet(task, task.data + expert * pairs.stride[blockIdx.z], first_row(task), tasks.width, tasks.ring_bytes, found,
+       count, token, x_bytes, Types<F...>());
 }
 
 // The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
@@ -195,14 +198,15 @@ __device__ __forceinline__ void add_slots(const SlotSum& sum, const float* produ
       sum(products, nullptr, token(i), column);
 }
 
-// grid: [parts of the weight rows, pairs, and one more for the shared expert].
+// grid: [parts of the weight rows, pairs, and some more, which share out such a part of the shared expert's].
 template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
                     const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
   __shared__ int found[FewPairs::kMost];
   if (!ids_hold(pairs)) return;
-  const bool of_shared = static_cast<int>(blockIdx.y) == pairs.pairs;
+  const int part = static_cast<int>(blockIdx.y) - pairs.pairs, columns = tasks.task[0].rounds * tasks.task[0].at_once;
+  const bool of_shared = part >= 0;
   int count = pairs.pairs / pairs.k;  // tokens
   if (of_shared) {
     for (int i = threadIdx.x; i < count; i += kFewThreads) found[i] = i;
@@ -212,13 +216,13 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   }
   const FewTask& task = tasks.task[of_shared];
   const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
+  const int first = static_cast<int>(blockIdx.x) * columns + max(0, part) * task.rounds * task.at_once;
   const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
-  meet(
-      task, data, tasks.width, tasks.ring_bytes, found, count, [&](int row) { return x.row(row * tasks.width); },
-      x_bytes, Types<F...>());
+  const auto row = [&](int i) { return x.row(i * tasks.width); };
+  meet(task, data, first, tasks.width, tasks.ring_bytes, found, count, row, x_bytes, Types<F...>());
   add_slots(
-      sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; },
-      int64_t{task.rounds} * task.at_once, counters, pairs.k + (tasks.count > 1));
+      sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; }, columns, counters,
+      pairs.k + gridDim.y - pairs.pairs);
 }
 
 template <class... F>

@@ -36,11 +36,11 @@ struct TileWalk {
   int steps, chains, chain, group;
   int row, step;  // what is asked for next: a tile's first row, a super-block
 
-  __device__ TileWalk(const FewTask& task, const uint8_t* data, int64_t width)
-      : data(data), row_bytes(task.row_bytes), rows(static_cast<int>(task.rows)), at_once(task.at_once) {
-    const int warp = threadIdx.x / kWarp, rows_of_block = at_once * task.rounds;
-    first = (static_cast<int>(blockIdx.x) - task.first_block) * rows_of_block;
-    end = min(first + rows_of_block, rows);
+  // `first`: the thread block's first row.
+  __device__ TileWalk(const FewTask& task, const uint8_t* data, int64_t width, int first)
+      : data(data), row_bytes(task.row_bytes), rows(static_cast<int>(task.rows)), first(first), at_once(task.at_once) {
+    const int warp = threadIdx.x / kWarp;
+    end = min(first + at_once * task.rounds, rows);
     steps = static_cast<int>(width / kSuper), chains = max(1, kFewWarps * kTile / at_once);
     chain = warp % chains, group = warp / chains;
     row = first + group * kTile, step = -1;

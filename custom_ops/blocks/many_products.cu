@@ -1,10 +1,32 @@
 #include "many_products.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+// From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks.
+constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 192;
+
+}  // namespace
 
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
                  cudaStream_t stream) {
-  launch_many(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+  const ManyTasks wide = tasks.widened();
+  const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
+  if (mean >= (buckets.used ? kWideMean : kWideAll) && wide.blocks * max_buckets * parts >= kWideBlocks)
+    launch_many<true>(wide, buckets, max_buckets, rows, stream, CommonTypes());
+  else
+    launch_many<false>(tasks, buckets, max_buckets, rows, stream, CommonTypes());
+}
+
+ManyTasks ManyTasks::widened() const {
+  ManyTasks wide = *this;
+  wide.blocks = 0;
+  for (int i = 0; i < count; ++i) {
+    wide.task[i].columns = task[i].wide_columns;
+    wide.task[i].first_block = wide.blocks;
+    wide.blocks += static_cast<int>(blocks_of(task[i].rows, task[i].wide_columns));
+  }
+  return wide;
 }
 
 ManyTasks::ManyTasks(const float* x, const void* prepared, int64_t width)
@@ -15,7 +37,8 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
   const bool int8 = kernel.layout == Layout::int8;
   const int chains = int8 ? kernel.lanes(width) / (kernel.block == kSuper ? 4 : 1) : 0;
   const int columns = int8 ? kTileWarps / chains * kTileColumns : kPlainColumns;
-  task[count++] = {data, y, stride, rows, row_bytes, kernel.few_type, chains, columns, blocks};
+  const int wide = kernel.block == kSuper ? kWideColumns : columns;
+  task[count++] = {data, y, stride, rows, row_bytes, kernel.few_type, chains, columns, blocks, wide};
   blocks += static_cast<int>(blocks_of(rows, columns));
 }
 

@@ -13,6 +13,7 @@ struct ManyTask {
   int type;                         // among those of the launch
   int chains;                       // of a product with int8; 0 for a plain weight, which meets rows as they are
   int columns, first_block;         // columns: weight rows of a block
+  int wide_columns;                 // of a block of wide_tiles.cuh
 };
 
 // What meets rows of `width`: `prepared` ones, or x itself.
@@ -25,6 +26,8 @@ struct ManyTasks {
   int count, blocks;
 
   ManyTasks(const float* x, const void* prepared, int64_t width);
+  // The same with blocks of wide_tiles.cuh, where types have them.
+  ManyTasks widened() const;
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t stride, int64_t rows, int64_t row_bytes, float* y);
 };
 

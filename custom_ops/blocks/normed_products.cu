@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   float* staged = reinterpret_cast<float*>(prepared + (tasks.quantised ? tasks.m * x_bytes : 0));
   const int number = task_of_block(tasks);
   const FewTask& task = tasks.task[number];
-  TileWalk walk = begin(task, task.data, tasks.width, rings, tasks.ring_bytes, Types<F...>());
+  TileWalk walk = begin(task, task.data, first_row(task), tasks.width, rings, tasks.ring_bytes, Types<F...>());
   for (int first = 0; first < tasks.m; first += at_once) {
     const int count = min(at_once, tasks.m - first);
     stage_norms(norm, first, count, blockIdx.x == 0, staged);

@@ -33,8 +33,8 @@ __device__ __forceinline__ void add_part(const uint8_t* const* w, const char* co
   for (int i = 0; i < kPlainColumns * kPlainRows; ++i) sums[i][lane] = chain[i % kPlainColumns][i / kPlainColumns];
 }
 
-template <class F>
-__device__ __forceinline__ void meet_plain(const ManyTask& task, const Tile& tile, int64_t width, char* memory) {
+template <class F, int kRows>
+__device__ __forceinline__ void meet_plain(const ManyTask& task, const Tile<kRows>& tile, int64_t width, char* memory) {
   auto* part = reinterpret_cast<PlainSums*>(memory);
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const uint8_t* own[kPlainColumns];

@@ -24,10 +24,11 @@ void prepare_gated(Layout layout, const float* gate, const float* up, int64_t ro
 // The (token, slot) pairs of an expert FFN sorted by expert: pair i of that order reads activation row source[i] (i
 // itself without a source).
 struct Buckets {
-  const int* used;    // how many buckets there are
-  const int* matrix;  // [buckets] of the stack
-  const int* first;   // [buckets + 1] sorted indices
-  const int* source;  // [pairs] or nullptr
+  static constexpr int kMost = 32;  // pairs of a bucket, so that no thread block has much more to do than others
+  const int* used;                  // how many buckets there are
+  const int* matrix;                // [buckets] of the stack
+  const int* first;                 // [buckets + 1] sorted indices
+  const int* source;                // [pairs] or nullptr
 };
 
 struct FewTasks;

@@ -77,8 +77,8 @@ struct Chain {
   }
 
   // Adds a step of 256 for the first `eights` eights of rows.
-  template <class F, int kRows>
-  __device__ __forceinline__ void add_step(const Part<F>* part, const Stage<F, kRows>& x, int eights) {
+  template <class Parts, class F, int kRows>
+  __device__ __forceinline__ void add_step(const Parts* part, const Stage<F, kRows>& x, int eights) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     int S[kEights][4] = {};
 #pragma unroll
@@ -206,28 +206,32 @@ __device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* c
 }
 
 // A block's part of a product, in shared memory: registers are for sums.
+template <int kRows>
 struct Tile {
-  const char* x[kTileRows];
-  const uint8_t* w;  // the first weight row
-  float* y;          // of the first rows of both
+  const char* x[kRows];
+  const uint8_t *w, *end;  // the first weight row, and the end of the matrix
+  float* y;                // of the first rows of both
   int rows, columns;
 };
 
-template <class F>
-__device__ __forceinline__ void meet_tile(const ManyTask& task, const Tile& whole, int64_t width, char* memory) {
+// The rows of a tile from `first` on, of which there are at most kTileRows.
+template <class F, int kRows>
+__device__ __forceinline__ void meet_tile(const ManyTask& task, const Tile<kRows>& whole, int first, int64_t width,
+                                          char* memory) {
+  const int rows = min(kTileRows, whole.rows - first);
   auto* tile = reinterpret_cast<TileMemory<F>*>(memory);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int own = warp / task.chains * kTileColumns + g;
   const uint8_t* row[2];
   for (int i = 0; i < 2; ++i) row[i] = whole.w + min(own + 8 * i, whole.columns - 1) * task.row_bytes;
   Chain<kTileRows / 8> chain;
-  add_chain(row, whole.x, whole.rows, width, warp % task.chains, task.chains, tile[warp].stage, chain);
+  add_chain(row, whole.x + first, rows, width, warp % task.chains, task.chains, tile[warp].stage, chain);
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 4 * kTileRows / 8; ++i)
     tile[warp].sum[i / 4 * 8 + 2 * t + i % 2][g + i % 4 / 2 * 8] = chain.sum[i / 4][i % 4];
   __syncthreads();
-  for (int i = threadIdx.x; i < whole.rows * task.columns; i += kTileThreads) {
+  for (int i = threadIdx.x; i < rows * task.columns; i += kTileThreads) {
     const int at = i / task.columns, column = i % task.columns;
     float sum[kChains];
 #pragma unroll
@@ -236,7 +240,7 @@ __device__ __forceinline__ void meet_tile(const ManyTask& task, const Tile& whol
 #pragma unroll
     for (int half = kChains / 2; half; half /= 2)
       for (int c = 0; c < half; ++c) sum[c] += sum[c + half];
-    if (column < whole.columns) whole.y[at * task.rows + column] = sum[0] + 0.0f;  // a chain of zeros
+    if (column < whole.columns) whole.y[(first + at) * task.rows + column] = sum[0] + 0.0f;  // a chain of zeros
   }
 }
 

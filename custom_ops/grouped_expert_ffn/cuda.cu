@@ -11,7 +11,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kManyPairs = 2;        // of a bucket, from which on tiles are faster than few rows at a time
+constexpr int64_t kManyPairs = 2;        // of an expert, from which on tiles are faster than few rows at a time
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
@@ -63,7 +63,8 @@ struct Matrices {
 
  private:
   bool takes_many(int64_t max_buckets, int64_t pairs) const {
-    return kernel->many && kernel->layout == Layout::int8 && pairs >= kManyPairs * max_buckets;
+    return kernel->many && kernel->layout == Layout::int8 &&
+           pairs >= kManyPairs * (max_buckets - pairs / Buckets::kMost);
   }
   void add_to(ManyTasks& tasks, int64_t rows, float* y) const { tasks.add(*kernel, data, stride, rows, row_bytes, y); }
 };
@@ -167,7 +168,7 @@ class Experts {
       tokens.shared = {};
     }
     if (few) return run_few(shapes, gate, up, down, tokens, shared_down, stream);
-    const int64_t max_buckets = std::min(shapes.experts, pairs);
+    const int64_t max_buckets = Plan::most(pairs, shapes.experts);
     const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
     const Arena::Memory gate_room = room(first, count, shapes.width),
@@ -176,7 +177,7 @@ class Experts {
     const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
-    launch(bucket, 1, kThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, tokens.first, plan,
+    launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, tokens.first, plan,
            error_record());
 
     const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
