@@ -35,13 +35,11 @@ TRIGRAPH_INLINE void levels_of(const uint16_t (*index)[4], Ints* level) {
 
 // Signs as `even_signs` of formats.
 TRIGRAPH_INLINE Ints even_signs(Ints bits) {
-  const auto seven = [](Ints x, int from) TRIGRAPH_INLINE_LAMBDA { return both(x, ints(0x7f << from)); };
-  const Ints low = either(seven(bits, 0), seven(left32(bits, 1), 8));
-  const Ints all = either(low, either(seven(left32(bits, 2), 16), seven(left32(bits, 3), 24)));
-  alignas(16) static constexpr int8_t kOdd[16] = {0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0};
-  // The last bits of the two halves' parities, as a sum.
-  const Ints parity = add8(look_up(kOdd, low4(all)), look_up(kOdd, high4(all)));
-  return either(all, both(left16(parity, 7), bytes(-128)));
+  const Ints two = either(both(bits, ints(0x3fff)), both(left32(bits, 2), ints(0x3fff0000)));  // 14 bits in 16
+  const Ints four = add32(two, both(two, ints(0x3f803f80)));
+  alignas(16) static constexpr int8_t kOdd[16] = {0,    -128, -128, 0,    -128, 0,    0,    -128,
+                                                  -128, 0,    0,    -128, 0,    -128, -128, 0};
+  return either(four, look_up(kOdd, low4(differing(four, right16(four, 4)))));
 }
 #endif
 

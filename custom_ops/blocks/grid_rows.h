@@ -1,5 +1,5 @@
-// Rows of the IQ types of three bits: AVX2 or AVX-VNNI. Loads from the table of levels, half of them through general
-// registers, are what takes time; signs are given to the activations.
+// Rows of the IQ types of three bits: AVX2 or AVX-VNNI. Putting vectors together from a table of levels is what takes
+// time; signs are given to the activations.
 #pragma once
 
 #include "grid_lanes.h"
@@ -40,18 +40,21 @@ class RowIndices<IQ3_S> {
   alignas(16) uint16_t index_[8][8];
 };
 
+// Levels of 32 elements by eight indices, which are taken apart in registers: a load each would cost more.
 template <class F, class Index>
 TRIGRAPH_INLINE Ints row_levels(const Index* index) {
-  const auto four = [index](int i) TRIGRAPH_INLINE_LAMBDA {
-    int32_t level;
-    std::memcpy(&level, kLevels<F>.level[index[i]], 4);
-    return level;
+  constexpr int kBits = 8 * sizeof(Index), kWord = 64 / kBits;
+  uint64_t words[8 / kWord];
+  std::memcpy(words, index, sizeof words);
+  const auto at = [&words](int i) TRIGRAPH_INLINE_LAMBDA {
+    return kLevels<F>.level[static_cast<Index>(words[i / kWord] >> kBits * (i % kWord))];
   };
-  const auto sixteen = [&four](int i) TRIGRAPH_INLINE_LAMBDA {
-    const int64_t low = static_cast<uint32_t>(four(i)), high = static_cast<uint32_t>(four(i + 1));
-    const __m128i rest = _mm_insert_epi32(_mm_cvtsi32_si128(four(i + 2)), four(i + 3), 1);
-    return _mm_unpacklo_epi64(_mm_cvtsi64_si128(low | high << 32), rest);
+  const auto pair = [&at](int i) TRIGRAPH_INLINE_LAMBDA {
+    int32_t first;
+    std::memcpy(&first, at(i), 4);
+    return _mm_unpacklo_epi32(_mm_cvtsi32_si128(first), _mm_loadu_si128(reinterpret_cast<const __m128i*>(at(i + 1))));
   };
+  const auto sixteen = [&pair](int i) TRIGRAPH_INLINE_LAMBDA { return _mm_unpacklo_epi64(pair(i), pair(i + 2)); };
   return _mm256_inserti128_si256(_mm256_castsi128_si256(sixteen(0)), sixteen(4), 1);
 }
 

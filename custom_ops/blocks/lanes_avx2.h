@@ -19,6 +19,7 @@ TRIGRAPH_INLINE Ints add8(Ints a, Ints b) { return _mm256_add_epi8(a, b); }
 TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return _mm256_sub_epi8(a, b); }
 TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return _mm256_and_si256(a, b); }
 TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return _mm256_or_si256(a, b); }
+TRIGRAPH_INLINE Ints differing(Ints a, Ints b) { return _mm256_xor_si256(a, b); }
 TRIGRAPH_INLINE Ints left16(Ints a, int n) { return _mm256_slli_epi16(a, n); }
 TRIGRAPH_INLINE Ints right16(Ints a, int n) { return _mm256_srli_epi16(a, n); }
 TRIGRAPH_INLINE Ints left32(Ints a, int n) { return _mm256_slli_epi32(a, n); }

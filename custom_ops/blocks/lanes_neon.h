@@ -23,6 +23,7 @@ TRIGRAPH_INLINE Ints add8(Ints a, Ints b) { return vreinterpretq_s32_s8(vaddq_s8
 TRIGRAPH_INLINE Ints sub8(Ints a, Ints b) { return vreinterpretq_s32_s8(vsubq_s8(as8(a), as8(b))); }
 TRIGRAPH_INLINE Ints both(Ints a, Ints b) { return vandq_s32(a, b); }
 TRIGRAPH_INLINE Ints either(Ints a, Ints b) { return vorrq_s32(a, b); }
+TRIGRAPH_INLINE Ints differing(Ints a, Ints b) { return veorq_s32(a, b); }
 TRIGRAPH_INLINE Ints left16(Ints a, int n) {
   return vreinterpretq_s32_s16(vshlq_s16(as16(a), vdupq_n_s16(static_cast<int16_t>(n))));
 }
