@@ -18,7 +18,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90") if ALL else ("sm_90",)
 SLOW = () if ALL else ("products.cu",)
 """What takes longer to compile than all the rest: every type, and tensor cores for prefill."""
 FILES = [path for path in sorted(SOURCES.rglob("*.cu")) if path.name not in SLOW and path.parent.name != "cuda"]
-REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "few": 128, "normed": 128, "attend": 160, "mix": 96}
+REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "few": 128, "attend": 160, "mix": 96}
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
 LOADS = {"Q4_K": (3, 16), "Q5_K": (7, 16), "Q6_K": (41, 1), "Q8_0": (10, 2), "F32": (8, 4)}
 """Of a block of weights by a thread: how many at most, and the narrowest one's bytes.
@@ -59,7 +59,7 @@ def test_registers_let_blocks_share_a_multiprocessor(compiled: list[Kernel]) -> 
 
 def test_weights_are_asked_for_before_activations_are_made(compiled: list[Kernel]) -> None:
     """Kernels of few rows prefetch what their block will read."""
-    few = [kernel for kernel in compiled if kernel.name.startswith(("few", "normed"))]
+    few = [kernel for kernel in compiled if kernel.name.startswith("few")]
     assert few and all(kernel.count("CCTL.E.PF2") for kernel in few)
 
 

@@ -9,11 +9,12 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 // Products of few rows, weights that share a launch together; those whose types take none stay.
-void take_few(std::vector<Product>& left, const float* x, int64_t width, int64_t rows, cudaStream_t stream) {
+void take_few(std::vector<Product>& left, const Rows& rows, cudaStream_t stream) {
   std::vector<Product> others;
   while (!left.empty()) {
     const auto few = left.front().weight.kernel.few;
-    FewTasks tasks(x, nullptr, width, rows);
+    FewTasks tasks(rows.x, nullptr, rows.width, rows.count);
+    tasks.prepared = rows.prepared;
     std::vector<Product> rest;
     for (const Product& product : left) {
       const Weight& w = product.weight;
@@ -30,15 +31,15 @@ void take_few(std::vector<Product>& left, const float* x, int64_t width, int64_t
   left.swap(others);
 }
 
+constexpr int64_t kOwnRows = 4;   // that each block of few rows prepares for itself: for more, a launch takes less time
 constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
-void take_many(std::vector<Product>& left, const float* x, const void* prepared, int64_t width, int64_t rows,
-               cudaStream_t stream) {
+void take_many(std::vector<Product>& left, const Rows& rows, cudaStream_t stream) {
   std::vector<Product> others;
   while (!left.empty()) {
     const auto many = left.front().weight.kernel.many;
-    ManyTasks tasks(x, prepared, width);
+    ManyTasks tasks(rows.x, rows.prepared, rows.width);
     std::vector<Product> rest;
     for (const Product& product : left) {
       const Weight& w = product.weight;
@@ -49,43 +50,52 @@ void take_many(std::vector<Product>& left, const float* x, const void* prepared,
       else
         others.push_back(product);
     }
-    if (many) many(tasks, {}, 1, rows, stream);
+    if (many) many(tasks, {}, 1, rows.count, stream);
     left.swap(rest);
   }
   left.swap(others);
 }
 
-void multiply_prepared(std::vector<Product> products, const float* x, const void* prepared, int64_t width, int64_t rows,
-                       cudaStream_t stream) {
-  if (rows >= kManyRows) take_many(products, x, prepared, width, rows, stream);
+void multiply_prepared(std::vector<Product> products, const Rows& rows, cudaStream_t stream) {
+  if (rows.count >= kManyRows) take_many(products, rows, stream);
   for (const Product& product : products) {
     const bool plain = product.weight.kernel.layout == Layout::float32;
-    product.weight.product(plain ? static_cast<const void*>(x) : prepared, rows, product.y, stream);
+    const void* x = plain ? static_cast<const void*>(rows.x) : rows.prepared;
+    product.weight.product(x, rows.count, product.y, stream);
   }
 }
 
-class BlockMatMul : public BlockMatMulSignature {
+// BlockMatMul or PreparedBlockMatMul.
+template <class Signature>
+class Products : public Signature {
  public:
-  explicit BlockMatMul(const KernelInfo& info) : BlockMatMulSignature(info), arena_(info) {
-    for (int i = 0; i < count; ++i) kernel_[i] = &product_kernel(type[i], info.text("activations", "float32"));
+  explicit Products(const KernelInfo& info) : Signature(info), arena_(info) {
+    for (int i = 0; i < this->count; ++i)
+      kernel_[i] = &product_kernel(this->type[i], info.text("activations", "float32"));
   }
 
   void compute(const Context& context) const {
+    constexpr bool kPrepared = std::is_same_v<Signature, PreparedBlockMatMulSignature>;
     const Tensor x = context.input(0);
     x.expect({-1, -1});
-    const int64_t rows = x.dims[0], width = x.dims[1];
-    context.expect_outputs(count);
-    std::vector<Product> products;
-    for (int i = 0; i < count; ++i) {
-      const Weight w(weight(context, i), *kernel_[i], width);
-      float* y = context.output(i, {rows, w.columns}).as<float>();
-      if (rows && w.columns) products.push_back({w, y});
+    Rows rows{x.as<float>(), nullptr, x.dims[1], x.dims[0]};
+    if (kPrepared) {
+      const Tensor prepared = context.input(1);
+      prepared.expect({rows.count, prepared_bytes(Layout::int8, rows.width)});
+      rows.prepared = prepared.as<char>();
     }
-    multiply(std::move(products), x.as<float>(), width, rows, arena_, stream_of(context));
+    context.expect_outputs(this->count);
+    std::vector<Product> products;
+    for (int i = 0; i < this->count; ++i) {
+      const Weight w(this->weight(context, i, kPrepared ? 2 : 1), *kernel_[i], rows.width);
+      float* y = context.output(i, {rows.count, w.columns}).template as<float>();
+      if (rows.count && w.columns) products.push_back({w, y});
+    }
+    multiply(std::move(products), rows, arena_, stream_of(context));
   }
 
  private:
-  const ProductKernel* kernel_[kMost];
+  const ProductKernel* kernel_[Signature::kMost];
   Arena arena_;
 };
 
@@ -122,21 +132,37 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
   }
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
   prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
-  multiply_prepared({{*this, y}}, memory.as<float>(), memory.as<char>(), width, rows, stream);
+  multiply_prepared({{*this, y}}, {memory.as<float>(), memory.as<char>(), width, rows}, stream);
 }
 
-void multiply(std::vector<Product> products, const float* x, int64_t width, int64_t rows, const Arena& arena,
-              cudaStream_t stream) {
-  if (FewTasks::fit(width, rows, false)) take_few(products, x, width, rows, stream);
-  const bool int8 = std::any_of(products.begin(), products.end(),
-                                [](const Product& product) { return product.weight.kernel.layout == Layout::int8; });
-  const Arena::Memory memory = arena.take<char>(int8 ? rows * prepared_bytes(Layout::int8, width) : 0);
-  if (int8) prepare(x, rows, width, memory.as<char>(), stream);
-  multiply_prepared(std::move(products), x, memory.as<char>(), width, rows, stream);
+void multiply(std::vector<Product> products, Rows rows, const Arena& arena, cudaStream_t stream) {
+  const auto some = [&](Layout layout) {
+    return std::any_of(products.begin(), products.end(),
+                       [layout](const Product& product) { return product.weight.kernel.layout == layout; });
+  };
+  const bool prepares = !rows.prepared && some(Layout::int8), own = rows.count <= kOwnRows;
+  const Arena::Memory memory = arena.take<char>(prepares ? rows.count * prepared_bytes(Layout::int8, rows.width) : 0);
+  const auto prepare_once = [&] {
+    if (rows.prepared || !some(Layout::int8)) return;
+    prepare(rows.x, rows.count, rows.width, memory.as<char>(), stream);
+    rows.prepared = memory.as<char>();
+  };
+  // Tiles meet more rows of float32 faster.
+  if (FewTasks::fit(rows.width, rows.count, false) && (own || !some(Layout::float32))) {
+    if (!own) prepare_once();
+    take_few(products, rows, stream);
+  }
+  prepare_once();
+  multiply_prepared(std::move(products), rows, stream);
 }
 
 const OrtCustomOp* block_matmul() {
-  static const Op<Checked<BlockMatMul>> op;
+  static const Op<Checked<Products<BlockMatMulSignature>>> op;
+  return &op;
+}
+
+const OrtCustomOp* prepared_block_matmul() {
+  static const Op<Checked<Products<PreparedBlockMatMulSignature>>> op;
   return &op;
 }
 

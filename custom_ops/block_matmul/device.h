@@ -39,8 +39,14 @@ struct Product {
   float* y;
 };
 
-// The products of rows of x with several weights, in as few launches as they take.
-void multiply(std::vector<Product> products, const float* x, int64_t width, int64_t rows, const Arena& arena,
-              cudaStream_t stream);
+// What meets weights.
+struct Rows {
+  const float* x;
+  const char* prepared;  // the same as int8, or nullptr
+  int64_t width, count;
+};
+
+// The products of rows with several weights, in as few launches as they take.
+void multiply(std::vector<Product> products, Rows rows, const Arena& arena, cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

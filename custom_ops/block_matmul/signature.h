@@ -30,13 +30,25 @@ struct BlockMatMulSignature {
     }
   }
 
-  // One weight for each type: returns the i-th.
-  Tensor weight(const Context& context, int i) const {
-    const Tensor tensor = context.input(1 + i);
-    if (!tensor.rank) fail("input %s is missing, but attribute types names %d", kInputs[1 + i].name, count);
+  // One weight for each type, from input `first` on: returns the i-th.
+  Tensor weight(const Context& context, int i, int first = 1) const {
+    const Tensor tensor = context.input(static_cast<size_t>(first + i));
+    if (!tensor.rank) fail("input %s is missing, but attribute types names %d", tensor.name, count);
     if (tensor.rank != 2) fail("input %s has %d dimensions, expected 2", tensor.name, tensor.rank);
     return tensor;
   }
+};
+
+// BlockMatMul of rows that are there as int8 too, each as prepare (blocks/products.h) makes it.
+struct PreparedBlockMatMulSignature : BlockMatMulSignature {
+  static constexpr const char* kName = "PreparedBlockMatMul";
+  static constexpr Argument kInputs[] = {{"x", DType::f32},
+                                         {"prepared", DType::u8},
+                                         {"weight", DType::any},
+                                         {"weight_1", DType::any, true},
+                                         {"weight_2", DType::any, true},
+                                         {"weight_3", DType::any, true}};
+  using BlockMatMulSignature::BlockMatMulSignature;
 };
 
 struct GatedBlockMatMulSignature {

@@ -44,6 +44,23 @@ __device__ __forceinline__ int first_row(const FewTask& task) {
   return (static_cast<int>(blockIdx.x) - task.first_block) * task.rounds * task.at_once;
 }
 
+// Prepared rows x(0) to x(count - 1) to shared memory, by a whole block.
+template <class Row>
+__device__ __forceinline__ void copy_rows(const Row& x, int count, int64_t x_bytes, char* to) {
+  constexpr int kTogether = 4;  // rows
+  const int of_row = static_cast<int>(x_bytes / sizeof(uint4));
+  for (int at = threadIdx.x; at < of_row; at += kFewThreads)
+    for (int first = 0; first < count; first += kTogether) {
+      uint4 value[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (first + i < count) value[i] = reinterpret_cast<const uint4*>(x(first + i))[at];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (first + i < count) reinterpret_cast<uint4*>(to + (first + i) * x_bytes)[at] = value[i];
+    }
+}
+
 // Asks for all weight rows of the block. They come while it prepares activations; registers hold too few of them to
 // keep the memory busy.
 __device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t* data, int first) {
@@ -106,14 +123,22 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
   return number;
 }
 
-template <int kMost, class Source, class... F>
+template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    few_products(const __grid_constant__ FewTasks tasks, Source x, int64_t x_bytes) {
+    few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin(task, task.data, first_row(task), tasks.width, rings, tasks.ring_bytes, Types<F...>());
-  if (task.quantised)
-    quantise_rows<4>([&](int row) { return x.row(row * tasks.width); }, tasks.m, tasks.width, x_bytes, prepared);
+  if (task.quantised) {
+    if (tasks.prepared)
+      copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
+    else if (tasks.up)
+      quantise_rows<4>([&](int i) { return Gated{tasks.x, tasks.up}.row(i * tasks.width); }, tasks.m, tasks.width,
+                       x_bytes, prepared);
+    else
+      quantise_rows<4>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes,
+                       prepared);
+  }
   __syncthreads();
   with_type(task.type, Types<F...>(), [&](auto type) {
     finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, tasks.m, prepared, x_bytes, tasks.x,
@@ -148,16 +173,18 @@ __device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* f
   return count;
 }
 
-// The block's rows of a weight, from row `at` on, with rows found[0] to found[count - 1], which x gives.
-template <class Row, class... F>
+// The block's rows of a weight, from row `at` on, with rows found[0] to found[count - 1], which prepare(rows, count,
+// to) makes.
+template <class Prepare, class... F>
 __device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int at, int64_t width, int ring_bytes,
-                                     const int* found, int count, const Row& x, int64_t x_bytes, Types<F...>) {
+                                     const int* found, int count, const Prepare& prepare, int64_t x_bytes,
+                                     Types<F...>) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * ring_bytes;
   for (int first = 0; first < count; first += kMostRows) {
     const int rows = min(kMostRows, count - first);
     TileWalk walk = begin(task, data, at, width, rings, ring_bytes, Types<F...>());
     __syncthreads();
-    quantise_rows<1>([&](int row) { return x(found[first + row]); }, rows, width, x_bytes, prepared);
+    prepare(found + first, rows, prepared);
     __syncthreads();
     with_type(task.type, Types<F...>(), [&](auto type) {
       if constexpr (kTiled<decltype(type)>)
@@ -175,9 +202,15 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const int count = find_pairs(pairs, blockIdx.y, found);
   const FewTask& task = tasks.task[blockIdx.z];
   const int64_t expert = pairs.ids[blockIdx.y];
-  const auto token = [&](int pair) { return Plain{tasks.x + pair / pairs.k * tasks.width}; };
+  const auto prepare = [&](const int* pair, int rows, char* to) {
+    if (tasks.prepared)
+      copy_rows([&](int i) { return tasks.prepared + pair[i] / pairs.k * x_bytes; }, rows, x_bytes, to);
+    else
+      quantise_rows<1>([&](int i) { return Plain{tasks.x + pair[i] / pairs.k * tasks.width}; }, rows, tasks.width,
+                       x_bytes, to);
+  };
   meet(task, task.data + expert * pairs.stride[blockIdx.z], first_row(task), tasks.width, tasks.ring_bytes, found,
-       count, token, x_bytes, Types<F...>());
+       count, prepare, x_bytes, Types<F...>());
 }
 
 // The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
@@ -218,8 +251,10 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
   const int first = static_cast<int>(blockIdx.x) * columns + max(0, part) * task.rounds * task.at_once;
   const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
-  const auto row = [&](int i) { return x.row(i * tasks.width); };
-  meet(task, data, first, tasks.width, tasks.ring_bytes, found, count, row, x_bytes, Types<F...>());
+  const auto prepare = [&](const int* row, int rows, char* to) {
+    quantise_rows<1>([&](int i) { return x.row(row[i] * tasks.width); }, rows, tasks.width, x_bytes, to);
+  };
+  meet(task, data, first, tasks.width, tasks.ring_bytes, found, count, prepare, x_bytes, Types<F...>());
   add_slots(
       sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; }, columns, counters,
       pairs.k + gridDim.y - pairs.pairs);
@@ -232,18 +267,10 @@ void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
   for (int i = 0; i < tasks.count; ++i) bytes += tasks.bytes(i);
   tasks.share(bytes, rows);
   const auto shared = static_cast<size_t>(tasks.rings() + rows);
-  const auto blocks = static_cast<unsigned>(tasks.blocks);
-  const auto run = [&](auto source) {
-    using Source = decltype(source);
-    const auto kernel = tasks.m <= 2   ? few_products<2, Source, F...>
-                        : tasks.m <= 4 ? few_products<4, Source, F...>
-                                       : few_products<kMostRows, Source, F...>;
-    launch(kernel, blocks, kFewThreads, shared, stream, tasks, source, x_bytes);
-  };
-  if (tasks.up)
-    run(Gated{tasks.x, tasks.up});
-  else
-    run(Plain{tasks.x});
+  const auto kernel = tasks.m <= 2   ? few_products<2, F...>
+                      : tasks.m <= 4 ? few_products<4, F...>
+                                     : few_products<kMostRows, F...>;
+  launch(kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream, tasks, x_bytes);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,5 +1,5 @@
-// Products of a few rows of float32, which each block prepares for itself, with several weights in one launch: for a
-// step that reads its weights in microseconds a launch less matters more than work done twice.
+// Products of a few rows with several weights in one launch. Rows that are not prepared each block prepares for itself:
+// for a step that reads its weights in microseconds a launch less matters more than work done twice.
 #pragma once
 
 #include "../cuda/device_error.cuh"
@@ -39,7 +39,8 @@ struct FewTask {
 struct FewTasks {
   static constexpr int kMost = 4;
   FewTask task[kMost];
-  const float *x, *up;  // up: nullptr for rows as they are
+  const float *x, *up;             // up: nullptr for rows as they are
+  const char* prepared = nullptr;  // rows of x as int8, or nullptr
   int64_t width;
   int m, count, blocks;
   bool quantised;  // whether some task is

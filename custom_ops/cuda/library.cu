@@ -9,14 +9,19 @@ namespace trigraph::TRIGRAPH_ISA {
 std::vector<const OrtCustomOp*> operators();
 
 // Several operators in one, for a host to put in the place of theirs: the same bits in fewer launches.
-const OrtCustomOp* normed_block_matmul();
+const OrtCustomOp* prepared_rms_norm();
+const OrtCustomOp* prepared_block_matmul();
 const OrtCustomOp* mixture_of_experts();
 const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
 
 std::vector<const OrtCustomOp*> fused_operators() {
-  return {normed_block_matmul(), mixture_of_experts(), paged_kv_write_last_rows_f16(), paged_kv_write_last_rows_f32(),
+  return {prepared_rms_norm(),
+          prepared_block_matmul(),
+          mixture_of_experts(),
+          paged_kv_write_last_rows_f16(),
+          paged_kv_write_last_rows_f32(),
           paged_kv_write_last_rows_q8_0()};
 }
 

@@ -17,6 +17,7 @@ constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that
 // The tokens of a part of a step, a row of each for every token.
 struct Tokens {
   const float* x;
+  const char* prepared;  // the same as int8, or nullptr
   const int64_t* ids;
   int64_t first, count;  // of the step
   SlotSum sum;
@@ -87,8 +88,9 @@ class Experts {
   };
 
   // `shared` [tokens, width], or nullptr, is the shared expert's output, or the place of it: then it is made of `made`.
+  // `prepared`: rows of x as int8, or nullptr.
   void compute(const Context& context, const ExpertShapes& shapes, float* shared, const float* shared_gate,
-               const FewShared& made, const SharedDown& shared_down) const {
+               const FewShared& made, const SharedDown& shared_down, const char* prepared) const {
     if (shapes.experts > kMostExperts)
       fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
            kMostExperts);
@@ -105,6 +107,7 @@ class Experts {
     for (int64_t t = 0; t < shapes.tokens; t += kTokensAtOnce) {
       const auto part = [t](auto* rows, int64_t width) { return rows ? rows + t * width : nullptr; };
       Tokens tokens{x.as<float>() + t * shapes.width,
+                    part(prepared, prepared_bytes(Layout::int8, shapes.width)),
                     ids.as<int64_t>() + t * shapes.k,
                     t,
                     std::min(kTokensAtOnce, shapes.tokens - t),
@@ -119,11 +122,12 @@ class Experts {
   const Arena& arena() const { return arena_; }
 
  private:
-  // Rows as a kernel wants them; `memory` holds what had to be made.
-  static const void* prepared(Layout layout, const float* x, int64_t rows, int64_t width, const Arena::Memory& memory,
-                              cudaStream_t stream) {
-    if (layout == Layout::float32) return x;
-    prepare(x, rows, width, memory.as<char>(), stream);
+  // Rows of tokens as a kernel wants them; `memory` holds what had to be made.
+  static const void* rows_of(const Tokens& tokens, Layout layout, int64_t width, const Arena::Memory& memory,
+                             cudaStream_t stream) {
+    if (layout == Layout::float32) return tokens.x;
+    if (tokens.prepared) return tokens.prepared;
+    prepare(tokens.x, tokens.count, width, memory.as<char>(), stream);
     return memory.as<char>();
   }
   Arena::Memory room(Layout layout, int64_t rows, int64_t width) const {
@@ -144,6 +148,7 @@ class Experts {
                 {gate.stride, up.stride},
                 error_record()};
     FewTasks first(tokens.x, nullptr, shapes.width, tokens.count);
+    first.prepared = tokens.prepared;
     first.add(*gate.kernel, gate.data, shapes.ffn, gate.row_bytes, hidden.as<float>());
     first.add(*up.kernel, up.data, shapes.ffn, up.row_bytes, ups.as<float>());
     few_of_pairs(first, of, stream);
@@ -182,8 +187,8 @@ class Experts {
 
     const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
     const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
-    const void* gate_x = prepared(first, tokens.x, count, shapes.width, gate_room, stream);
-    const void* up_x = second == first ? gate_x : prepared(second, tokens.x, count, shapes.width, up_room, stream);
+    const void* gate_x = rows_of(tokens, first, shapes.width, gate_room, stream);
+    const void* up_x = second == first ? gate_x : rows_of(tokens, second, shapes.width, up_room, stream);
     if (gate.shares_launch(up, max_buckets, pairs)) {
       gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, &up, ups.as<float>());
     } else {
@@ -209,7 +214,7 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature, Experts {
   void compute(const Context& context) const {
     const ExpertShapes all = shapes(context, has_up());
     const Tensor shared = context.input(6), shared_gate = context.input(7);
-    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, {});
+    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, {}, nullptr);
   }
 };
 
@@ -221,9 +226,11 @@ struct MixtureOfExperts : MixtureOfExpertsSignature, Experts {
     const ExpertShapes all = shapes(context, has_up());
     const Tensor hidden = context.input(6), up = context.input(7), gate = context.input(8), down = context.input(9);
     const Weight weight(down, kernel_, hidden.dims[1]);
+    const Tensor prepared = context.input(10);
+    if (prepared.rank) prepared.expect({all.tokens, prepared_bytes(Layout::int8, all.width)});
     const Arena::Memory output = arena().take<float>(all.tokens * all.width);
     Experts::compute(context, all, output.as<float>(), gate.as<float>(), {hidden.as<float>(), up.as<float>()},
-                     {&weight, hidden.dims[1]});
+                     {&weight, hidden.dims[1]}, prepared.as<char>());
   }
 
  private:

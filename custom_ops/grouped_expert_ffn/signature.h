@@ -54,12 +54,20 @@ struct GroupedExpertFFNSignature {
 };
 
 // GroupedExpertFFN with the last product of its shared expert: silu(shared_hidden) * shared_up, times `shared_down`.
+// `prepared`: x as int8.
 struct MixtureOfExpertsSignature {
   static constexpr const char* kName = "MixtureOfExperts";
-  static constexpr Argument kInputs[] = {
-      {"x", DType::f32},           {"ids", DType::i64},        {"weights", DType::f32},       {"gate", DType::any},
-      {"down", DType::any},        {"up", DType::any, true},   {"shared_hidden", DType::f32}, {"shared_up", DType::f32},
-      {"shared_gate", DType::f32}, {"shared_down", DType::any}};
+  static constexpr Argument kInputs[] = {{"x", DType::f32},
+                                         {"ids", DType::i64},
+                                         {"weights", DType::f32},
+                                         {"gate", DType::any},
+                                         {"down", DType::any},
+                                         {"up", DType::any, true},
+                                         {"shared_hidden", DType::f32},
+                                         {"shared_up", DType::f32},
+                                         {"shared_gate", DType::f32},
+                                         {"shared_down", DType::any},
+                                         {"prepared", DType::u8, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
 
   static ExpertShapes shapes(const Context& context, bool up_type) {

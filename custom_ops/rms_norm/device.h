@@ -9,10 +9,12 @@ namespace trigraph::TRIGRAPH_ISA {
 struct Norm {
   const float *x, *weight, *residual;  // residual: or nullptr
   int64_t width;
-  const float *other, *other_weight;  // or nullptr
-  int64_t other_width;
-  float eps;
-  float *y, *sum;  // [rows, width + other_width]; x + residual, when there is one
+  const float *other = nullptr, *other_weight = nullptr;  // or nullptr
+  int64_t other_width = 0;
+  float eps = 0;
+  float *y = nullptr, *sum = nullptr;  // [rows, width + other_width]; x + residual, when there is one
+  char* prepared = nullptr;            // the rows of y as int8 (blocks/activations.cuh), or nullptr
+  int64_t prepared_bytes = 0;          // of such a row
 
   __host__ __device__ int64_t both() const { return width + other_width; }
   __device__ float factor(float squares, int64_t elements) const {

@@ -88,14 +88,17 @@ def matrices(types: Sequence[str], rows: Sequence[int], width: int) -> dict[str,
     ("types", "width"),
     [
         (MIXED, 512),
-        (MIXED, 5120),  # so wide that few rows are staged together, and eight do not fit
+        (MIXED, 5120),
         (("Q6_K", "Q5_K"), 768),
         (("F32",), 27),
         (("IQ4_XS", "Q8_0"), 256),  # one that shares no launch
     ],
 )
 def test_a_norm_and_its_products(types: tuple[str, ...], width: int, kind: str) -> None:
+    """Rows that some weight meets as int8 are prepared by the norm."""
     rng = np.random.default_rng(width)
+    norm = "PreparedRMSNorm" if kind == "int8" and types != ("F32",) else "RMSNorm"
+    last = "BlockMatMul" if norm == "RMSNorm" else "PreparedBlockMatMul"
     for rows in (1, 2, 3, 5, 8, 9, 17):
         inputs = {
             "x": activations(rows, width),
@@ -104,12 +107,11 @@ def test_a_norm_and_its_products(types: tuple[str, ...], width: int, kind: str) 
             **matrices(types, (37, 1, 70, 9)[: len(types)], width),
         }
         outputs = dict.fromkeys(["normed", "sum", *(f"y{i}" for i in range(len(types)))], np.float32)
-        last = products(types, kind)
-        check(
-            [node("RMSNorm", "x norm residual", "normed sum", eps=1e-6), last], inputs, outputs, ["NormedBlockMatMul"]
-        )
+        nodes = [node("RMSNorm", "x norm residual", "normed sum", eps=1e-6), products(types, kind)]
+        check(nodes, inputs, outputs, [norm, last])
         del inputs["residual"], outputs["sum"]
-        check([node("RMSNorm", "x norm", "normed", eps=1e-6), last], inputs, outputs, ["NormedBlockMatMul"])
+        nodes[0] = node("RMSNorm", "x norm", "normed", eps=1e-6)
+        check(nodes, inputs, outputs, [norm, last])
 
 
 def test_norms_side_by_side() -> None:
@@ -119,40 +121,25 @@ def test_norms_side_by_side() -> None:
             "other": activations(rows, 212) * 3,
             "norm": activations(1, 300)[0],
             "other_norm": activations(1, 212)[0],
-            **matrices(("Q4_K",), (40,), 512),
+            "w0": weights("Q8_0", 40, 512),
         }
         nodes = [
             node("JoinedRMSNorm", "x norm other other_norm", "normed", eps=1e-5),
             products(("Q8_0",), "int8"),
         ]
-        inputs["w0"] = weights("Q8_0", 40, 512)
-        check(nodes, inputs, {"normed": np.float32, "y0": np.float32}, ["NormedBlockMatMul"])
+        check(nodes, inputs, {"normed": np.float32, "y0": np.float32}, ["PreparedRMSNorm", "PreparedBlockMatMul"])
 
 
-@pytest.mark.parametrize("normalize", [0, 1])
-def test_the_choice_of_experts(normalize: int) -> None:
-    """By the last block that makes logits; the logits are the first or the third product."""
-    width = 512
-    for rows in (1, 2, 7, 8, 12):
-        for router, (types, numbers) in (
-            (0, (MIXED, (256, 1, 64, 33))),
-            (2, (("Q4_K", "Q8_0", "F32"), (5, 64, 129))),
-        ):
-            inputs = {
-                "x": activations(rows, width),
-                "norm": np.ones(width, np.float32),
-                **matrices(types, numbers, width),
-            }
-            nodes = [
-                node("RMSNorm", "x norm", "normed", eps=1e-6),
-                products(types, "int8"),
-                node("Router", f"y{router}", "ids weights", k=8, normalize=normalize),
-            ]
-            outputs = dict.fromkeys([f"y{i}" for i in range(len(types))], np.float32)
-            check(nodes, inputs, outputs | {"ids": np.int64, "weights": np.float32}, ["NormedBlockMatMul"])
+def test_rows_wider_than_a_block() -> None:
+    """Which are normed in global memory."""
+    for rows in (1, 3):
+        inputs = {"x": activations(rows, 8448), "norm": np.linspace(0.5, 2, 8448, dtype=np.float32)}
+        inputs["w0"] = weights("Q4_K", 5, 8448)
+        nodes = [node("RMSNorm", "x norm", "normed", eps=1e-5), products(("Q4_K",), "int8")]
+        check(nodes, inputs, {"normed": np.float32, "y0": np.float32}, ["PreparedRMSNorm", "PreparedBlockMatMul"])
 
 
-def experts_case(rows: int, *, shared_ffn: int, types: tuple[str, str, str], k: int = 4) -> tuple[Any, Any]:
+def experts_case(rows: int, *, shared_ffn: int, types: tuple[str, str, str], k: int = 4) -> tuple[list[Any], Any]:
     """The nodes of routed experts and of the shared one, and their inputs."""
     width, ffn, count = 512, 256, 9
     gate_type, down_type, shared_type = types
@@ -194,6 +181,19 @@ def test_routed_and_shared_experts(types: tuple[str, str, str], shared_ffn: int)
         check(nodes, inputs, {"y": np.float32}, ["MixtureOfExperts"])
 
 
+@pytest.mark.parametrize("types", [("Q4_K", "Q6_K", "Q8_0"), ("IQ4_XS", "Q6_K", "Q8_0")])
+def test_experts_behind_a_norm(types: tuple[str, str, str]) -> None:
+    """Experts and a product that read the rows of one norm, prepared once."""
+    for rows in (1, 2, 4, 7, 8, 16, 33):
+        nodes, inputs = experts_case(rows, shared_ffn=256, types=types)
+        inputs |= {"raw": inputs.pop("x"), "norm": np.linspace(0.5, 2, 512, dtype=np.float32)}
+        inputs["w0"] = weights("Q6_K", 40, 512)
+        nodes.insert(0, node("RMSNorm", "raw norm", "x", eps=1e-6))
+        nodes.append(products(("Q6_K",), "int8", "x"))
+        outputs = dict.fromkeys(("x", "y", "y0"), np.float32)
+        check(nodes, inputs, outputs, ["PreparedRMSNorm", "MixtureOfExperts", "PreparedBlockMatMul"])
+
+
 def test_an_expert_chosen_twice() -> None:
     nodes, inputs = experts_case(3, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
     inputs["ids"][:, 2] = inputs["ids"][:, 0]
@@ -215,13 +215,9 @@ def test_a_bad_expert_is_an_error_and_the_next_step_is_right() -> None:
 
 
 def test_what_somebody_else_reads_stays() -> None:
-    """A shared expert's output that is a result; a second product of the same norm."""
+    """A shared expert's output that is a result, the experts it belongs to, and a norm that nobody meets as int8."""
     nodes, inputs = experts_case(2, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
-    check(nodes, inputs, {"y": np.float32, "shared": np.float32}, ["GatedBlockMatMul", "GroupedExpertFFN"])
-    inputs = {"x": activations(2, 512), "norm": np.ones(512, np.float32), **matrices(("Q4_K",), (40,), 512)}
-    nodes = [
-        node("RMSNorm", "x norm", "normed", eps=1e-6),
-        products(("Q4_K",), "int8"),
-        node("BlockMatMul", "normed w0", "again", types="Q4_K", activations="int8"),
-    ]
-    check(nodes, inputs, {"y0": np.float32, "again": np.float32}, ["NormedBlockMatMul", "BlockMatMul"])
+    nodes.insert(0, node("RMSNorm", "raw norm", "x", eps=1e-6))
+    inputs |= {"raw": inputs.pop("x"), "norm": np.ones(512, np.float32)}
+    outputs = {"y": np.float32, "shared": np.float32}
+    check(nodes, inputs, outputs, ["RMSNorm", "GatedBlockMatMul", "GroupedExpertFFN"])

@@ -23,6 +23,7 @@ enum class Fill {
   positive,  // 0.5 to 1.5
   negative,  // -1.5 to -0.5
   blocks,    // of the type that `text` names
+  prepared,  // rows of int8
   ids,       // below `number`
   number,    // `number` everywhere
   starts,    // of the sequences, and their end

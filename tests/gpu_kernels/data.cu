@@ -31,6 +31,28 @@ void fill_blocks(const std::string& type, uint64_t seed, std::vector<char>& byte
   }
 }
 
+// Rows of int8, of which `first` is the number of the first one: super-blocks of 256 codes with the sums of 16, then
+// their scales.
+void fill_prepared(uint64_t seed, uint64_t first, size_t row, std::vector<char>& bytes) {
+  constexpr size_t kCodes = 256, kGroup = 16, kStride = kCodes + 2 * kCodes / kGroup;
+  const size_t supers = row / (kStride + sizeof(float));
+  const float scale = 0.01f;
+  for (size_t at = 0; at < bytes.size(); at += row)
+    for (size_t super = 0; super < supers; ++super) {
+      char* codes = &bytes[at + super * kStride];
+      for (size_t i = 0; i < kCodes; i += kGroup) {
+        int16_t sum = 0;
+        for (size_t k = i; k < i + kGroup; ++k) {
+          codes[k] =
+              static_cast<char>(static_cast<int>(hashed(seed + first * row + at + super * kCodes + k) % 255) - 127);
+          sum = static_cast<int16_t>(sum + static_cast<signed char>(codes[k]));
+        }
+        std::memcpy(codes + kCodes + i / kGroup * sizeof sum, &sum, sizeof sum);
+      }
+      std::memcpy(&bytes[at + supers * kStride + super * sizeof scale], &scale, sizeof scale);
+    }
+}
+
 double value_at(const Input& input, uint64_t seed, int64_t index, const Call& call) {
   const double random = static_cast<double>(hashed(seed + static_cast<uint64_t>(index)) >> 11) * 0x1p-53;
   switch (input.fill) {
@@ -107,6 +129,8 @@ Value make_value(const Input& input, uint64_t seed, const Call& call, Memory& me
   std::vector<char> bytes(value.bytes());
   if (input.fill == Fill::blocks) {
     fill_blocks(input.text, seed, bytes);
+  } else if (input.fill == Fill::prepared) {
+    fill_prepared(seed, static_cast<uint64_t>(first), static_cast<size_t>(value.dims[1]), bytes);
   } else {
     const auto size = static_cast<int64_t>(bytes_of(input.type)), count = static_cast<int64_t>(bytes.size()) / size;
     first *= count / value.dims[0];

@@ -5,29 +5,27 @@ namespace gpu_kernels {
 namespace {
 
 constexpr DType f32 = DType::f32, i32 = DType::i32, i64 = DType::i64;
-constexpr size_t kProducts = 4;  // of a BlockMatMul, at most
 
-// A norm with its residual, and the products of its rows.
-Case normed(const std::string& name, const Model& m, const std::vector<Matrix>& matrices) {
-  Case made = products("norm and " + name, m.hidden, matrices);
-  const Input x = made.inputs[0], absent{};
-  made.op = "NormedBlockMatMul";
-  for (const auto& [key, number] : {std::pair{"eps", 1e-6}, {"router", -1.0}, {"k", 0.0}, {"normalize", 0.0}})
-    made.attributes.insert({key, number});
-  made.inputs.insert(made.inputs.begin() + 1, {{f32, {m.hidden}, Fill::positive}, x, absent, absent});
-  made.outputs.insert(made.outputs.begin(), 2, {f32, {-1, m.hidden}});
-  return made;
+// Bytes of a row of int8, and such rows.
+int64_t prepared_bytes(int64_t width) { return ((width + 255) / 256 * 292 + 15) / 16 * 16; }
+Input prepared(int64_t width) { return {DType::u8, {-1, prepared_bytes(width)}, Fill::prepared}; }
+
+// A norm of rows, prepared too.
+Case norm(const Model& m) {
+  const Input x{f32, {-1, m.hidden}, Fill::normal};
+  return {"norm, prepared",
+          "PreparedRMSNorm",
+          {{"eps", 1e-6}},
+          {x, {f32, {m.hidden}, Fill::positive}, x},
+          {{f32, {-1, m.hidden}}, {f32, {-1, m.hidden}}, {DType::u8, {-1, prepared_bytes(m.hidden)}}},
+          0};
 }
 
-// With the choice of experts by the logits that are the first product.
-Case routed(const Model& m) {
-  Case made = normed("router and shared expert", m, ffn_matrices(m));
-  made.attributes.at("router").number = 0;
-  made.attributes.at("k").number = static_cast<double>(m.used);
-  made.attributes.at("normalize").number = 1;
-  made.outputs.resize(2 + kProducts);
-  made.outputs.push_back({i64, {-1, m.used}});
-  made.outputs.push_back({f32, {-1, m.used}});
+// Products of rows that are prepared.
+Case fused(const std::string& name, int64_t width, const std::vector<Matrix>& matrices) {
+  Case made = products(name + ", prepared", width, matrices);
+  made.op = "PreparedBlockMatMul";
+  made.inputs.insert(made.inputs.begin() + 1, prepared(width));
   return made;
 }
 
@@ -41,6 +39,7 @@ Case mixture(const Model& m) {
   for (const Input& input : {Input{f32, {-1, m.ffn}, Fill::normal}, Input{f32, {-1, m.ffn}, Fill::normal}, logit})
     made.inputs.push_back(input);
   made.inputs.push_back(weight("Q8_0", m.hidden, m.ffn));
+  made.inputs.push_back(prepared(m.hidden));
   return made;
 }
 
@@ -57,16 +56,13 @@ Case entries_and_last_rows(const Model& m, int64_t sequences) {
 }  // namespace
 
 void add_fused_cases(const Model& m, int64_t sequences, std::vector<Case>& all) {
-  all.push_back(normed("delta rule's projections", m, delta_rule_matrices(m)));
-  all.push_back(normed("attention's projections", m, attention_matrices(m)));
-  all.push_back(normed("head", m, {{"Q6_K", m.vocab}}));
+  all.push_back(norm(m));
+  all.push_back(fused("delta rule's projections", m.hidden, delta_rule_matrices(m)));
+  all.push_back(fused("attention's projections", m.hidden, attention_matrices(m)));
+  all.push_back(fused("head", m.hidden, {{"Q6_K", m.vocab}}));
   all.push_back(entries_and_last_rows(m, sequences));
-  if (m.experts) {
-    all.push_back(routed(m));
-    all.push_back(mixture(m));
-  } else {
-    all.push_back(normed("gate and up", m, ffn_matrices(m)));
-  }
+  all.push_back(fused(m.experts ? "router and shared expert" : "gate and up", m.hidden, ffn_matrices(m)));
+  if (m.experts) all.push_back(mixture(m));
   all.push_back({"draw",
                  "DrawTokens",
                  {},
