@@ -10,9 +10,9 @@ from support.hollow import write_hollow
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 403, 4: 403, 8: 443}
+VERIFY = {1: 404, 4: 404, 8: 444}
 """Kernels of a verify by its tokens: what more than four meet is quantised by launches of their own."""
-DRAFT, PREFILL = 13, 410
+DRAFT, PREFILL = 17, 450
 """Kernels of a draft of one, and a prefill of 16."""
 
 

@@ -12,9 +12,9 @@ from trigraph.runtime.device.device import Drawing
 from trigraph.runtime.execution.device_rounds import run_device_round
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 403, 2: 443}
+VERIFY = {1: 404, 2: 444}
 """Kernels of a verify of so many requests: see launches.py."""
-DRAFT, DRAW = 13, 1
+DRAFT, DRAW = 17, 1
 DRAFTS = 3
 TOKENS = 8 * (DRAFTS + 2 * (1 + DRAFTS))
 """Bytes of the tokens that were drawn, and of the most likely ones of the verify."""
