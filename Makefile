@@ -10,7 +10,7 @@ SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
   $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda_emulator/*.cc cuda_emulator/*.h fake_cuda/*.cc \
-    fake_cuda/*.h gpu_kernels/*.cu gpu_kernels/*.h sass/*.cu))
+    fake_cuda/*.h gpu_kernels/*.cu gpu_kernels/*.h))
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf

@@ -141,6 +141,7 @@ def recorded() -> dict[str, list[Row]]:
     build("fake_cuda", fake, f"-DPROVIDER={provider}")
     libraries = build_emulator(library_path("cpu"))
     environment = {"LD_LIBRARY_PATH": str(fake), "TRIGRAPH_LIBRARY_DIR": str(libraries), "TRIGRAPH_FAKE_CUDA": "dry"}
+    environment["TRIGRAPH_CUDA_GRAPHS"] = "0"  # each launch is recorded
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "rows.json"
         subprocess.run([sys.executable, __file__, str(out)], env=os.environ | environment, check=True)
@@ -154,9 +155,7 @@ class Estimate:
 
     warps: int
     loads: float
-    """KB in flight on a multiprocessor that registers wait for."""
-    ahead: float
-    """KB that were prefetched besides."""
+    """KB in flight on a multiprocessor: what registers wait for, or what is copied to shared memory meanwhile."""
     enough: bool
     us: float
 
@@ -165,14 +164,13 @@ def estimate(row: Row, compiled: Mapping[str, Kernel], gpu: Gpu) -> Estimate:
     """A launch on paper."""
     kernel, launch = compiled[plain_name(row.launch.kernel)], row.launch
     together = min(launch.blocks, gpu.resident(kernel, launch) * gpu.multiprocessors)
-    weights = kernel.count("CCTL.E.PF2") > 0  # a thread has a block of Q4_K in flight, not what the prologue has
-    loads = together * launch.threads * (48 if weights else kernel.bytes_in_flight())
-    ahead = together * row.bytes / launch.blocks if weights else 0.0
-    share = min(1.0, (loads + ahead) / gpu.needed)
+    copies = kernel.count("LDGSTS") > 0  # to rings in shared memory, which rows of activations take a small part of
+    loads = together * (launch.shared if copies else launch.threads * kernel.bytes_in_flight())
+    share = min(1.0, loads / gpu.needed)
     us = GAP_US + 2 * gpu.latency_us + row.bytes / (gpu.gb_s * 1e3 * REACHED * share)
     per_multiprocessor = 1024 * min(gpu.multiprocessors, launch.blocks)
     warps = -(-together // gpu.multiprocessors) * -(-launch.threads // 32)
-    return Estimate(warps, loads / per_multiprocessor, ahead / per_multiprocessor, share == 1.0, us)
+    return Estimate(warps, loads / per_multiprocessor, share == 1.0, us)
 
 
 def table(rows: Iterable[Row], compiled: Mapping[str, Mapping[str, Kernel]]) -> str:
@@ -181,9 +179,9 @@ def table(rows: Iterable[Row], compiled: Mapping[str, Mapping[str, Kernel]]) -> 
     for row in rows:
         groups[row.launch, row.bytes] += 1
     lines = [
-        "| kernel | launches | blocks | registers | warps an SM | KB in flight: loads | prefetched | MB | "
+        "| kernel | launches | blocks | registers | warps an SM | KB in flight | MB | "
         + " | ".join(f"{gpu.name}, µs" for gpu in GPUS) + " |",
-        "|" + "---|" * (8 + len(GPUS)),
+        "|" + "---|" * (7 + len(GPUS)),
     ]  # fmt: skip
     sums = [0.0] * len(GPUS)
     for (launch, moved), count in groups.items():
@@ -194,10 +192,10 @@ def table(rows: Iterable[Row], compiled: Mapping[str, Mapping[str, Kernel]]) -> 
         short = name.split(", F32")[0] + (">" if ", F32" in name else "")
         lines.append(
             f"| `{short}` | {count} | {launch.blocks} | {compiled['sm_90'][name].registers} | {first.warps} | "
-            f"{first.loads:.0f} | {first.ahead:.0f} | {moved / 1e6:.2f} | {times} |"
+            f"{first.loads:.0f} | {moved / 1e6:.2f} | {times} |"
         )
     total = " | ".join(f"{us / 1e3:.2f} ms" for us in sums)
-    return "\n".join([*lines, f"| a step | {sum(groups.values())} | | | | | | | {total} |"])
+    return "\n".join([*lines, f"| a step | {sum(groups.values())} | | | | | | {total} |"])
 
 
 def main() -> None:
