@@ -1,9 +1,9 @@
-// GatedDeltaNet on a device, in two launches (mix.cuh, scan.cuh). Tokens go one by one, pending ones and own ones, in a
-// verify as in a prefill; every sum has the order of the CPU's kernels.
+// GatedDeltaNet on a device, in two launches (mix.cuh, scan.cuh), or three for many tokens (scan_many.cuh). Tokens go
+// one by one, pending ones and own ones, in a verify as in a prefill; every sum has the order of the CPU's kernels.
 #include <iterator>
 
 #include "mix.cuh"
-#include "scan.cuh"
+#include "scan_many.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -43,7 +43,12 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     const auto sequences = static_cast<unsigned>(step.sequences);
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
-    launch(kScans[g.dim / 16 - 1], dim3(static_cast<unsigned>(g.v_heads), sequences), threads, 0, stream, work);
+    const int64_t index = g.dim / 16 - 1;
+    const auto heads = static_cast<unsigned>(g.v_heads);
+    if (!g.commit || step.rows <= kFewRows)
+      return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
+    launch(kManyScans[index], dim3(blocks_of(g.dim, kColumns), heads, sequences), 2 * kScanners, 0, stream, work);
+    launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
   }
 
  private:
@@ -56,6 +61,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
+  static constexpr int64_t kFewRows = 64;  // more may be worth a third launch
   Arena arena_;
 };
 

@@ -37,6 +37,7 @@ struct Gates {
   __device__ void finish() {
     if (!saved) log_decay = softplus(alpha + bias) * a, beta = sigmoid(beta);
   }
+  __device__ float decay() const { return log_decay < -60.0f ? 0.0f : exp(log_decay); }  // below, nothing old is left
 };
 
 // Tokens of a sequence on their way from memory: a thread's column of each.
@@ -79,7 +80,7 @@ struct Tokens {
     if (j < count) {
       in.gates.finish();
       const int64_t own = first + j - pending;
-      decay[j] = in.gates.log_decay < -60.0f ? 0.0f : exp(in.gates.log_decay);  // below, nothing old is left in float32
+      decay[j] = in.gates.decay();
       beta[j] = in.gates.beta;
       if (own >= 0 && own < kMostDim) saved_log_decay[own] = in.gates.log_decay, saved_beta[own] = in.gates.beta;
     }
