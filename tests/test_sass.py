@@ -7,7 +7,6 @@ kernels, and sm_80 and sm_89 too.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 

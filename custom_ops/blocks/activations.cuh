@@ -30,6 +30,13 @@ struct Int8Row {
   }
 };
 
+// Zeros behind the scales of a row of `bytes` bytes, which is copied whole: by its first threads.
+__device__ __forceinline__ void fill_row(char* prepared, int64_t width, int64_t bytes) {
+  const Int8Row row(prepared, width);
+  float* end = row.scales() + row.supers + threadIdx.x;
+  if (reinterpret_cast<char*>(end) < prepared + bytes) *end = 0;
+}
+
 // A lane's eight elements of a super-block of a row, whose width is a multiple of eight.
 template <class Source>
 __device__ __forceinline__ void load_eight(const Source& x, int64_t width, int64_t super, float* value) {
@@ -102,6 +109,7 @@ struct Gated {
 template <class Source>
 __global__ void prepare_int8(Source x, int64_t width, char* prepared, int64_t row_bytes) {
   const int64_t row = blockIdx.y, super = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (blockIdx.x == 0) fill_row(prepared + row * row_bytes, width, row_bytes);
   if (super * kSuper >= width) return;
   float value[8];
   load_eight(x.row(row * width), width, super, value);

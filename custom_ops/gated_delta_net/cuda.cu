@@ -45,9 +45,10 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     launch(mix, chunks, threads, 0, stream, work);
     const int64_t index = g.dim / 16 - 1;
     const auto heads = static_cast<unsigned>(g.v_heads);
-    if (!g.commit || step.rows <= kFewRows)
+    const int64_t parts = blocks_of(g.dim, kColumns);
+    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > kMostBlocks)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
-    launch(kManyScans[index], dim3(blocks_of(g.dim, kColumns), heads, sequences), 2 * kScanners, 0, stream, work);
+    launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), 2 * kScanners, 0, stream, work);
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
   }
 
@@ -61,7 +62,8 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
-  static constexpr int64_t kFewRows = 64;  // more may be worth a third launch
+  static constexpr int64_t kFewRows = 64;      // more may be worth a third launch
+  static constexpr int64_t kMostBlocks = 128;  // that scan many tokens: each fills a multiprocessor
   Arena arena_;
 };
 

@@ -78,8 +78,7 @@ __device__ __forceinline__ void finish(const Norm& norm, const float* staged, co
     }
     if (norm.prepared) quantise(value, both, super, prepared);
   }
-  float* end = Int8Row(prepared, both).scales() + supers + threadIdx.x;  // zeros to the row's last byte
-  if (norm.prepared && reinterpret_cast<char*>(end) < prepared + norm.prepared_bytes) *end = 0;
+  if (norm.prepared) fill_row(prepared, both, norm.prepared_bytes);
 }
 
 // grid: [rows]. A row too wide for shared memory is staged where its norm goes.
