@@ -56,6 +56,7 @@ def typed(state: Path, *keys: str) -> tuple[list[str], str]:
     read_until(1)
     for key in keys:
         before = shown.count("> ") + shown.count("... ")
+        time.sleep(0.05)  # Python sees a signal between a prompt and its wait for keys only with the next key
         os.write(master, key.encode())
         read_until(before + 1)
     os.write(master, CTRL_D.encode())
