@@ -47,7 +47,8 @@ __global__ void __launch_bounds__(kThreads) write_entries(Entries<T> entries) {
 
 // grid: [rows, kv heads, and one more for the last rows].
 template <class T>
-__global__ void __launch_bounds__(kCopyThreads) write_and_take_last(Entries<T> entries, Last last) {
+__global__ void __launch_bounds__(kCopyThreads)
+    write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
   if (!entries.sequences.holds()) return;
   if (blockIdx.y < entries.cache.heads)
     entries.write(blockIdx.x, blockIdx.y);

@@ -75,6 +75,9 @@ struct Warp {
   char met = 0;  // as the block's
 };
 
+constexpr size_t kMostShared = 98 << 10;   // of the 99 KB that the smallest devices give a block, variables beside it
+constexpr size_t kBehindShared = 4 << 10;  // what no block may write
+
 // The block that runs; kernels of two sessions take turns.
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
@@ -87,9 +90,8 @@ struct Block {
   jmp_buf scheduler;
   void* scheduler_watched = nullptr;
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
-  alignas(16) char shared[100 << 10];
+  alignas(16) char shared[kMostShared + kBehindShared];
 };
-constexpr size_t kBehindShared = 4 << 10;  // what no block may write
 inline Block block;
 inline std::mutex running;
 
@@ -216,7 +218,7 @@ inline void warp_barrier() {
 
 inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> lock(running);
-  if (shared_bytes > (88 << 10) || threads > 1024) die("a launch asks for more than every device has");
+  if (shared_bytes > kMostShared || threads > 1024) die("a launch asks for more than every device has");
   if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   const unsigned count = static_cast<unsigned>(threads);
   while (block.fibers.size() < count) block.fibers.emplace_back(make_fiber(static_cast<unsigned>(block.fibers.size())));
