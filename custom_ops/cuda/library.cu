@@ -8,7 +8,7 @@ namespace trigraph::TRIGRAPH_ISA {
 
 std::vector<const OrtCustomOp*> operators();
 
-// Several operators in one, for a host to put in the place of theirs: the same bits in fewer launches.
+// For a host to put in the place of operators of the graph: the same bits, faster.
 const OrtCustomOp* prepared_rms_norm();
 const OrtCustomOp* prepared_block_matmul();
 const OrtCustomOp* mixture_of_experts();

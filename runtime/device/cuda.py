@@ -43,7 +43,7 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, or cpu, from the mapped file."""
-    capture: bool = True
+    capture: bool = False
     """Whether small verifies and drafts run as CUDA graphs, captured once for each shape."""
 
     @property
@@ -95,7 +95,7 @@ class CudaDevice(Device):
         return self._may_capture(graph) and tokens <= _MOST_CAPTURED
 
     def _may_capture(self, graph: str) -> bool:
-        return self.capture and self.provider == PROVIDER and graph != "prefill"
+        return self.capture and graph != "prefill"
 
     @contextlib.contextmanager
     def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
@@ -189,8 +189,9 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     if experts == "cpu":
         library.add_host_operator(host_operator(_EXPERTS))
-    # A session with nodes on the CPU cannot be captured.
-    capture = experts == "gpu" and os.environ.get("TRIGRAPH_CUDA_GRAPHS") != "0"
+    # Only ONNX Runtime's own provider captures, and no session with nodes on the CPU.
+    wanted = os.environ.get("TRIGRAPH_CUDA_GRAPHS") != "0"
+    capture = wanted and library.provider == PROVIDER and experts == "gpu"
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from onnx import ModelProto, NodeProto, helper
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.models.tensor_types import FLOAT_TYPES
 
 CUDA_DOMAIN = "trigraph.cuda"
-_PLAIN = {"F32", "F16", "BF16"}
 
 
 def fuse(model: ModelProto) -> None:
@@ -78,7 +78,7 @@ class _Fusion:
             return False
         attributes = _attributes(node)
         types = attributes["gate_type" if experts else "types"].decode().split(",")
-        return attributes.get("activations") == b"int8" and not set(types) <= _PLAIN
+        return attributes.get("activations") == b"int8" and not set(types) <= set(FLOAT_TYPES)
 
     def _mixture_of_experts(self, experts: NodeProto) -> None:
         """The experts that tokens choose, and the last product of the one that they share."""

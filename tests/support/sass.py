@@ -38,14 +38,6 @@ class Kernel:
         """Instructions whose operation begins so."""
         return sum(name.startswith(operation) for name, _ in self.instructions)
 
-    def loads(self) -> dict[int, int]:
-        """How many loads from global memory have so many bytes."""
-        widths: dict[int, int] = {}
-        for name, _ in self.instructions:
-            if name.startswith("LDG"):
-                widths[_bytes(name)] = widths.get(_bytes(name), 0) + 1
-        return widths
-
     def bytes_in_flight(self) -> int:
         """The most bytes that a thread has asked global memory for when it first needs some of them.
 
