@@ -75,11 +75,14 @@ struct TileWalk {
 #pragma unroll
           for (int at = 0; at < kPieceStride<F>; at += 64) {
             const int left = step + i < steps ? F::kBytes + shift - at - 16 * t : 0;
-            if (at + 64 <= F::kBytes || left >= 16 || (left > 0 && from + at + 16 <= data + rows * row_bytes))
+            if (at + 64 <= F::kBytes || left >= 16 || (left > 0 && from + at + 16 <= data + rows * row_bytes)) {
               copy_ahead(to + at, from + at);
-            else  // nothing behind the weight's end is read
-              for (int k = 0; k < left; k += 2)
-                *reinterpret_cast<uint16_t*>(to + at + k) = *reinterpret_cast<const uint16_t*>(from + at + k);
+              continue;
+            }
+            // Nothing behind the weight's end is read. As a loop: in a step, instructions come from afar too.
+#pragma unroll 1
+            for (int k = 0; k < left; k += 2)
+              *reinterpret_cast<uint16_t*>(to + at + k) = *reinterpret_cast<const uint16_t*>(from + at + k);
           }
         }
       }
