@@ -26,7 +26,7 @@ inline Step read_step(const StepInputs& inputs) {
   Step step;
   step.written.resize(inputs.slots);
   for (int64_t s = 0; s < inputs.sequences; ++s) {
-    sequence_holds(inputs, static_cast<int>(s), wrong);
+    sequence_holds(inputs, static_cast<int>(s), 0, wrong);
     step.sequences.push_back({{inputs, s}, step.tokens});
     step.tokens += step.sequences.back().count();
     step.written[step.sequences.back().slot_out] = 1;

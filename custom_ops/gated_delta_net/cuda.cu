@@ -1,16 +1,19 @@
-// GatedDeltaNet on a device, in two launches (mix.cuh, scan.cuh), or three for many tokens (scan_many.cuh). Tokens go
-// one by one, pending ones and own ones, in a verify as in a prefill; every sum has the order of the CPU's kernels.
+// GatedDeltaNet on a device: one sequence's few tokens in one launch (scan_one.cuh), else in two (mix.cuh, scan.cuh),
+// or three for many tokens (scan_many.cuh). Tokens go one by one, pending ones and own ones, in a verify as in a
+// prefill; every sum has the order of the CPU's kernels.
 #include <iterator>
 
 #include "mix.cuh"
 #include "scan_many.cuh"
+#include "scan_one.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 class GatedDeltaNet : public GatedDeltaNetSignature {
  public:
-  explicit GatedDeltaNet(const KernelInfo& info) : GatedDeltaNetSignature(info), arena_(info) {}
+  explicit GatedDeltaNet(const KernelInfo& info)
+      : GatedDeltaNetSignature(info), arena_(info), done_(info.integer("k_heads")) {}
 
   void compute(Context& context) {
     Tensor in[std::size(kInputs)];
@@ -25,8 +28,6 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     copy_other_buffer(in[kWindow], window, sizeof(float), stream);
     copy_other_buffer(in[kGates], gates, sizeof(float), stream);
 
-    const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
-    const Arena::Memory verdict = arena_.take<int>(1);
     Work work{};
     work.geometry = g;
     work.step = step;
@@ -34,17 +35,27 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
                               &work.dt_bias, &work.a, &work.norm,  &work.past_state, &work.past_window};
     for (size_t i = 0; i < std::size(inputs); ++i) *inputs[i] = in[i].as<float>();
     work.y = y.as<float>(), work.state = state.as<float>();
-    work.window = window.as<float>(), work.gates = gates.as<float>();
-    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>(), work.record = error_record();
+    work.window = window.as<float>(), work.gates = gates.as<float>(), work.record = error_record();
+    enqueue(work, stream);
+  }
 
+ private:
+  void enqueue(Work& work, cudaStream_t stream) const {
+    const Geometry& g = work.geometry;
+    const StepInputs& step = work.step;
+    const int64_t index = g.dim / 16 - 1;
+    const auto heads = static_cast<unsigned>(g.v_heads), sequences = static_cast<unsigned>(step.sequences);
+    const int threads = static_cast<int>((g.dim + kWarp - 1) / kWarp * kWarp);
     // A verify has at most K tokens a sequence, and K pending ones; a prefill may have all its rows in one sequence.
     const int64_t longest = (g.commit ? step.rows : std::min(step.rows, g.pending_max)) + g.pending_max;
-    const int threads = static_cast<int>((g.dim + kWarp - 1) / kWarp * kWarp);
-    const auto sequences = static_cast<unsigned>(step.sequences);
+    if (step.sequences == 1 && step.rows <= kFewTokens)
+      return launch(kScanOnes[index], dim3(heads), 3 * threads, 0, stream, work, done_.at(0));
+
+    const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
+    const Arena::Memory verdict = arena_.take<int>(1);
+    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>();
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
-    const int64_t index = g.dim / 16 - 1;
-    const auto heads = static_cast<unsigned>(g.v_heads);
     const int64_t parts = blocks_of(g.dim, kColumns);
     if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > kMostBlocks)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
@@ -52,7 +63,6 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
   }
 
- private:
   static void check_limits(const Geometry& g) {
     constexpr int kMostPending = kMixTokens - kHistory;  // a first chunk reads the whole window
     if (g.dim > kMostDim)
@@ -62,9 +72,11 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
+  static constexpr int64_t kFewTokens = 8;     // of one sequence, in one launch
   static constexpr int64_t kFewRows = 64;      // more may be worth a third launch
   static constexpr int64_t kMostBlocks = 128;  // that scan many tokens: each fills a multiprocessor
   Arena arena_;
+  Counters done_;
 };
 
 }  // namespace

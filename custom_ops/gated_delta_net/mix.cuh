@@ -8,7 +8,8 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int kMixTokens = 32;  // of a block
 constexpr int kMixAhead = 8;    // columns that are read together
 
-// Columns i to i + count, at most kMixAhead, of a sequence: history, pending tokens, own tokens.
+// Columns i to i + count, at most N, of a sequence: history, pending tokens, own tokens.
+template <int N>
 __device__ __forceinline__ void read_columns(const Work& work, const Sequence& sequence, int64_t i, int count,
                                              int64_t channel, float* out) {
   const Geometry& g = work.geometry;
@@ -16,22 +17,27 @@ __device__ __forceinline__ void read_columns(const Work& work, const Sequence& s
   const float* own = work.qkv + (sequence.begin - stored) * g.channels() + channel;
   const float* before = work.past_window + sequence.slot_in * g.window_rows() * g.channels() + channel;
 #pragma unroll
-  for (int n = 0; n < kMixAhead; ++n) {
+  for (int n = 0; n < N; ++n) {
     const bool is_own = i + n >= stored, is_there = n < count && (is_own || !sequence.fresh);
     out[n] = is_there ? (is_own ? own : before)[(i + n) * g.channels()] : 0.0f;
   }
+}
+
+// A channel's convolution with four columns.
+__device__ __forceinline__ float convolved(const float* x, const float4& tap) {
+  return fmaf(x[3], tap.w, fmaf(x[2], tap.z, fmaf(x[1], tap.y, x[0] * tap.x)));
 }
 
 // A thread's channel of the window. Only a first chunk reads the window, and a thread reads nobody's channels but its
 // own: so it may move them. A column never lies before its destination.
 __device__ __forceinline__ void move_window(const Work& work, const Sequence& sequence, int64_t channel) {
   const Geometry& g = work.geometry;
-  const int64_t kept = g.commit ? sequence.count() : sequence.pending;
-  const int moved = kHistory + static_cast<int>(g.commit ? 0 : sequence.own);
+  const int64_t kept = sequence.left_behind(g.commit);
+  const int moved = sequence.window_rows(g.commit);
   float* window = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
   for (int row = 0; row < moved; row += kMixAhead) {
     float x[kMixAhead];
-    read_columns(work, sequence, kept + row, moved - row, channel, x);
+    read_columns<kMixAhead>(work, sequence, kept + row, moved - row, channel, x);
 #pragma unroll
     for (int n = 0; n < kMixAhead; ++n)
       if (row + n < moved) window[(row + n) * g.channels()] = x[n];
@@ -46,7 +52,7 @@ __global__ void __launch_bounds__(kMostDim) mix(Work work) {
   const bool active = thread < dim, key_or_query = unit < 2 * g.k_heads;
   const int64_t channel = unit * g.dim + (active ? thread : 0);
   const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
-  if (!step_holds(work)) return;
+  if (!step_holds(work, 0)) return;
   const Sequence sequence(work.step, blockIdx.z);
   const int64_t first = int64_t{blockIdx.y} * kMixTokens;
   const int count = static_cast<int>(min(int64_t{kMixTokens}, sequence.count() - first));
@@ -54,13 +60,13 @@ __global__ void __launch_bounds__(kMostDim) mix(Work work) {
   float* out = work.mixed_of(sequence, blockIdx.z) + first * g.channels() + channel;
 
   float x[kHistory + kMixAhead];
-  read_columns(work, sequence, first, kHistory, channel, x);
+  read_columns<kHistory>(work, sequence, first, kHistory, channel, x);
   for (int from = 0; active && from < count; from += kMixAhead) {
-    read_columns(work, sequence, first + kHistory + from, count - from, channel, x + kHistory);
+    read_columns<kMixAhead>(work, sequence, first + kHistory + from, count - from, channel, x + kHistory);
 #pragma unroll
     for (int n = 0; n < kMixAhead; ++n) {
       if (from + n >= count) break;
-      const float value = silu(fmaf(x[n + 3], tap.w, fmaf(x[n + 2], tap.z, fmaf(x[n + 1], tap.y, x[n] * tap.x))));
+      const float value = silu(convolved(x + n, tap));
       if (key_or_query)
         head[from + n][thread] = value;
       else

@@ -77,13 +77,13 @@ struct Tokens {
     for (int n = 0; n < kGroup; ++n)
       if (active && n < count)
         key[n][j] = in.key[n], query[n][j] = in.query[n], value[n][j] = in.value[n], z[n][j] = in.z[n];
-    if (j < count) {
-      in.gates.finish();
-      const int64_t own = first + j - pending;
-      decay[j] = in.gates.decay();
-      beta[j] = in.gates.beta;
-      if (own >= 0 && own < kMostDim) saved_log_decay[own] = in.gates.log_decay, saved_beta[own] = in.gates.beta;
-    }
+    if (j < count) take_gates(in.gates, j, first + j - pending);
+  }
+  // Of token n, the sequence's own one `own` if that is not negative.
+  __device__ __forceinline__ void take_gates(Gates& gates, int n, int64_t own) {
+    gates.finish();
+    decay[n] = gates.decay(), beta[n] = gates.beta;
+    if (own >= 0 && own < kMostDim) saved_log_decay[own] = gates.log_decay, saved_beta[own] = gates.beta;
   }
   // Products of each query with its key; the whole block calls.
   __device__ __forceinline__ void look_at_keys(int count) {

@@ -17,9 +17,9 @@ struct StepInputs {
   bool commit;
 };
 
-// Whether sequence s can be; else what `wrong(reason, numbers...)` returns.
+// Whether sequence s can be; else what `wrong(reason, numbers...)` returns. Heads wait together: one of them tells.
 template <class Wrong>
-TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, Wrong&& wrong) {
+TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, int64_t head, Wrong&& wrong) {
   const int32_t* cu = step.cu_seqlens;
   const int64_t own = int64_t{cu[s + 1]} - cu[s], past_len = step.past_lens[s], accepted = step.accepted[s];
   const int64_t slot_in = step.slots_in[s], slot_out = step.slots_out[s];
@@ -39,7 +39,7 @@ TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, Wrong&& w
   for (int64_t other = step.sequences; other-- > 0;)
     twin = other < s && step.slots_out[other] == slot_out ? other : twin;
   if (twin < s) return wrong(Reason::gdn_two_writers, s, slot_out, twin);
-  const float* beta = step.past_gates + slot_in * step.pending_max * 2 * step.v_heads + step.v_heads;  // of head 0
+  const float* beta = step.past_gates + slot_in * step.pending_max * 2 * step.v_heads + step.v_heads + head;
   for (int64_t row = step.pending_max; row-- > 0;)
     missing = row < accepted && beta[row * 2 * step.v_heads] < 0 ? row : missing;
   if (missing < accepted) return wrong(Reason::gdn_pending, s, accepted, slot_in, missing);
@@ -71,6 +71,10 @@ struct Sequence {
         slot_out(step.slots_out[s]),
         fresh(step.past_lens[s] == 0) {}
   TRIGRAPH_EVERYWHERE int64_t count() const { return pending + own; }
+  // Columns of the window that the step leaves behind, and those that it keeps.
+  TRIGRAPH_EVERYWHERE int64_t left_behind(bool commit) const { return commit ? count() : pending; }
+  TRIGRAPH_EVERYWHERE int window_rows(bool commit) const { return 3 + static_cast<int>(commit ? 0 : own); }
+  TRIGRAPH_EVERYWHERE bool reads_a_slot(const StepInputs& step) const { return slot_in >= 0 && slot_in < step.slots; }
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -16,7 +16,7 @@ struct Work {
   const float *past_state, *past_window;
   float *state, *window, *gates, *y;
   float* mixed;  // [rows + sequences * K][channels]: after convolution, keys and queries of unit length
-  int* verdict;  // whether the first launch found the step to be right
+  int* verdict;  // whether the first launch found the step to be right; nullptr: there is one alone
   ErrorRecord* record;
 
   // A sequence's tokens in `mixed`.
@@ -32,22 +32,23 @@ struct Work {
   }
 };
 
-// The same answer in every block; block 0 tells why, and keeps the answer for the second launch.
-__device__ inline bool step_holds(const Work& work) {
+// The same answer in every block, by the gates that wait of one head; block 0 tells why, and keeps the answer for a
+// second launch.
+__device__ inline bool step_holds(const Work& work, int64_t head) {
   const auto wrong = [](Reason, int64_t = 0, int64_t = 0, int64_t = 0, int64_t = 0) { return false; };
   const int sequences = static_cast<int>(work.step.sequences);
   bool holds = true;
   for (int s = threadIdx.x; s < sequences; s += blockDim.x)
-    holds = sequence_holds(work.step, s, wrong) && slot_holds(work.step, s, wrong) && holds;
+    holds = sequence_holds(work.step, s, head, wrong) && slot_holds(work.step, s, wrong) && holds;
   holds = !__syncthreads_or(!holds);
   if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
     const auto tell = [&](Reason reason, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) {
       report(work.record, Operator::gated_delta_net, reason, a, b, c, d);
       return false;
     };
-    *work.verdict = holds;
+    if (work.verdict) *work.verdict = holds;
     bool told = holds;
-    for (int s = 0; !told && s < sequences; ++s) told = !sequence_holds(work.step, s, tell);
+    for (int s = 0; !told && s < sequences; ++s) told = !sequence_holds(work.step, s, head, tell);
     for (int s = 0; !told && s < sequences; ++s) told = !slot_holds(work.step, s, tell);
   }
   return holds;

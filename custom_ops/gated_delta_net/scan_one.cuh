@@ -1,0 +1,152 @@
+// The whole step of one sequence with few tokens in one launch: the block of a value head makes the queries, keys and
+// values that it needs. Those of a key head are made by every value head that shares it.
+#pragma once
+
+#include "../cuda/last_block.cuh"
+#include "mix.cuh"
+#include "scan.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// What a third of a block's threads make. The first two thirds also scan: a column of the state is in two bands of
+// rows, a thread's each.
+enum Role { kQuery, kKey, kValue };
+template <int D>
+constexpr int kBandThreads = (D + kWarp - 1) / kWarp * kWarp;
+
+template <int D>
+struct OneHead {
+  static constexpr int kRows = D / 2;
+  Tokens<D> tokens;
+  float window[kHistory + kGroup][3][D];  // after the step: a thread's channel
+  bool last;                              // of the value heads that read their key head's window: it may move it
+  float passed[2][D], product[2][D];      // of each column with a key and a query: of the first band, of both
+
+  // Both products of the column with token n, in the order of its rows; the whole block calls.
+  __device__ __forceinline__ void multiply(int n, int band, int j, const float* state) {
+#pragma unroll 1
+    for (int turn = 0; turn < 2; ++turn) {
+      if (band == turn && j < D) {
+        const float *key = tokens.key[n] + band * kRows, *query = tokens.query[n] + band * kRows;
+        float x = turn ? passed[0][j] : 0.0f, y = turn ? passed[1][j] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) x = fmaf(key[i], state[i], x), y = fmaf(query[i], state[i], y);
+        float (*to)[D] = turn ? product : passed;
+        to[0][j] = x, to[1][j] = y;
+      }
+      __syncthreads();
+    }
+  }
+  // Output of token n, and S = decay S + k d^T, by the threads that scan.
+  __device__ __forceinline__ void update(int n, int band, int j, float* state) {
+    const float decay = tokens.decay[n], delta = tokens.beta[n] * (tokens.value[n][j] - decay * product[0][j]);
+    if (band == 0) tokens.out[n][j] = fmaf(tokens.look[n], delta, decay * product[1][j]);
+    const float* key = tokens.key[n] + band * kRows;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) state[i] = fmaf(key[i], delta, decay * state[i]);
+  }
+};
+
+// Tokens `first` to `first + count` of a value head: a thread for each channel of its query, key and value, in that
+// order.
+template <int D>
+__device__ __forceinline__ void make_tokens(const Work& work, const Sequence& sequence, int64_t head, int role, int j,
+                                            int64_t channel, int64_t first, int count, OneHead<D>& shared) {
+  const Geometry& g = work.geometry;
+  Tokens<D>& tokens = shared.tokens;
+  if (j < D) {
+    float (*made)[D] = role == kQuery ? tokens.query : role == kKey ? tokens.key : tokens.value;
+    const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
+    float x[kHistory + kGroup];
+    read_columns<kHistory + kGroup>(work, sequence, first, kHistory + count, channel, x);
+    float z[kGroup];
+#pragma unroll
+    for (int n = 0; n < kGroup; ++n) {
+      const int64_t own = first + n - sequence.pending;
+      const bool gated = role == kValue && n < count && own >= 0;
+      z[n] = gated ? work.z[((sequence.begin + own) * g.v_heads + head) * D + j] : 0.0f;
+    }
+    Gates gates;
+    if (role == kKey && j < count) gates.read(work, sequence, head, first + j);
+#pragma unroll
+    for (int n = 0; n < kGroup; ++n) {
+      if (n < count) made[n][j] = convolved(x + n, tap);
+      if (n < count && role == kValue) tokens.z[n][j] = z[n];
+    }
+    const int before = static_cast<int>(first - sequence.left_behind(g.commit)), rows = sequence.window_rows(g.commit);
+#pragma unroll
+    for (int n = 0; n < kHistory + kGroup; ++n)
+      if (before + n >= 0 && before + n < rows) shared.window[before + n][role][j] = x[n];
+#pragma unroll 1
+    for (int n = 0; n < count; ++n) made[n][j] = silu(made[n][j]);
+    if (role == kKey && j < count) tokens.take_gates(gates, j, first + j - sequence.pending);
+  }
+  __syncthreads();
+  // A half-warp for each vector.
+  const float scale = 1.0f / sqrtf(static_cast<float>(D));
+  for (int n = threadIdx.x / kLanes; n < 2 * count; n += blockDim.x / kLanes) {
+    const bool is_key = n % 2;
+    float* vector = (is_key ? tokens.key : tokens.query)[n / 2];
+    const float squares = dot(vector, vector, D), factor = (is_key ? 1.0f : scale) / sqrtf(squares + g.eps);
+    for (int i = threadIdx.x % kLanes; i < D; i += kLanes) vector[i] *= factor;
+  }
+  __syncthreads();
+  tokens.look_at_keys(count);
+  __syncthreads();
+}
+
+// grid: [value heads]. `done` [key heads]: counts the value heads that have read the window of their key head. The
+// state is asked for before the step is known to hold.
+template <int D>
+__global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, unsigned* done) {
+  __shared__ __align__(16) OneHead<D> shared;
+  const Geometry& g = work.geometry;
+  const int64_t head = blockIdx.x, k_head = g.k_head(head), size = g.v_heads * D * D;
+  const int role = threadIdx.x / kBandThreads<D>, j = threadIdx.x % kBandThreads<D>;
+  const Sequence sequence(work.step, 0);
+  const bool scans = role < 2 && j < D, kept_before = !sequence.fresh && sequence.reads_a_slot(work.step);
+  const int64_t at = (head * D + role * (D / 2)) * D + j;
+  const float* from = work.past_state + sequence.slot_in * size + at;
+  float *to = work.state + sequence.slot_out * size + at, state[D / 2];
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) state[i] = scans && kept_before ? from[i * D] : 0.0f;
+  const float norm = work.norm[min(j, D - 1)];
+  if (!step_holds(work, head)) return;
+  const int64_t channel = (role * g.k_heads + (role == kValue ? head : k_head)) * D + min(j, D - 1);
+  const int64_t kept = sequence.left_behind(g.commit);  // tokens of the state after the step
+  const bool moves = kept > 0 || sequence.fresh || from != to;
+  unsigned before = 0;  // value heads that have read the window, known to the block's last warps
+  for (int64_t first = 0; first < sequence.count(); first += kGroup) {
+    const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
+    make_tokens(work, sequence, head, role, j, channel, first, count, shared);
+    if (first + count == sequence.count() && threadIdx.x == kValue * kBandThreads<D>)
+      before = atomicInc(done + k_head, static_cast<unsigned>(g.group()) - 1);
+    for (int n = first ? 0 : -1; n < count; ++n) {
+      if (n >= 0) {
+        shared.multiply(n, role, j, state);
+        if (scans) shared.update(n, role, j, state);
+      }
+      if (first + n + 1 == kept && moves && scans) {
+#pragma unroll
+        for (int i = 0; i < D / 2; ++i) to[i * D] = state[i];
+      }
+    }
+    if (threadIdx.x == kValue * kBandThreads<D>) shared.last = before + 1 == g.group();
+    __syncthreads();
+    shared.tokens.finish(work, sequence, head, threadIdx.x < D, norm, first, count);
+    __syncthreads();
+  }
+  save_gates(work, sequence, head, shared.tokens);
+  if (j < D && (shared.last || role == kValue)) {
+    float* window = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
+#pragma unroll 1
+    for (int row = 0; row < sequence.window_rows(g.commit); ++row)
+      window[row * g.channels()] = shared.window[row][role][j];
+  }
+}
+
+using ScanOne = void (*)(Work, unsigned*);
+constexpr ScanOne kScanOnes[] = {scan_one<16>, scan_one<32>, scan_one<48>,  scan_one<64>,
+                                 scan_one<80>, scan_one<96>, scan_one<112>, scan_one<128>};
+
+}  // namespace trigraph::TRIGRAPH_ISA
