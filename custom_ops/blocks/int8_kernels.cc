@@ -19,6 +19,19 @@ static const RowKernel* find_kernel(const std::string& type, Types<F...>) {
   return find(kKernels, type);
 }
 
+#if defined(TRIGRAPH_ISA_avx2)
+template <class F>
+constexpr RowKernel repacked(const char* type) {
+  return {{type, F::kDType, F::kBlock, F::kBytes, kRowLanes}, int8_bytes, prepare_int8, lane_product<F, true>, nullptr};
+}
+const RowKernel* find_int8_kernel(const std::string& type) {
+  static constexpr RowKernel kRepacked[] = {repacked<Q4_K>("Q4_K_R8"), repacked<Q5_K>("Q5_K_R8"),
+                                            repacked<Q6_K>("Q6_K_R8")};
+  const RowKernel* kernel = find(kRepacked, type);
+  return kernel ? kernel : find_kernel(type, BlockTypes());
+}
+#else
 const RowKernel* find_int8_kernel(const std::string& type) { return find_kernel(type, BlockTypes()); }
+#endif
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -57,7 +57,8 @@ struct LaneGroup {
   };
 
   // A super-block of a type with scales.
-  TRIGRAPH_INLINE void add_scaled(const uint8_t* p, int64_t stride, int64_t super, const Next& next) {
+  template <class At>
+  TRIGRAPH_INLINE void add_scaled(At p, int64_t stride, int64_t super, const Next& next) {
     Ints scales[kRuns / 4], mins[kRuns / 4], scale[kRuns], pairs[kRuns / 2], sum[kMost];
     Lanes<F>::scales(p, stride, scales, mins);
     TRIGRAPH_UNROLL
@@ -196,10 +197,32 @@ template <>
 constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 #endif
 
-// M activation rows, or m of them, which are more than eight: whichever way is faster.
+#if defined(TRIGRAPH_ISA_avx2)
+// Repacked weights, whole groups of rows of them.
 template <class F, int M>
+void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                   float* const* y) {
+  constexpr int64_t kDistance = 4096;  // bytes between those in use and those to ask memory for
+  if constexpr (M == 0) {
+    int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
+  } else {
+    for (int64_t j = 0; j < n; j += kRowLanes) {
+      LaneGroup<F, M> group(x, m);
+      for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
+        group.add_scaled(Interleaved{w}, 0, s, {w + kDistance, false});
+      group.results(y, j, kRowLanes);
+    }
+  }
+}
+#endif
+
+// M activation rows, or m of them, which are more than eight: whichever way is faster.
+template <class F, int M, bool kRepacked>
 void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
               float* const* y) {
+#if defined(TRIGRAPH_ISA_avx2)
+  if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
+#endif
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
   if constexpr (M > 0 && M <= Rows<F>::kMost)
     if (width % kSuper == 0 && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
@@ -216,14 +239,15 @@ void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, con
     int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
 }
 
-template <class F>
+template <class F, bool kRepacked = false>
 void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y) {
+  static constexpr decltype(&few_rows<F, 1, kRepacked>) kKernels[] = {
+      few_rows<F, 0, kRepacked>, few_rows<F, 1, kRepacked>, few_rows<F, 2, kRepacked>,
+      few_rows<F, 3, kRepacked>, few_rows<F, 4, kRepacked>, few_rows<F, 5, kRepacked>,
+      few_rows<F, 6, kRepacked>, few_rows<F, 7, kRepacked>, few_rows<F, 8, kRepacked>};
   for (int64_t i = 0; i < m; i += kGroup) {
     const int64_t rows = m - i < kGroup ? m - i : kGroup;
-    static constexpr decltype(&few_rows<F, 1>) kKernels[] = {few_rows<F, 0>, few_rows<F, 1>, few_rows<F, 2>,
-                                                             few_rows<F, 3>, few_rows<F, 4>, few_rows<F, 5>,
-                                                             few_rows<F, 6>, few_rows<F, 7>, few_rows<F, 8>};
     kKernels[rows <= 8 ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
   }
 }

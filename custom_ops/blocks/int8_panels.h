@@ -5,6 +5,7 @@
 
 #include "int8_products.h"
 #include "lanes.h"
+#include "repacked.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -20,9 +21,10 @@ struct Panel {
   Floats d[kGroups], dmin[kGroups];
 
   // Of rows that lie `stride` bytes apart.
-  TRIGRAPH_INLINE void unpack(const uint8_t* p, int64_t stride) {
+  template <class At>
+  TRIGRAPH_INLINE void unpack(At p, int64_t stride) {
     TRIGRAPH_LOOP
-    for (int g = 0; g < kGroups; ++g, p += kRowLanes * stride) {
+    for (int g = 0; g < kGroups; ++g, p = next_rows(p, stride)) {
       Ints scales[kRuns / 4], mins[kRuns / 4];
       Lanes<F>::scales(p, stride, scales, mins);
       TRIGRAPH_UNROLL
@@ -107,18 +109,18 @@ struct PanelProduct {
 
   PanelProduct(const void* const* x, int64_t m) : x(x), m(m) {}
 
-  void run(const uint8_t* w, int64_t count, int64_t row_bytes, int64_t width) {
+  template <class At>
+  void run(At w, int64_t count, int64_t row_bytes, int64_t width) {
     for (auto& c : chain)
       for (int64_t i = 0; i < m; ++i)
         for (Floats& group : c[i]) group = floats(0);
-    const uint8_t* next = w + kRows * row_bytes;
-    for (int64_t s = 0; s < supers(width); ++s, w += F::kBytes) {
+    const uint8_t* next = first_byte(w) + kRows * row_bytes;
+    for (int64_t s = 0; s < supers(width); ++s, w = w + F::kBytes) {
       if (count == kRows) {
         panel.unpack(w, row_bytes);
       } else {
         alignas(64) uint8_t copy[kRows * F::kBytes] = {};
-        for (int64_t r = 0; r < count; ++r) std::memcpy(copy + r * F::kBytes, w + r * row_bytes, F::kBytes);
-        panel.unpack(copy, F::kBytes);
+        panel.unpack(copied(w, count, row_bytes, F::kBytes, copy), F::kBytes);
       }
       multiply(s, next);
     }
@@ -169,15 +171,15 @@ struct PanelProduct {
 };
 
 // Up to kGroup activation rows.
-template <class F>
-void int8_panels(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                 float* const* y) {
+template <class F, class At>
+void int8_panels(At w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m, float* const* y) {
   PanelProduct<F> product(x, m);
-  for (int64_t i = 0; i < (n < product.kRows ? n : product.kRows) * row_bytes; i += 64) prefetch(w + i);
+  for (int64_t i = 0; i < (n < product.kRows ? n : product.kRows) * row_bytes; i += 64) prefetch(first_byte(w) + i);
   for (int64_t j = 0; j < n; j += product.kRows) {
     const int64_t count = n - j < product.kRows ? n - j : product.kRows;
-    product.run(w + j * row_bytes, count, row_bytes, width);
+    product.run(w, count, row_bytes, width);
     product.results(y, j, count);
+    for (int g = 0; g < product.kGroups; ++g) w = next_rows(w, row_bytes);
   }
 }
 

@@ -7,8 +7,12 @@ namespace trigraph::TRIGRAPH_ISA {
 
 // 6-bit scales and mins in the 12 bytes behind the halves.
 struct SixBitLanes {
-  TRIGRAPH_INLINE static Ints halves(const uint8_t* p, int64_t stride) { return first_halves(p, stride, false); }
-  TRIGRAPH_INLINE static void scales(const uint8_t* p, int64_t stride, Ints* scales, Ints* mins) {
+  template <class At>
+  TRIGRAPH_INLINE static Ints halves(At p, int64_t stride) {
+    return first_halves(p, stride, false);
+  }
+  template <class At>
+  TRIGRAPH_INLINE static void scales(At p, int64_t stride, Ints* scales, Ints* mins) {
     Ints head[4];
     load_rows(p, stride, head);
     const auto joined = [](Ints low, Ints high) { return either(low4(low), both(right16(high, 2), bytes(48))); };
@@ -18,8 +22,8 @@ struct SixBitLanes {
 };
 template <>
 struct Lanes<Q4_K> : SixBitLanes {
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  template <class At, class Use>
+  TRIGRAPH_INLINE static void codes(At p, int64_t stride, Use&& use) {
     TRIGRAPH_LOOP
     for (int c = 0; c < 4; ++c) {
       Ints raw[8], code[8];
@@ -36,8 +40,8 @@ struct Lanes<Q4_K> : SixBitLanes {
 };
 template <>
 struct Lanes<Q5_K> : SixBitLanes {
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  template <class At, class Use>
+  TRIGRAPH_INLINE static void codes(At p, int64_t stride, Use&& use) {
     Ints high[8];  // bit r belongs to run r; the next two come first
     load_row_codes<Q5_K>(p + 16, stride, high);
     load_row_codes<Q5_K>(p + 32, stride, high + 4);
@@ -61,16 +65,16 @@ struct Lanes<Q5_K> : SixBitLanes {
 
 template <>
 struct Lanes<Q6_K> {
-  TRIGRAPH_INLINE static Ints halves(const uint8_t* p, int64_t stride) {
-    Ints x[4];
-    load_rows(p + 194, stride, x);
-    return right32(x[3], 16);
+  template <class At>
+  TRIGRAPH_INLINE static Ints halves(At p, int64_t stride) {
+    return load_halves(p + 208, stride);
   }
-  TRIGRAPH_INLINE static void scales(const uint8_t* p, int64_t stride, Ints* scales, Ints*) {
+  template <class At>
+  TRIGRAPH_INLINE static void scales(At p, int64_t stride, Ints* scales, Ints*) {
     load_rows(p + 192, stride, scales);
   }
-  template <class Use>
-  TRIGRAPH_INLINE static void codes(const uint8_t* p, int64_t stride, Use&& use) {
+  template <class At, class Use>
+  TRIGRAPH_INLINE static void codes(At p, int64_t stride, Use&& use) {
     TRIGRAPH_LOOP
     for (int i = 0; i < 4; ++i) {
       const int half = i / 2, e = i % 2;  // elements 128 * half + 32 * quarter + 16 * e on, for four quarters

@@ -1,6 +1,7 @@
-// Weight rows side by side, one in each 32-bit lane, from the plain layout of a GGUF file: the codes, scales and halves
-// of a super-block of kRowLanes rows that lie `stride` bytes apart. Codes are unsigned, with kBias added, unless
-// kSignedCodes; a vector holds four neighbouring ones of each row, unless NEON says otherwise (kRowPairs).
+// Weight rows side by side, one in each 32-bit lane: the codes, scales and halves of a super-block of kRowLanes rows.
+// In the plain layout of a GGUF file they lie `stride` bytes apart; K types may be repacked.h too. Codes are unsigned,
+// with kBias added, unless kSignedCodes; a vector holds four neighbouring ones of each row, unless NEON says otherwise
+// (kRowPairs).
 #pragma once
 
 #include "unpack.h"
@@ -17,9 +18,15 @@ namespace trigraph::TRIGRAPH_ISA {
 TRIGRAPH_INLINE void load_rows(const uint8_t* p, int64_t stride, Ints* out) {
   load_each([p, stride](int row) TRIGRAPH_INLINE_LAMBDA { return p + row * stride; }, out);
 }
+// The half at p; the 14 bytes before it are read too.
+TRIGRAPH_INLINE Ints load_halves(const uint8_t* p, int64_t stride) {
+  Ints x[4];
+  load_rows(p - 14, stride, x);
+  return right32(x[3], 16);
+}
 #if !defined(TRIGRAPH_ISA_neon)
-template <class F>
-TRIGRAPH_INLINE void load_row_codes(const uint8_t* p, int64_t stride, Ints* out) {
+template <class F, class At>
+TRIGRAPH_INLINE void load_row_codes(At p, int64_t stride, Ints* out) {
   load_rows(p, stride, out);
 }
 // The lowest kLow bits of each byte, and above them the lowest kCount of `high`.
@@ -134,7 +141,8 @@ TRIGRAPH_INLINE void fifth_bits(Ints bits, Ints* code) {
 }
 
 // d, and minus what a block adds, for blocks that start with them.
-TRIGRAPH_INLINE Ints first_halves(const uint8_t* p, int64_t stride, bool min) {
+template <class At>
+TRIGRAPH_INLINE Ints first_halves(At p, int64_t stride, bool min) {
   Ints x[4];
   load_rows(p, stride, x);
   return min ? add32(x[0], ints(INT32_MIN)) : x[0];

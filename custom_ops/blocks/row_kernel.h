@@ -21,7 +21,8 @@ struct RowKernel : WeightType {
   // for all m rows, so give it every row of the step at once; m = 0 and n = 0 are allowed.
   void (*product)(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                   float* const* y);
-  void (*unpack)(const uint8_t* w, int64_t width, float* out);  // one weight row to float32, exactly as ggml defines it
+  // One weight row to float32, exactly as ggml defines it; none for repacked ones.
+  void (*unpack)(const uint8_t* w, int64_t width, float* out);
 };
 
 // The kernel of a ggml type with activations "float32" or "int8" (F32, F16 and BF16 weights always meet float32). The

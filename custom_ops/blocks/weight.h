@@ -12,6 +12,7 @@ struct WeightType {
   DType dtype;          // of the weight tensor: u8, or the type's own for F32, F16 and BF16
   int64_t block;        // elements in a block (1 for F32, F16, BF16)
   int64_t block_bytes;  // bytes of a block
+  int64_t rows = 1;     // of a matrix, which a repacked one holds in whole groups of as many
 };
 
 inline const char* name(DType type) {
@@ -55,6 +56,9 @@ inline int64_t check_weight(const Tensor& weight, const WeightType& type, int64_
   if (width % type.block)
     fail("input %s: width %lld is no multiple of the %lld elements in a block of %s", weight.name,
          static_cast<long long>(width), static_cast<long long>(type.block), type.type);
+  if (weight.dims[weight.rank - 2] % type.rows)
+    fail("input %s has %lld rows, expected a multiple of %lld for type %s", weight.name,
+         static_cast<long long>(weight.dims[weight.rank - 2]), static_cast<long long>(type.rows), type.type);
   const int64_t bytes = width / type.block * type.block_bytes;
   const int64_t last = weight.dims[weight.rank - 1], expected = type.dtype == DType::u8 ? bytes : width;
   if (last != expected)

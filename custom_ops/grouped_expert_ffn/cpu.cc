@@ -243,6 +243,9 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature {
                     shapes.fused ? gates : Matrices(context.input(5), *up_, shapes.width),
                     Matrices(context.input(4), *down_, shapes.ffn),
                     shapes.fused ? shapes.ffn : 0};
+    if (shapes.ffn % gates.kernel->rows)
+      fail("input gate has %lld rows an expert, expected a multiple of %lld for type %s", ll(gates.rows),
+           ll(2 * gates.kernel->rows), gates.kernel->type);
     check_ids(ids, shapes.experts);
     const Tensor shared = context.input(6), shared_gate = context.input(7);
     const int64_t tokens = shapes.tokens, width = shapes.width, k = shapes.k;

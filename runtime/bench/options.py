@@ -29,6 +29,8 @@ class BenchOptions:
     sequences: tuple[int, ...] = ()
     """Batch sizes of a decode step, for a sweep; each sequence has the prompt's length."""
     device: str = "cpu"
+    repack: bool = False
+    """Weights in the order in which AVX2 reads them."""
 
     def __post_init__(self) -> None:
         for name, values, least in (

@@ -79,6 +79,7 @@ def _load(folder: Path, options: BenchOptions, context: int, device: Device) -> 
         sequences=2 + len(options.contexts) + max((0, *options.sequences)),
         chunk=options.prompt,
         device=device.name,
+        repack=options.repack,
     )
 
 

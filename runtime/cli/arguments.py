@@ -61,6 +61,13 @@ RopeScaling = Annotated[
         help="Extend the context by YaRN, such as yarn:4: four times as long (default: as the file says)",
     ),
 ]
+Repack = Annotated[
+    bool,
+    typer.Option(
+        "--repack",
+        help="With AVX2, copy K-type weights when loading, in an order that is read faster; takes as much memory.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -85,6 +92,7 @@ class ModelArguments:
             help="With a GPU, where to compute routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
         ),
     ] = "gpu"
+    repack: Repack = False
     kv_memory: Annotated[
         str | None,
         typer.Option(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -50,6 +50,7 @@ class BenchModelArguments:
     rope_scaling: arguments.RopeScaling = None
     activations: arguments.Activations = None
     device: arguments.Device = "cpu"
+    repack: arguments.Repack = False
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,15 @@ def bench(
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
     if requests is not None:
+        if measured.repack:
+            raise TrigraphError("--repack is timed with single steps; it cannot be combined with --requests")
         if requests.peers:
             check_llama_server()
         folder = _package(measured, capped)
         serve = bench_requests if requests.accept is None else bench_drafts
         _show(serve(folder, requests), as_json=output.as_json)
         return
-    options = work.options(threads, measured.device)
+    options = replace(work.options(threads, measured.device), repack=measured.repack)
     check_peers(options.versus)
     report = run_bench(_package(measured, capped), options)
     _show(report, as_json=output.as_json)

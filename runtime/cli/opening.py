@@ -26,6 +26,7 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         options=export_options(model.model, mtp=model.mtp, kv_type=model.kv_type, rope_scaling=model.rope_scaling),
         device=model.device,
         experts=model.experts,
+        repack=model.repack,
     )
 
 

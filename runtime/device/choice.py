@@ -8,6 +8,7 @@ from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda import open_cuda
 from trigraph.runtime.device.device import HOST, Device
+from trigraph.runtime.device.repacked import INSTRUCTION_SETS, RepackingDevice
 
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
@@ -19,15 +20,18 @@ that says what is missing."""
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
 
-def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Device:
+def open_device(name: str, portable: bool = False, experts: str = "gpu", repack: bool = False) -> Device:
     """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
 
-    `portable` graphs do without an operator library that is missing. Raises TrigraphError that says what is missing for
-    a device that was asked for: no other one is taken in its place.
+    `portable` graphs do without an operator library that is missing. `repack`: with weights of its own, in the order in
+    which its products read them. Raises TrigraphError that says what is missing for a device that was asked for: no
+    other one is taken in its place.
     """
     for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
         if value not in values:
             raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
+    if repack:
+        return _open_repacking(name)
     if name in _ACCELERATORS:
         return _ACCELERATORS[name](experts)
     reasons = []
@@ -37,6 +41,18 @@ def open_device(name: str, portable: bool = False, experts: str = "gpu") -> Devi
         except TrigraphError as error:
             reasons.append(str(error))
     return _open_cpu(portable, "; ".join(reasons) or None)
+
+
+def _open_repacking(name: str) -> Device:
+    if name != "cpu":
+        raise TrigraphError(f"repacked weights are for the CPU, and the device is {name}")
+    kernels = instruction_set()
+    if kernels not in INSTRUCTION_SETS:
+        raise TrigraphError(
+            f"repacked weights are for kernels of {' and '.join(INSTRUCTION_SETS)}; here those of {kernels} run, which "
+            "read weights as they are"
+        )
+    return RepackingDevice(library_path("cpu"), kernels)
 
 
 def _open_cpu(portable: bool, reason: str | None) -> Device:

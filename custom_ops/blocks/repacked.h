@@ -1,0 +1,38 @@
+// Weights of K types with rows side by side in memory too: AVX2, AVX-VNNI. Eight rows of a matrix follow eight others;
+// of each of their super-blocks, the first 32-bit words of all eight rows come first, then the second ones, and in the
+// end the half that words leave over. As many bytes as plain rows, in another order, which trigraph_repack makes.
+#pragma once
+
+#include "lanes.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// The bytes of eight rows from one of a super-block on.
+struct Interleaved {
+  const uint8_t* p;
+  TRIGRAPH_INLINE Interleaved operator+(int64_t bytes) const { return {p + kRowLanes * bytes}; }
+};
+
+TRIGRAPH_INLINE void load_rows(Interleaved at, int64_t, Ints* out) {
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < 4; ++v) out[v] = load_ints(at.p + 4 * kRowLanes * v);
+}
+TRIGRAPH_INLINE Ints load_halves(Interleaved at, int64_t) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at.p)));
+}
+
+// What panels do with either layout: the next group of rows, and a copy of a super-block of the first `count` rows.
+TRIGRAPH_INLINE const uint8_t* first_byte(const uint8_t* p) { return p; }
+TRIGRAPH_INLINE const uint8_t* first_byte(Interleaved at) { return at.p; }
+TRIGRAPH_INLINE const uint8_t* next_rows(const uint8_t* p, int64_t stride) { return p + kRowLanes * stride; }
+TRIGRAPH_INLINE Interleaved next_rows(Interleaved at, int64_t stride) { return {at.p + kRowLanes * stride}; }
+inline const uint8_t* copied(const uint8_t* p, int64_t count, int64_t stride, int64_t bytes, uint8_t* copy) {
+  for (int64_t r = 0; r < count; ++r) std::memcpy(copy + r * bytes, p + r * stride, static_cast<size_t>(bytes));
+  return copy;
+}
+inline Interleaved copied(Interleaved at, int64_t count, int64_t, int64_t bytes, uint8_t* copy) {
+  std::memcpy(copy, at.p, static_cast<size_t>(count * bytes));  // whole groups
+  return {copy};
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,155 @@
+"""Weights in the order in which the products of AVX2 read them: a copy in memory of its own, made at loading."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from trigraph.custom_ops import DOMAIN, library_function
+from trigraph.models.errors import TrigraphError
+from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.device import Device, aligned_zeros
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.memory import free_memory
+
+INSTRUCTION_SETS = ("avx2", "avx_vnni")
+"""Those whose products read repacked weights faster."""
+
+_SUFFIX = "_R8"
+_ROWS = 8
+_BLOCK_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+_PIECE = 16 << 20  # bytes that a thread repacks at a time
+_MADV_DONTNEED = 4
+
+# Attributes that name types of weights, and the input of the first of these.
+_TYPES = {
+    "BlockMatMul": {"types": 1},
+    "GatedBlockMatMul": {"type": 2},
+    "GroupedExpertFFN": {"gate_type": 3, "down_type": 4, "up_type": 5},
+}
+
+
+@dataclass(frozen=True)
+class RepackingDevice(Device):
+    """The processor, with weights of its own for one model."""
+
+    copies: dict[int, ort.OrtValue] = field(default_factory=dict, compare=False)
+    """By address in the mapped files."""
+
+    @property
+    def reads_mapped_weights(self) -> bool:
+        """See Device: few are."""
+        return False
+
+    def adapt(self, model: onnx.ModelProto) -> bool:
+        """See Device: types of weights that are to be repacked say so."""
+        shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+        readers = Counter(name for node in model.graph.node for name in node.input)
+        changed = False
+        for weight in _typed_weights(model.graph):
+            fused = weight.attribute.name == "gate_type" and not any(a.name == "up_type" for a in weight.node.attribute)
+            rows = shapes.get(weight.name, [1, 1])[-2]
+            int8 = any(a.name == "activations" and a.s == b"int8" for a in weight.node.attribute)
+            whole = rows % (2 * _ROWS if fused else _ROWS) == 0
+            if weight.type in _BLOCK_BYTES and int8 and whole and readers[weight.name] == 1:
+                weight.rename(weight.type + _SUFFIX)
+                changed = True
+        return changed
+
+    def initializers(
+        self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
+    ) -> dict[str, ort.OrtValue]:
+        """See Device."""
+        values = weights.initializers(path, graph)
+        types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(_SUFFIX)}
+        missing = {name: type for name, type in types.items() if values[name].data_ptr() not in self.copies}
+        _check_memory(sum(values[name].tensor_size_in_bytes() for name in missing))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for name, type in missing.items():
+                self.copies[values[name].data_ptr()] = _repacked(values[name], type.removesuffix(_SUFFIX), pool)
+                done = sum(copy.tensor_size_in_bytes() for copy in self.copies.values())
+                progress("repack", done, max(done, weights.nbytes))
+        return values | {name: self.copies[values[name].data_ptr()] for name in types}
+
+
+@dataclass(frozen=True)
+class _TypedWeight:
+    """An input of a node that holds weights, and the attribute that names its type."""
+
+    node: onnx.NodeProto
+    name: str
+    attribute: onnx.AttributeProto
+    index: int
+
+    @property
+    def type(self) -> str:
+        return self._types()[self.index]
+
+    def rename(self, type: str) -> None:
+        """Changes the type."""
+        types = self._types()
+        types[self.index] = type
+        self.attribute.s = ",".join(types).encode()
+
+    def _types(self) -> list[str]:
+        return self.attribute.s.decode().split(",")
+
+
+def _typed_weights(graph: onnx.GraphProto) -> Iterator[_TypedWeight]:
+    for node in graph.node:
+        places = _TYPES.get(node.op_type, {}) if node.domain == DOMAIN else {}
+        for attribute in node.attribute:
+            if attribute.name in places:
+                for index in range(attribute.s.count(b",") + 1):
+                    yield _TypedWeight(node, node.input[places[attribute.name] + index], attribute, index)
+
+
+def _check_memory(needed: int) -> None:
+    free = free_memory()
+    if free is not None and needed > free:
+        raise TrigraphError(
+            f"repacked weights take {needed / 1e9:.1f} GB of memory, of which {free / 1e9:.1f} GB are free; leave "
+            "--repack out"
+        )
+
+
+def _repacked(value: ort.OrtValue, type: str, pool: ThreadPoolExecutor) -> ort.OrtValue:
+    """A repacked copy; the system may take the mapped pages back."""
+    repack = library_function("trigraph_repack")
+    if repack is None:
+        raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
+    repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    repack.restype = None
+    shape, source = value.shape(), value.data_ptr()
+    blocks, group = shape[-1] // _BLOCK_BYTES[type], _ROWS * shape[-1]
+    copy = aligned_zeros(tuple(shape), np.dtype(np.uint8))
+    groups, step = copy.nbytes // group, max(1, _PIECE // group)
+
+    def piece(first: int) -> None:
+        count, place = min(step, groups - first), first * group
+        repack(source + place, count, blocks, _BLOCK_BYTES[type], copy.ctypes.data + place)
+
+    for _ in pool.map(piece, range(0, groups, step)):
+        pass
+    _release(source, copy.nbytes)
+    return ort.OrtValue.ortvalue_from_numpy(copy)
+
+
+def _release(address: int, size: int) -> None:
+    """Lets go of whole pages of a mapped file."""
+    if sys.platform != "linux":
+        return
+    start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < end:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
