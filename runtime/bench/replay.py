@@ -18,7 +18,7 @@ class ReplayDrafter:
     The MTP head runs and its tokens are thrown away, so that a round takes as long as a real one.
     """
 
-    by_head = False
+    by_head = True
 
     def __init__(self, steps: Steps, texts: SequenceOf[SequenceOf[int]], accept: float, seed: int = 0) -> None:
         """`texts` are those of whole sequences: prompt and completion."""
@@ -28,6 +28,10 @@ class ReplayDrafter:
         self._vocab = steps.vocab
         self._random = np.random.default_rng(seed)
         self._text_of: WeakKeyDictionary[Running, SequenceOf[int]] = WeakKeyDictionary()
+
+    def instead(self, running: list[Running], limits: list[int]) -> list[list[int]] | None:
+        """See Drafter. Raises ValueError for a request that none of the texts begins like."""
+        return [self._replay(request, limit) for request, limit in zip(running, limits, strict=True)]
 
     def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """See Drafter. Raises ValueError for a request that none of the texts begins like."""

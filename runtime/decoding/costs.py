@@ -80,6 +80,11 @@ class RunCost:
             known = self._guesses[sequences] = self._guess(sequences, most)
         return known
 
+    def timed(self, rows: int, sequences: int) -> bool:
+        """Whether that shape was."""
+        times = self._times.get((rows, sequences))
+        return times is not None and len(times.recent) > 0
+
     @property
     def row(self) -> float:
         """Seconds that a row more takes, by the fit."""

@@ -72,11 +72,13 @@ class Governor:
     def holds(self, requests: int) -> bool:
         """Whether the last choice stands for one round more, which does not have to offer anything then.
 
-        It was for as many requests, and rounds are so short that offers and a choice take a good part of one.
+        It was for as many requests, what it costs is known, and rounds are so short that offers and a choice take a
+        good part of one.
         """
         if not self._rounds_held or requests != self._requests:
             return False
         self._rounds_held -= 1
+        self._speculative += self._speculative > 0
         return True
 
     def choose(self, offers: Sequence[Offer], offering: float = 0.0) -> list[int]:
@@ -86,10 +88,10 @@ class Governor:
         self._requests, self._rounds_held = len(offers), 0
         lengths = self._choose(offers)
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
-        if by_head and self._may_hold and self._seconds:
+        timed = self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
+        if timed and by_head and self._may_hold and self._seconds:
             deciding = offering + time.perf_counter() - started
             self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
-            self._speculative += self._rounds_held
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
@@ -101,6 +103,8 @@ class Governor:
         verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
         if not verify:
             return lengths
+        if not any(lengths) and not self.costs.verify.timed(len(offers), len(offers)):
+            return lengths  # no guess of what drafts are held against is good enough
         if not self._begins(offers, verify[0] + self._least_idle):
             return lengths
         search = _Search(offers, [seconds + self._least_idle for seconds in verify], self.costs)
@@ -149,15 +153,14 @@ class Governor:
         return self._begun
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
-        """A draft more for one request in turn, or `others` where a draft costs less so, as far as the budget goes."""
+        """Within the budget, where a draft costs least: one more for a request in turn, one for each, or `others`."""
         trials = [] if others is None or others == lengths else [others]
         if longer := search.longer(lengths):
-            chosen = longer[self._turn % len(longer)]
-            trials.append([length + (i == chosen) for i, length in enumerate(lengths)])
-        if trials:
-            loss, trial = min((search.loss(lengths, trial) / (sum(trial) - sum(lengths)), trial) for trial in trials)
-            # At least a share of a round, for the guess may be too hopeful.
-            loss = max(loss * (sum(trial) - sum(lengths)), _LEAST_LOSS * len(lengths))
+            for more in ([longer[self._turn % len(longer)]], longer):
+                trials.append([length + (i in more) for i, length in enumerate(lengths)])
+        found = [(search.loss(lengths, trial), sum(trial) - sum(lengths), trial) for trial in trials]
+        for lost, _, trial in sorted(found, key=lambda one: one[0] / one[1]):
+            loss = max(lost, _LEAST_LOSS * len(lengths))  # for the guess may be too hopeful
             if loss <= self._budget:
                 self._turn += 1
                 self._budget -= loss

@@ -36,6 +36,9 @@ class Drafter(Protocol):
     def by_head(self) -> bool:
         """Whether its drafts are what the MTP head's chain makes, so that a device may make them by itself."""
 
+    def instead(self, running: list[Running], limits: list[int]) -> list[list[int]] | None:
+        """What is verified in place of those that the device made; None: they are."""
+
     def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """For each request at most `limits[i]` tokens to follow its next one."""
 
@@ -117,7 +120,8 @@ def _compute(
             known = [(offer.tokens or [])[:limit] for offer, limit in zip(offers, asked, strict=True)]
             tokens = [[request.token, *own] for request, own in zip(running, known, strict=True)]
             started = time.perf_counter()
-            computed = run_device_round(steps, steps.drawer, sequences, tokens, limits, drawings)
+            instead = drafter.instead(running, limits)
+            computed = run_device_round(steps, steps.drawer, sequences, tokens, limits, drawings, instead)
             drafts = [own or guess for own, guess in zip(known, computed.drafts, strict=True)]
             return computed._replace(drafts=drafts), started + sum(run.seconds for run in computed.runs)
     drafts, runs = _propose(running, offers, asked, drafter)
@@ -191,6 +195,10 @@ class MTPDrafter:
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
+
+    def instead(self, running: list[Running], limits: list[int]) -> list[list[int]] | None:
+        """See Drafter."""
+        return None
 
     def propose(self, running: list[Running], limits: list[int]) -> Proposal:
         """See Drafter."""

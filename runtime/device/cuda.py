@@ -23,7 +23,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_drawer import CudaDrawer
-from trigraph.runtime.device.cuda_exchange import CudaExchange
+from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_weights import CudaWeights
@@ -31,7 +31,8 @@ from trigraph.runtime.device.device import Device, Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
 _EXPERTS = "GroupedExpertFFN"
-_MOST_CAPTURED = 16  # tokens of a step that is captured
+_MOST_CAPTURED = 64  # tokens of a step that is captured
+_CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, or cpu, from the mapped file."""
-    capture: bool = False
-    """Whether small verifies and drafts run as CUDA graphs, captured once for each shape."""
+    capture: int = 0
+    """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
     @property
     def name(self) -> str:
@@ -80,51 +81,58 @@ class CudaDevice(Device):
             options["enable_cuda_graph"] = "1"
         return [(PROVIDER, options), "CPUExecutionProvider"]
 
-    def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
-        """See Device: a captured graph for each shape of a step that is not large. Nobody waits for its end but us."""
+    def run_options(self, graph: str, number: int | None = None) -> ort.RunOptions | None:
+        """See Device. Nobody waits for its end but us."""
         if self.provider != PROVIDER:
             return None
         options = ort.RunOptions()
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         if self._may_capture(graph):
-            options.add_run_config_entry("gpu_graph_id", str(number) if self.captures(graph, tokens) else "-1")
+            options.add_run_config_entry("gpu_graph_id", "-1" if number is None else str(number))
         return options
 
-    def captures(self, graph: str, tokens: int) -> bool:
-        """See Device: prefills have too many shapes."""
-        return self._may_capture(graph) and tokens <= _MOST_CAPTURED
+    def captures(self, graph: str, tokens: int, sequences: int) -> int:
+        """See Device: prefills have too many shapes. One sequence has few, several sequences have many, seldom used."""
+        if not self._may_capture(graph) or tokens > _MOST_CAPTURED:
+            return 0
+        return 1 if sequences == 1 else self.capture
 
     def _may_capture(self, graph: str) -> bool:
-        return self.capture and graph != "prefill"
+        return self.capture > 0 and graph != "prefill"
 
     @contextlib.contextmanager
     def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
-        """See Device."""
-        copies = [
-            (memory, CudaArray(self.functions, (len(rows), *memory.shape[1:]), memory.dtype)) for memory in memories
-        ]
-        for memory, copy in copies:
-            for number, row in enumerate(rows):
-                self.functions.copy(copy.row(number), memory.row(row), memory.row_bytes)
+        """See Device. The copies are one piece of memory: to take and give back one for each would take long."""
+        copies = self.zeros((sum(memory.row_bytes for memory in memories) * len(rows),), np.dtype(np.uint8))
+        moves, copy = [], copies.address
+        for memory in memories:
+            for _, source, count in spans([memory.row(row) for row in rows], memory.row_bytes):
+                moves.append((source, copy, count * memory.row_bytes))
+                copy += count * memory.row_bytes
+        for source, copy, size in moves:
+            self.functions.copy(copy, source, size)
         yield
-        for memory, copy in copies:
-            for number, row in enumerate(rows):
-                self.functions.copy(memory.row(row), copy.row(number), memory.row_bytes)
+        for source, copy, size in moves:
+            self.functions.copy(source, copy, size)
 
     @contextlib.contextmanager
     def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
         """See Device."""
-        copies = [(memory, *(self.zeros(memory.shape, memory.dtype) for _ in range(2))) for memory in memories]
-        for memory, zeros, copy in copies:
-            self.functions.copy(copy.address, memory.address, memory.nbytes)
-            self.functions.copy(memory.address, zeros.address, memory.nbytes)
+        copies = [(memory, self.zeros((2, *memory.shape), memory.dtype)) for memory in memories]
+        for memory, copy in copies:
+            self.functions.copy(copy.row(0), memory.address, memory.nbytes)
+            self.functions.copy(memory.address, copy.row(1), memory.nbytes)
         yield
-        for memory, _, copy in copies:
-            self.functions.copy(memory.address, copy.address, memory.nbytes)
+        for memory, copy in copies:
+            self.functions.copy(memory.address, copy.row(0), memory.nbytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """See Device."""
         return CudaArray(self.functions, shape, dtype)
+
+    def part(self, memory: CudaArray, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
+        """See Device."""
+        return memory.part(start, shape, dtype)
 
     def bind_input(self, io: ort.IOBinding, name: str, memory: CudaArray) -> None:
         """See Device."""
@@ -142,9 +150,13 @@ class CudaDevice(Device):
         """See Device."""
         return self.functions.copy_rate()
 
-    def exchange(self, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> Exchange:
+    def staging(self) -> Staging:
         """See Device."""
-        return CudaExchange(self.functions, inputs, outputs)
+        return Staging(self.functions)
+
+    def exchange(self, staging: Staging, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> Exchange:
+        """See Device."""
+        return CudaExchange(self.functions, staging, inputs, outputs)
 
     def drawer(self, most: int, steps: int, vocab: int) -> CudaDrawer | None:
         """See Device."""
@@ -190,9 +202,9 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
     if experts == "cpu":
         library.add_host_operator(host_operator(_EXPERTS))
     # Only ONNX Runtime's own provider captures, and no session with nodes on the CPU.
-    wanted = os.environ.get("TRIGRAPH_CUDA_GRAPHS") != "0"
-    capture = wanted and library.provider == PROVIDER and experts == "gpu"
-    return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
+    capture = int(os.environ.get("TRIGRAPH_CUDA_GRAPHS", _CAPTURED_AT))
+    able = library.provider == PROVIDER and experts == "gpu"
+    return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture if able else 0)
 
 
 def _check_driver() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 from typing import Any
 
@@ -17,27 +18,26 @@ class CudaArray:
     """An array on the device. Rows are read and written through the host; what is read is a copy."""
 
     def __init__(
-        self, library: CudaLibrary, shape: tuple[int, ...], dtype: np.dtype[Any], owner: CudaArray | None = None
+        self,
+        library: CudaLibrary,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        owner: CudaArray | None = None,
+        start: int = 0,
     ) -> None:
-        """Zeros, or with `owner` the first rows of its memory."""
+        """Zeros, or with `owner` a part of its memory from byte `start` on."""
         self._library = library
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.row_bytes = math.prod(shape[1:]) * self.dtype.itemsize
+        """Bytes of one row."""
+        self.nbytes = shape[0] * self.row_bytes
+        """Bytes of all elements."""
         self._owner = owner
         if owner is None:
             self.address = library.allocate(self.nbytes)
             weakref.finalize(self, library.free, self.address, False)
         else:
-            self.address = owner.address
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+            self.address = owner.address + start
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -67,6 +67,10 @@ class CudaArray:
         """All of it as another type, in the host's memory."""
         return self.copy().astype(dtype)
 
+    def part(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
+        """An array in this memory from byte `start` on."""
+        return CudaArray(self._library, shape, dtype, self, start)
+
     def copy_row(self, source: int, target: int) -> None:
         """self[target] = self[source], on the device."""
         self._library.copy(self.row(target), self.row(source), self.row_bytes)
@@ -88,7 +92,7 @@ class PinnedArray:
     """Host memory that copies need no staging for."""
 
     def __init__(self, library: CudaLibrary, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         address = library.allocate(nbytes, pinned=True)
         memory = (ctypes.c_byte * nbytes).from_address(address)
         weakref.finalize(memory, library.free, address, True)

@@ -54,10 +54,10 @@ class CudaDrawer:
         """See Drawer."""
         if self._sent == self._library.waits:  # a round that was left early
             self._library.wait()
-        for i, (how, position, number, only_drawn) in enumerate(draws):
-            self._given[i] = (
-                how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn
-            )  # fmt: skip
+        self._given[: len(draws)] = [
+            (how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn)
+            for number, (how, position, only_drawn) in enumerate(draws)
+        ]
         if self._scratch is None and any(draw.how.temperature for draw in draws):
             size = self._library.draw_scratch(self._vocab)
             self._scratch = CudaArray(self._library, (size,), np.dtype(np.uint8))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.device import NOTHING, Array, Exchange, Fed
@@ -12,71 +14,109 @@ from trigraph.runtime.device.device import NOTHING, Array, Exchange, Fed
 _ON_DEVICE = ("logits",)  # results that a round seldom reads: rows of them are fetched when asked for
 
 
-@dataclass
-class _Stage:
-    """Pinned arrays to send inputs from, and what the library had waited for when they were sent last."""
+@dataclass(eq=False)
+class _Block:
+    """Pinned bytes to send inputs from, and what the library had waited for when a step took them."""
 
-    arrays: Mapping[str, Array]
-    sent: int = -1
+    memory: Array
+    address: int
+    taken: int = -1
+    filled_by: CudaExchange | None = None
+    """Whose step is not sent yet."""
+
+    def views(self, arrays: Mapping[str, CudaArray], start: int) -> Mapping[str, Array]:
+        """Arrays like these, which lie together on the device from address `start` on."""
+        found = {}
+        for name, array in arrays.items():
+            piece = self.memory[array.address - start : array.address - start + array.nbytes]
+            found[name] = piece.view(array.dtype).reshape(array.shape)
+        return found
+
+
+class Staging:
+    """Pinned memory of one graph's steps, shared by all shapes: to take some for each would take milliseconds."""
+
+    def __init__(self, library: CudaLibrary) -> None:
+        self._library = library
+        self._blocks: list[_Block] = []
+        self._results: _Block | None = None
+
+    def take(self, nbytes: int, exchange: CudaExchange) -> _Block:
+        """A block that no copy in flight reads, for the step that is filled in next."""
+        now = self._library.waits
+        block = next((block for block in self._blocks if block.taken != now and block.memory.nbytes >= nbytes), None)
+        if block is None:
+            block = self._block(nbytes)
+            self._blocks.append(block)
+        block.taken, block.filled_by = now, exchange
+        return block
+
+    def results(self, nbytes: int) -> _Block:
+        """The block that is read until the graph's next step."""
+        if self._results is None or self._results.memory.nbytes < nbytes:
+            self._results = self._block(nbytes)
+        return self._results
+
+    def _block(self, nbytes: int) -> _Block:
+        memory = PinnedArray(self._library, (1 << nbytes.bit_length(),), np.dtype(np.uint8)).array
+        return _Block(memory, memory.ctypes.data)
 
 
 class CudaExchange(Exchange):
     """Copies what a step takes to the device, and small results back; large ones stay until somebody reads a row."""
 
-    def __init__(self, library: CudaLibrary, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> None:
-        self._library = library
+    def __init__(
+        self, library: CudaLibrary, staging: Staging, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]
+    ) -> None:
+        """The arrays of `inputs`, and those of `outputs`, lie behind each other."""
+        self._library, self._staging = library, staging
         self._taken, self._results = inputs, outputs
-        self._stages = [self._stage()]
-        self._received = {
-            name: (memory, PinnedArray(library, memory.shape, memory.dtype).array)
-            for name, memory in outputs.items()
-            if name not in _ON_DEVICE
-        }
-        received = {name: array for name, (_, array) in self._received.items()}
-        super().__init__(self._stages[0].arrays, dict(outputs) | received)
+        self._start, self._size = _extent(inputs)
+        self._views: dict[_Block, Mapping[str, Array]] = {}
+        self._block: _Block | None = None  # of the step that is sent next, or was last
+        read = {name: memory for name, memory in outputs.items() if name not in _ON_DEVICE}
+        start, size = _extent(read)
+        results = staging.results(size)
+        self._received = results.address, start, size
+        super().__init__({}, dict(outputs) | dict(results.views(read, start)))
 
     @property
     def inputs(self) -> Mapping[str, Array]:
         """See Exchange: arrays that no copy in flight reads."""
-        now = self._library.waits
-        free = next((number for number, stage in enumerate(self._stages) if stage.sent != now), None)
-        if free is None:
-            self._stages.insert(0, self._stage())
-        else:
-            self._stages.insert(0, self._stages.pop(free))
-        return self._stages[0].arrays
+        if self._block is None or self._block.filled_by is not self:
+            self._block = self._staging.take(self._size, self)
+        return self.sent
 
     @property
     def sent(self) -> Mapping[str, Array]:
         """See Exchange."""
-        return self._stages[0].arrays
+        block = self._block
+        assert block is not None
+        if block not in self._views:
+            self._views[block] = block.views(self._taken, self._start)
+        return self._views[block]
 
     def send(self, fed: Fed = NOTHING) -> None:
-        """See Exchange."""
-        stage = self._stages[0]
-        stage.sent = self._library.waits
-        for name, memory in self._taken.items():
-            sources = fed.get(name, ())
-            if not sources or not all(sources):
-                self._library.copy(memory.address, stage.arrays[name].ctypes.data, memory.nbytes)
-            for row, source, count in _spans(sources, memory.row_bytes):
+        """See Exchange: all in one copy, and over it what is fed."""
+        assert self._block is not None
+        self._library.copy(self._start, self._block.address, self._size)
+        for name, sources in fed.items():
+            memory = self._taken[name]
+            for row, source, count in spans(sources, memory.row_bytes):
                 self._library.copy(memory.row(row), source, count * memory.row_bytes)
+        self._block.filled_by = None
 
     def receive(self) -> None:
         """See Exchange."""
-        for memory, array in self._received.values():
-            self._library.copy(array.ctypes.data, memory.address, array.nbytes)
+        self._library.copy(*self._received)
         self._library.wait()
 
     def result(self, name: str) -> CudaArray:
         """See Exchange."""
         return self._results[name]
 
-    def _stage(self) -> _Stage:
-        return _Stage({name: PinnedArray(self._library, m.shape, m.dtype).array for name, m in self._taken.items()})
 
-
-def _spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, int]]:
+def spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, int]]:
     """First row, its source, and how many rows lie behind each other there; without those of source 0."""
     row = 0
     while row < len(sources):
@@ -86,3 +126,9 @@ def _spans(sources: Sequence[int], row_bytes: int) -> Iterator[tuple[int, int, i
         if sources[row]:
             yield row, sources[row], count
         row += count
+
+
+def _extent(arrays: Mapping[str, CudaArray]) -> tuple[int, int]:
+    """Where arrays begin that lie behind each other, and their bytes."""
+    start = min(array.address for array in arrays.values())
+    return start, max(array.address + array.nbytes for array in arrays.values()) - start

@@ -73,8 +73,6 @@ class Draw(NamedTuple):
 
     how: Drawing
     position: int
-    number: int
-    """Its own among the round's, under which it is kept."""
     only_drawn: bool
     """Where no logit is finite it is -1, else the step's most likely one."""
 
@@ -86,7 +84,7 @@ class Drawer(Protocol):
         """Whether it can."""
 
     def begin(self, draws: Sequence[Draw]) -> None:
-        """Takes all draws of a round, in order of its steps and of their rows."""
+        """Takes all draws of a round, in order of its steps and of their rows; a draw's number is its place in it."""
 
     def draw(self, exchange: Exchange, rows: int) -> None:
         """Enqueues the next `rows` of these, from the first rows of the step that was enqueued last."""
@@ -147,17 +145,22 @@ class Device:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]
 
-    def captures(self, graph: str, tokens: int) -> bool:
-        """Whether the first run of such a step records what later ones replay."""
-        return False
+    def captures(self, graph: str, tokens: int, sequences: int) -> int:
+        """Which of a thread's runs of such a step records what later ones replay, counted from 1; 0: none."""
+        return 0
 
-    def run_options(self, graph: str, tokens: int, number: int) -> ort.RunOptions | None:
-        """How to run one binding of a graph; `number` is its own among those of the graph."""
+    def run_options(self, graph: str, number: int | None = None) -> ort.RunOptions | None:
+        """How to run a graph; with `number`, its own among the graph's bindings, to record that one or replay it."""
         return None
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
         """Memory that is touched when it is first used."""
         return aligned_zeros(shape, dtype)
+
+    def part(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
+        """An array in `memory`, which is of bytes, from byte `start` on."""
+        piece: Array = memory[start : start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize]
+        return piece.view(dtype).reshape(shape)
 
     def bind_input(self, io: ort.IOBinding, name: str, memory: Memory) -> None:
         """Lets a session read `memory` as an input."""
@@ -188,7 +191,11 @@ class Device:
         """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
         return None
 
-    def exchange(self, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> Exchange:
+    def staging(self) -> Any:
+        """What all exchanges of a graph share."""
+        return None
+
+    def exchange(self, staging: Any, inputs: Mapping[str, Memory], outputs: Mapping[str, Memory]) -> Exchange:
         """The host's side of a step on this memory."""
         return Exchange(inputs, outputs)
 

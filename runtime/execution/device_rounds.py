@@ -41,39 +41,41 @@ def run_device_round(
     tokens: abc.Sequence[Tokens],
     counts: abc.Sequence[int],
     drawings: abc.Sequence[Drawing | None],
+    instead: abc.Sequence[list[int]] | None = None,
 ) -> RoundResult:
     """Verifies `tokens[i]` of each sequence and `counts[i]` drafts of the head that follow, where that is above 0.
 
-    Such a sequence has one token and a drawing; with None the rows of a sequence are not drawn. Errors: see Steps.draft
-    and verify.
+    Such a sequence has one token and a drawing; with None the rows of a sequence are not drawn. `instead` are verified
+    in place of the drafts, which are made all the same. Errors: see Steps.draft and verify.
     """
     chained = _Chain(steps, drawer, sequences, counts)
-    verified = [[*known, *[0] * count] for known, count in zip(tokens, counts, strict=True)]
+    guesses = [[0] * count for count in counts] if instead is None else instead
+    verified = [[*known, *drafts] for known, drafts in zip(tokens, guesses, strict=True)]
     draws = chained.draws(drawings)
     draws += [
-        Draw(drawing or _GREEDY, sequence.length + 1 + i, -1, only_drawn=True)
+        Draw(drawing or _GREEDY, sequence.length + 1 + i, only_drawn=True)
         for sequence, drawing, new in zip(sequences, drawings, verified, strict=True)
         for i in range(len(new))
     ]
     rows = len(draws) - sum(counts)
-    drawer.begin([draw._replace(number=number) for number, draw in enumerate(draws)])
+    drawer.begin(draws)
     chained.run([new[0] for new in tokens])
     found: list[int] = []
 
     def run(binding: Binding) -> None:
-        binding.exchange.send(chained.fed([len(known) for known in tokens]))
+        binding.exchange.send(chained.fed([len(known) for known in tokens]) if instead is None else NOTHING)
         binding.enqueue()
         drawer.draw(binding.exchange, rows)
         read = drawer.read()
         binding.exchange.receive()
         found.extend(read.tolist())
-        for new, drafts in zip(verified, chained.drafts(found), strict=True):
+        for new, drafts in zip(verified, instead or chained.drafts(found), strict=True):
             new[len(new) - len(drafts) :] = drafts
 
     result = steps.verify(sequences, verified, run)
     asked = [drawing is not None for drawing, new in zip(drawings, verified, strict=True) for _ in new]
     drawn = [token if wanted else -1 for token, wanted in zip(found[-rows:], asked, strict=True)]
-    return RoundResult(chained.drafts(found), result, chained.runs(), drawn)
+    return RoundResult(instead or chained.drafts(found), result, chained.runs(), drawn)
 
 
 class _Chain:
@@ -91,9 +93,9 @@ class _Chain:
     def draws(self, drawings: abc.Sequence[Drawing | None]) -> list[Draw]:
         """Of all links."""
         return [
-            Draw(drawings[i] or _GREEDY, self._sequences[i].length + 1 + link, number, only_drawn=False)
-            for link, numbers in enumerate(self._numbers)
-            for i, number in numbers.items()
+            Draw(drawings[i] or _GREEDY, self._sequences[i].length + 1 + link, only_drawn=False)
+            for link, members in enumerate(self._links)
+            for i in members
         ]
 
     def run(self, tokens: Tokens) -> None:

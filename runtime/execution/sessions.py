@@ -5,6 +5,7 @@ A step fills small arrays and runs: nothing is allocated or bound for a number o
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,10 @@ from trigraph.runtime.device.memory import is_shortage
 from trigraph.runtime.state.state import StateBuffer
 
 _DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
-# Verifies and drafts have few shapes; the odd ends of prompts should not fill memory with bindings.
+# The odd ends of prompts should not fill memory with bindings.
 _MAX_BINDINGS = 64
+_ALIGNMENT = 256  # of arrays that lie together
+_MOST_CAPTURES = 96  # of a session: ONNX Runtime does not give them back before it ends
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,6 @@ class Binding:
     exchange: Exchange
     enqueue: Callable[[], None]
     """Runs the graph on what was sent; on a GPU, nobody waits for its end."""
-    captured: bool = False
-    """Whether it has a graph in ONNX Runtime, which does not give that back before the session ends."""
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -54,6 +55,13 @@ class Binding:
         self.exchange.receive()
 
 
+class _Use(threading.local):
+    """Of one binding by one thread: ONNX Runtime captures for each."""
+
+    runs = 0
+    captured = False
+
+
 class Graph(Protocol):
     """A graph that steps can be bound to."""
 
@@ -62,19 +70,25 @@ class Graph(Protocol):
 
 
 class Buffers:
-    """An array for each name, made anew when more rows are wanted; views of fewer rows share its memory."""
+    """Arrays of a step that lie behind each other, in memory that is taken anew when more is wanted."""
 
     def __init__(self, device: Device) -> None:
-        self._arrays: dict[str, Memory] = {}
+        self._memory: dict[str, Memory] = {}
         self._device = device
 
-    def view(self, name: str, rows: int, columns: tuple[int, ...], dtype: Any) -> Memory:
-        """Uninitialised rows of the array `name`."""
-        array = self._arrays.get(name)
-        if array is None or len(array) < rows:
-            capacity = 1 << (rows - 1).bit_length()
-            array = self._arrays[name] = self._device.zeros((capacity, *columns), np.dtype(dtype))
-        return array[:rows]
+    def arrays(self, side: str, wanted: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, Memory]:
+        """Uninitialised ones of these shapes and types, in the memory `side`."""
+        places, end = [], 0
+        for shape, dtype in wanted.values():
+            places.append(end)
+            end += -(-math.prod(shape) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+        memory = self._memory.get(side)
+        if memory is None or len(memory) < end:
+            memory = self._memory[side] = self._device.zeros((1 << max(0, end - 1).bit_length(),), np.dtype(np.uint8))
+        return {
+            name: self._device.part(memory, start, shape, np.dtype(dtype))
+            for start, (name, (shape, dtype)) in zip(places, wanted.items(), strict=True)
+        }
 
 
 class SessionGraph:
@@ -97,74 +111,72 @@ class SessionGraph:
         self._pages = pages
         names = [arg.name.removeprefix("past.") for arg in session.get_inputs()]
         self._state = {name: state[name] for name in names if name in state}
-        self._recurrent = [
-            state[arg.name.removeprefix("past.")] for arg in session.get_inputs() if arg.shape[:1] == ["slots"]
-        ]
+        self._pending = [buffer for name, buffer in self._state.items() if name.endswith((".window", ".gates"))]
         self._swapped = [buffer for buffer in self._state.values() if buffer.write_index != buffer.read_index]
-        self._buffers = Buffers(device)
+        self._buffers, self._staging = Buffers(device), device.staging()
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
-        self._captured: dict[tuple[int, ...], Binding] = {}  # few shapes are
-        self._made = 0  # bindings so far
+        self._captured: dict[tuple[int, ...], Binding] = {}  # those that some thread has captured stay
+        self._made = self._captures = 0  # bindings and captures so far
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
         key = (tokens, sequences, *(buffer.read_index for buffer in self._swapped))
-        binding = self._captured.get(key) or self._bindings.get(key)
+        if key in self._captured:
+            return self._captured[key]
+        binding = self._bindings.get(key)
         if binding is None:
-            binding = self._make(tokens, sequences)
-            (self._captured if binding.captured else self._bindings)[key] = binding
+            binding = self._bindings[key] = self._make(key, tokens, sequences)
             if len(self._bindings) > _MAX_BINDINGS:
                 self._bindings.popitem(last=False)
-        elif not binding.captured:
-            self._bindings.move_to_end(key)
+        self._bindings.move_to_end(key)
         return binding
 
-    def _make(self, tokens: int, sequences: int) -> Binding:
+    def _make(self, key: tuple[int, ...], tokens: int, sequences: int) -> Binding:
         # Names of dimensions in the graph contract.
         sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages}
         io, device = self._session.io_binding(), self._device
-        inputs, outputs = {}, {}
         for arg in self._session.get_inputs():
-            name = arg.name.removeprefix("past.")
-            if name in self._state:
-                buffer = self._state[name]
+            if buffer := self._state.get(arg.name.removeprefix("past.")):
                 device.bind_input(io, arg.name, buffer.arrays[buffer.read_index])
-            else:
-                inputs[name] = self._buffer("in", arg, sizes)
-                device.bind_input(io, arg.name, inputs[name])
         for arg in self._session.get_outputs():
-            name = arg.name.removeprefix("present.")
-            if name in self._state:
-                buffer = self._state[name]
+            if buffer := self._state.get(arg.name.removeprefix("present.")):
                 device.bind_output(io, arg.name, buffer.arrays[buffer.write_index])
-            else:
-                outputs[name] = self._buffer("out", arg, sizes)
-                device.bind_output(io, arg.name, outputs[name])
-        exchange = device.exchange(inputs, outputs)
+        inputs = self._arrays("in", self._session.get_inputs(), sizes)
+        # Logits last: a device hands over what lies before them in one piece.
+        outputs = self._arrays("out", sorted(self._session.get_outputs(), key=lambda arg: arg.name == "logits"), sizes)
+        for name, memory in inputs.items():
+            device.bind_input(io, name, memory)
+        for name, memory in outputs.items():
+            device.bind_output(io, name, memory)
+        exchange = device.exchange(self._staging, inputs, outputs)
         self._made += 1
-        options = device.run_options(self._name, tokens, self._made)
-        captured = device.captures(self._name, tokens)
-        seen = threading.local()  # ONNX Runtime captures for each thread
+        plain, replay = device.run_options(self._name), device.run_options(self._name, self._made)
+        captured_at, use = device.captures(self._name, tokens, sequences), _Use()
 
         def enqueue() -> None:
-            if captured and not hasattr(seen, "by_thread"):
-                self._capture(io, options, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
-                seen.by_thread = True
-            self._run(io, options)
+            use.runs += 1
+            if not use.captured and 0 < captured_at <= use.runs and self._captures < _MOST_CAPTURES:
+                self._capture(io, replay, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
+                use.captured = True
+                self._captures += 1
+                self._captured[key] = binding
+                self._bindings.pop(key, None)
+            self._run(io, replay if use.captured else plain)
 
-        return Binding(exchange, enqueue, captured)
+        binding = Binding(exchange, enqueue)
+        return binding
 
     def _capture(
         self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange, accepted: Sequence[Memory]
     ) -> None:
-        """A thread's first run, which ONNX Runtime makes three of: the second may have fewer tokens to commit from.
+        """A run of a thread that ONNX Runtime makes three of: the second may have fewer tokens to commit from.
 
-        So nothing is committed, and the recurrent state is put back. Attention's entries are written anew by the run
-        that counts.
+        So nothing is committed, which leaves the state as it is, and what waits for that is put back. Attention's
+        entries are written anew by the run that counts.
         """
         slots = exchange.sent["slots_out"].tolist() if "slots_out" in exchange.sent else []
-        recurrent = [buffer.arrays[buffer.write_index] for buffer in self._recurrent]
-        with self._device.kept(recurrent, slots), self._device.cleared(accepted):
+        pending = [buffer.arrays[buffer.write_index] for buffer in self._pending]
+        with self._device.kept(pending, slots), self._device.cleared(accepted):
             self._run_once(io, options)
 
     def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
@@ -178,9 +190,14 @@ class SessionGraph:
         except Exception as error:
             raise TrigraphError(f"a step failed: {_first_line(error)}") from error
 
-    def _buffer(self, side: str, arg: ort.NodeArg, sizes: Mapping[str, int]) -> Memory:
-        rows, *columns = (sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape)
-        return self._buffers.view(f"{side}.{arg.name}", rows, tuple(columns), _DTYPES[arg.type])
+    def _arrays(self, side: str, args: Sequence[ort.NodeArg], sizes: Mapping[str, int]) -> dict[str, Memory]:
+        """Those that are no state."""
+        shapes = {
+            arg.name: (tuple(sizes[dim] if isinstance(dim, str) else dim for dim in arg.shape), _DTYPES[arg.type])
+            for arg in args
+            if not arg.name.startswith(("past.", "present."))
+        }
+        return self._buffers.arrays(side, shapes)
 
 
 def session_options(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:

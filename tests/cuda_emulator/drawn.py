@@ -40,10 +40,7 @@ def drawn(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]],
     """The tokens that the device draws from the rows [n, width], by filters, seed and position."""
     library = CudaLibrary(library_path("cuda"))
     drawer = CudaDrawer(library, len(logits), 1, logits.shape[1])
-    given = [
-        Draw(Drawing(*filters, seed), position, number, only_drawn)
-        for number, (filters, seed, position) in enumerate(ways)
-    ]
+    given = [Draw(Drawing(*filters, seed), position, only_drawn) for filters, seed, position in ways]
     drawer.begin(given)
     tokens = np.where(np.isnan(logits).any(1), 0, logits.argmax(1))
     results = {"logits": on_device(library, logits), "tokens": on_device(library, tokens)}

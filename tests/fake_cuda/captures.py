@@ -69,3 +69,37 @@ def test_a_captured_shape_is_not_forgotten(
     for tokens in (1, 2, 1, 2):
         engine.steps.verify([sequence], [list(range(tokens))])
     assert count(gpu.events(), "capture ends") == 2
+
+
+def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: FakeDevice) -> None:
+    """They are many, and most are seldom used. The state moves once all the same, before, then and afterwards."""
+
+    def rows(device: str) -> list[bytes]:
+        engine = load(packages("tiny-moe", "Q4_K_M"), device=device, context=256)
+        sequences = [engine.steps.new_sequence() for _ in range(2)]
+        engine.steps.prefill(sequences, [[1, 2, 3], [4, 5]])
+        gpu.events()
+        found = []
+        for _ in range(10):
+            found.append(engine.steps.verify(sequences, [[4, 5, 6], [7, 8]]).logits.copy().tobytes())
+            for sequence in sequences:
+                engine.steps.accept(sequence, 2)
+            captured.append(count(gpu.events(), "capture ends"))
+        return found
+
+    captured: list[int] = []
+    assert rows("cuda") == rows("cpu")
+    assert captured == [0] * 7 + [1] + [0] * 12
+
+
+def test_captures_are_bounded(packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other shapes are run launch by launch."""
+    monkeypatch.setattr(sessions, "_MOST_CAPTURES", 2)
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [[1, 2, 3]])
+    gpu.events()
+    for tokens in (1, 2, 3, 3):
+        engine.steps.verify([sequence], [list(range(tokens))])
+    events = gpu.events()
+    assert count(events, "capture ends") == 2 and count(events, "launch") > 100

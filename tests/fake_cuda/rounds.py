@@ -63,7 +63,9 @@ def test_a_round_is_waited_for_once(
     assert count(events, "wait") == 1 and events[-1].startswith("wait")
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error"))]
     hidden = 4 * engine.steps.state.limits.hidden * (1 + DRAFTS)
-    assert copied(events, "device", "pinned") == count_of * (hidden + TOKENS)
+    # In one piece, with what lies between the two results.
+    assert 0 <= copied(events, "device", "pinned") - count_of * (hidden + TOKENS) < 256
+    assert count(events, "copy pinned device") == 1 + (1 + DRAFTS)  # draws, and the inputs of each step
     assert copied(events, "device", "pageable") == 0
     first = next(number for number, event in enumerate(events) if event.startswith("copy device pinned"))
     last = max(number for number, event in enumerate(events) if event.startswith("launch"))

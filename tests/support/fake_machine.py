@@ -49,6 +49,27 @@ _DENSE = interpolated({1: 25.4, 4: 26.5, 5: 27.6, 6: 30.0, 8: 36.5, 9: 51.0, 12:
 EXPERTS = Machine(lambda rows, n: _EXPERTS(rows) + 0.2 * (n - 1), lambda rows, n: 1.6 + 0.35 * rows + 0.2 * n)
 # The shipped model, whose steps take less than what the program does beside them.
 TINY = Machine(lambda rows, n: 0.1 + 0.04 * rows, lambda rows, n: 0.06 + 0.01 * rows, first=1.0)
+# An H100 with all 40 layers of the mixture of experts: other kernels take over at 9, 17, 33 and 65 rows.
+_GPU = interpolated(
+    {
+        1: 4.2,
+        2: 4.9,
+        4: 5.9,
+        8: 7.0,
+        9: 8.1,
+        12: 9.4,
+        16: 11.7,
+        17: 9.9,
+        24: 11.6,
+        32: 14.3,
+        33: 18,
+        40: 20.0,
+        64: 20.5,
+        65: 25,
+        128: 40,
+    }
+)
+GPU = Machine(lambda rows, n: _GPU(rows), lambda rows, n: 0.3 + 0.006 * rows + 0.02 * n, first=1.0)
 DENSE = Machine(lambda rows, n: _DENSE(rows) + 0.4 * (n - 1), lambda rows, n: 9.0 + 0.4 * rows + 0.1 * n)
 
 
