@@ -37,6 +37,12 @@ def test_no_kernel_spills_registers(compiled: list[Kernel]) -> None:
     assert not {name: count for name, count in spilling.items() if count}
 
 
+@pytest.mark.parametrize("compiled", ["sm_90"], indirect=True)
+def test_kernels_that_begin_early_await_the_launch_before(compiled: list[Kernel]) -> None:
+    early = [kernel for kernel in compiled if kernel.name.startswith(("few_products<2", "normalize_rows"))]
+    assert len(early) > 1 and all(kernel.count("ACQBULK") == 1 for kernel in early)
+
+
 def test_registers_let_blocks_share_a_multiprocessor(compiled: list[Kernel]) -> None:
     def cap(name: str) -> int:
         return next((most for beginning, most in REGISTERS.items() if name.startswith(beginning)), 64)

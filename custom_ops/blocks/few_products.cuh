@@ -114,7 +114,7 @@ __device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char
     if (kAlwaysTiled<F> || task.tiled)
       return meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
   if constexpr (!kAlwaysTiled<F>)
-    few_of_task<kMost, F>(task, walk.data, width, count, prepared, x_bytes, plain, target);
+    if (count) few_of_task<kMost, F>(task, walk.data, width, count, prepared, x_bytes, plain, target);
 }
 
 __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
@@ -123,27 +123,40 @@ __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
   return number;
 }
 
+// The rows of x as the block needs them for a weight, in shared memory.
+__device__ __forceinline__ void prepare_rows(const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
+                                             char* prepared) {
+  if (!task.quantised) return;
+  if (tasks.prepared)
+    copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
+  else if (tasks.up)
+    quantise_rows<4>([&](int i) { return Gated{tasks.x, tasks.up}.row(i * tasks.width); }, tasks.m, tasks.width,
+                     x_bytes, prepared);
+  else
+    quantise_rows<4>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes, prepared);
+}
+
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin(task, task.data, first_row(task), tasks.width, rings, tasks.ring_bytes, Types<F...>());
-  if (task.quantised) {
-    if (tasks.prepared)
-      copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
-    else if (tasks.up)
-      quantise_rows<4>([&](int i) { return Gated{tasks.x, tasks.up}.row(i * tasks.width); }, tasks.m, tasks.width,
-                       x_bytes, prepared);
-    else
-      quantise_rows<4>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes,
-                       prepared);
+  // A kernel that begins early goes through its code once before the launch before is done: in a step, instructions
+  // are in no cache.
+#pragma unroll 1
+  for (int pass = kCanBeginEarly && kMost <= kEarlyRows ? 0 : 1; pass < 2; ++pass) {
+    if (pass) {
+      allow_next();
+      await_previous();
+      prepare_rows(tasks, task, x_bytes, prepared);
+    }
+    __syncthreads();
+    with_type(task.type, Types<F...>(), [&](auto type) {
+      finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, pass ? tasks.m : 0, prepared,
+                                    x_bytes, tasks.x, nullptr);
+    });
   }
-  __syncthreads();
-  with_type(task.type, Types<F...>(), [&](auto type) {
-    finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, tasks.m, prepared, x_bytes, tasks.x,
-                                  nullptr);
-  });
 }
 
 // Whether all ids are right, in every thread. The whole block calls.
@@ -236,6 +249,7 @@ template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
                     const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
+  allow_next();
   __shared__ int found[FewPairs::kMost];
   if (!ids_hold(pairs)) return;
   const int part = static_cast<int>(blockIdx.y) - pairs.pairs, columns = tasks.task[0].rounds * tasks.task[0].at_once;
@@ -267,10 +281,11 @@ void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
   for (int i = 0; i < tasks.count; ++i) bytes += tasks.bytes(i);
   tasks.share(bytes, rows);
   const auto shared = static_cast<size_t>(tasks.rings() + rows);
-  const auto kernel = tasks.m <= 2   ? few_products<2, F...>
-                      : tasks.m <= 4 ? few_products<4, F...>
-                                     : few_products<kMostRows, F...>;
-  launch(kernel, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream, tasks, x_bytes);
+  const auto blocks = static_cast<unsigned>(tasks.blocks);
+  if (tasks.m <= kEarlyRows)
+    return launch<true>(few_products<kEarlyRows, F...>, blocks, kFewThreads, shared, stream, tasks, x_bytes);
+  const auto kernel = tasks.m <= 4 ? few_products<4, F...> : few_products<kMostRows, F...>;
+  launch(kernel, blocks, kFewThreads, shared, stream, tasks, x_bytes);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -131,17 +131,19 @@ __device__ __forceinline__ void begin_tiles(TileWalk& walk, char* rings, int rin
 }
 
 // The thread block's rows of a weight with `count` rows of x, at most eight, after begin_tiles. The whole block calls.
+// Without rows, it goes through its first blocks and through the code once, and nothing comes of it.
 template <class F>
 __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring_bytes, const char* x, int64_t x_bytes,
                                            int count, float* y, int64_t y_stride, const int* target) {
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp = threadIdx.x / kWarp;
   const int stages = stages_of<F>(ring_bytes);
   char* ring = rings + warp * ring_bytes;
-  const char* codes = x + min(g, count - 1) * x_bytes;
+  const int last = max(count, 1) - 1;
+  const char* codes = x + min(g, last) * x_bytes;
   const float* scales[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    scales[i] = reinterpret_cast<const float*>(x + min(2 * t + i, count - 1) * x_bytes + walk.steps * Int8Row::kStride);
+    scales[i] = reinterpret_cast<const float*>(x + min(2 * t + i, last) * x_bytes + walk.steps * Int8Row::kStride);
   for (int round = 0, slot = 0; walk.first + round * walk.at_once < walk.end; ++round) {
     const int base = walk.first + round * walk.at_once, row = base + walk.group * kTile;
     float chain[4] = {};
@@ -160,6 +162,7 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
       else
         meet_block<F>(block[0], block[1], super, x_scale, chain);
       __syncwarp();
+      if (!count) break;
       walk.ask<F>(ring + slot * kSlot<F>);
       slot = slot + 1 == stages ? 0 : slot + 1;
     }
@@ -170,6 +173,7 @@ __device__ __forceinline__ void meet_tiles(TileWalk& walk, char* rings, int ring
         sums[warp * 8 * kJoinedStride + (2 * t + i % 2) * kJoinedStride + g + i / 2 * 8] = chain[i];
     __syncthreads();
     join_chains(walk, sums, base, count, y, y_stride, target);
+    if (!count) return;
   }
 }
 

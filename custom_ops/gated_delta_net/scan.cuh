@@ -165,6 +165,7 @@ __device__ __forceinline__ void save_gates(const Work& work, const Sequence& seq
 // tokens while the one before it is at work.
 template <int D>
 __global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp, 1) scan(Work work) {
+  allow_next();
   __shared__ __align__(16) Tokens<D> tokens;
   const Geometry& g = work.geometry;
   const Sequence sequence(work.step, blockIdx.y);

@@ -99,6 +99,7 @@ __device__ __forceinline__ void make_tokens(const Work& work, const Sequence& se
 // state is asked for before the step is known to hold.
 template <int D>
 __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, unsigned* done) {
+  allow_next();
   __shared__ __align__(16) OneHead<D> shared;
   const Geometry& g = work.geometry;
   const int64_t head = blockIdx.x, k_head = g.k_head(head), size = g.v_heads * D * D;

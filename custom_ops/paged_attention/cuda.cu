@@ -97,6 +97,7 @@ template <class T, int Q>
 __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
     attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
            const T* keys, const T* values, Partials partials, float* y) {
+  allow_next();
   __shared__ Shared<Q> shared;
   const Tile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
   const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);

@@ -85,10 +85,12 @@ __device__ __forceinline__ void finish(const Norm& norm, const float* staged, co
 __global__ void __launch_bounds__(kNormThreads) normalize_rows(const __grid_constant__ Norm norm) {
   __shared__ __align__(16) float shared[kStaged];
   __shared__ float factor[2];
+  allow_next();
   const int64_t row = blockIdx.x;
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
   for (int i = threadIdx.x * kSector; i < both; i += kNormThreads * kSector)
     prefetch(i < width ? norm.weight + i : norm.other_weight + i - width);
+  await_previous();
   float* staged = both <= kStaged ? shared : norm.y + row * both;
   stage(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr, norm.sum + row * width, width,
         staged);
@@ -164,7 +166,9 @@ struct PreparedRMSNorm {
 }  // namespace
 
 void normalize(const Norm& norm, int64_t rows, cudaStream_t stream) {
-  launch(normalize_rows, static_cast<unsigned>(rows), kNormThreads, 0, stream, norm);
+  const auto blocks = static_cast<unsigned>(rows);
+  if (rows <= kEarlyRows) return launch<true>(normalize_rows, blocks, kNormThreads, 0, stream, norm);
+  launch(normalize_rows, blocks, kNormThreads, 0, stream, norm);
 }
 
 const OrtCustomOp* rms_norm() {

@@ -65,7 +65,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStack]};
   void* watched = races::make_fiber();
   unsigned index = 0;
-  bool begun = false, done = false;
+  bool begun = false, done = false, awaited = false;  // awaited: the launches before
 };
 
 struct Warp {
@@ -118,6 +118,14 @@ inline void resume(Fiber& fiber) {
   races::enter(fiber.watched);
   if (begun) _longjmp(fiber.point, 1);
   setcontext(&fiber.entry);
+}
+
+// What a thread of a launch that may begin early must do before it ends.
+inline void await_previous() { block.fibers[current()]->awaited = true; }
+inline void end_thread(bool early) {
+  bool& awaited = block.fibers[current()]->awaited;
+  if (early && !awaited) die("a thread of an early launch has not awaited those before");
+  awaited = false;
 }
 
 // The next thread of the block that has not ended.
