@@ -31,7 +31,7 @@ def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("search")
-@pytest.mark.parametrize("vocab", [1, 63, 64, 1000, 4097])
+@pytest.mark.parametrize("vocab", [1, 63, 64, 1000, 4097, 40007])
 @pytest.mark.parametrize("levels", [3, 10**6])
 def test_top_logits_break_ties_by_id(vocab: int, levels: int) -> None:
     logits = np.random.default_rng(1).integers(0, levels, vocab).astype(np.float32)
