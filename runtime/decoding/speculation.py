@@ -225,7 +225,8 @@ class MTPDrafter:
                         rows.append(row)
                         tokens.append(token)
             runs.append(DraftRun(len(chained) + behind, len(chained), time.perf_counter() - started))
-            hidden = guess.hidden if len(rows) == len(chained) else guess.hidden[rows]
+            if rows:
+                hidden = guess.hidden if len(rows) == len(chained) else guess.hidden[rows]
             chained = [chained[row] for row in rows]
         return Proposal(drafts, runs)
 
