@@ -31,12 +31,14 @@ struct Product {
         y(out) {}
 
   // Large tiles hide what memory takes for their first rows, small ones balance over many threads. Each is whole cache
-  // lines of a row of y, so that threads never write into one line. Few rows leave the second cache to the weights.
+  // lines of a row of y, so that threads never write into one line. Few rows leave the second cache to the weights. A
+  // task of less than kWorth bytes and rows is done before another thread has taken it.
   void divide(int64_t rows) {
-    constexpr int64_t kBytes = 160 << 10, kLine = 64 / sizeof(float), kFewRows = 16, kFewest = 16;
+    constexpr int64_t kBytes = 160 << 10, kWorth = 32 << 10, kLine = 64 / sizeof(float), kFewRows = 16, kFewest = 16;
     const int64_t least = rows <= kFewRows ? 4 * kLine : kLine;
     const int64_t fitting = std::max(least, kBytes / std::max(row_bytes, int64_t{1}));
-    tile = std::max(kLine, std::min(fitting, columns / kFewest) / kLine * kLine);
+    const int64_t fewest = std::clamp(rows * columns * row_bytes / kWorth, int64_t{1}, kFewest);
+    tile = std::max(kLine, std::min(fitting, columns / fewest + kLine - 1) / kLine * kLine);
     tiles = ceil_div(columns, tile);
   }
 

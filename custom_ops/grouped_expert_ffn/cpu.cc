@@ -18,6 +18,7 @@ constexpr int64_t kPartialBytes = 16 << 20;  // of the down products that wait f
 constexpr int64_t kTileBytes = 1280 << 10;   // of weights in a task: memory takes a while for the first ones of each
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
 constexpr int64_t kFewestTasks = 24;         // so that threads end at about the same time
+constexpr int64_t kWorth = 32 << 10;         // bytes and rows; less is done before another thread has taken it
 constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
 constexpr int64_t kRowsAtOnce = 64;          // activation rows in one product
 
@@ -85,7 +86,9 @@ struct Buckets {
   // Weight rows in a task, of so many in an expert.
   int64_t tile_rows(int64_t rows, int64_t row_bytes, int64_t width) const {
     const int64_t most = std::min(kTileBytes / row_bytes, kTileProducts / (width * max_tokens_per_expert));
-    const int64_t tiles = std::max(ceil_div(rows, std::max(most, kRowStep)), ceil_div(kFewestTasks, used));
+    const int64_t worth = std::max(int64_t{1}, rows * row_bytes * max_tokens_per_expert / kWorth);
+    const int64_t spread = std::min(ceil_div(kFewestTasks, used), worth);
+    const int64_t tiles = std::max(ceil_div(rows, std::max(most, kRowStep)), spread);
     return ceil_div(ceil_div(rows, tiles), kRowStep) * kRowStep;
   }
 };
