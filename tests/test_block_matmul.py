@@ -40,11 +40,11 @@ def test_bits_depend_on_one_row_and_one_weight_row(isa: str, type: str, kind: st
         assert same_bits(one(x[:5], weight[3 : 3 + rows]), np.ascontiguousarray(whole[:5, 3 : 3 + rows])), rows
 
 
-@pytest.mark.parametrize("width", [2048, 5120, 17408])
+@pytest.mark.parametrize("width", [256, 512, 2048, 5120, 17408])
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K", "Q6_K"])
 def test_bits_of_wide_rows(isa: str, type: str, kind: str, width: int) -> None:
-    """Few activations meet weight rows one after another as long as they are not too wide; many do in panels."""
+    """Few activations meet one or two weight rows at a time as long as they are not too wide; many do in panels."""
     weight, x = weights(type, 35, width), activations(9, width)
     matmul = MatMul(type, kind)
     whole = matmul(x, weight)

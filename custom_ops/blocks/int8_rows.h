@@ -6,13 +6,12 @@
 
 #if defined(TRIGRAPH_ISA_avx512)
 #include "grid_rows_avx512.h"
+#include "q8_rows_avx512.h"
 #else
 #include "grid_rows.h"
 #endif
 
 namespace trigraph::TRIGRAPH_ISA {
-
-constexpr int64_t kAhead = 12288;  // bytes between blocks in use and those to ask memory for
 
 template <class F, int M>
 class RowProduct {
@@ -125,6 +124,7 @@ class RowProduct {
   Eight rest_scale_[M];
 };
 
+#if !defined(TRIGRAPH_ISA_avx512)
 // The same for blocks of 32, of which a super-block holds one for each chain.
 template <class F, int M>
 void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
@@ -144,6 +144,7 @@ void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
     for (int i = 0; i < M; ++i) y[i][j] = sum_of(sum[i]);
   }
 }
+#endif
 
 // M activation rows of whole super-blocks, for a type with Rows.
 template <class F, int M>
