@@ -12,6 +12,7 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int64_t kManyPairs = 2;        // of an expert, from which on tiles are faster than few rows at a time
+constexpr int64_t kSharedTokens = 8;     // up to which a shared expert's output is made in a launch of the others'
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
@@ -167,7 +168,8 @@ class Experts {
     const int64_t count = tokens.count, pairs = count * shapes.k;
     const bool few = gate.takes_few() && up.takes_few() && down.takes_few() && FewPairs::fit(pairs, shapes.width) &&
                      FewPairs::fit(pairs, shapes.ffn) && SlotSum::fit(count, shapes.width);
-    if (tokens.shared.hidden && !(few && shared_down.weight->takes_few() && shared_down.ffn == shapes.ffn)) {
+    if (tokens.shared.hidden &&
+        !(few && count <= kSharedTokens && shared_down.weight->takes_few() && shared_down.ffn == shapes.ffn)) {
       shared_down.weight->gated_product(tokens.shared.hidden, tokens.shared.up, count,
                                         const_cast<float*>(tokens.sum.shared), arena_, stream);
       tokens.shared = {};

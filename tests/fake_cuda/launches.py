@@ -12,7 +12,7 @@ from trigraph.runtime.state.sequence import Sequence
 
 VERIFY = {1: 374, 4: 374, 8: 414}
 """Kernels of a verify by its tokens: what more than four meet is quantised by launches of their own."""
-DRAFT, PREFILL = 17, 450
+DRAFT, PREFILL = 17, 530
 """Kernels of a draft of one, and a prefill of 16."""
 
 
