@@ -34,14 +34,17 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned all) {
   return atomicInc(counter, all - 1) == all - 1;
 }
 
-// Whether this is the last of `blocks` to come here; it sees what the others wrote before. The whole block calls.
+// Whether this is the last of `blocks` to come here; it sees what the others wrote before. The whole block calls. One
+// thread fences for all: a barrier puts the others' writes before its fence, and their reads behind it.
 __device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {
   __shared__ bool last;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = arrives_last(counter, blocks);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = arrives_last(counter, blocks);
+    __threadfence();
+  }
   __syncthreads();
-  __threadfence();
   return last;
 }
 
