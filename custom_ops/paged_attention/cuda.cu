@@ -2,7 +2,9 @@
 // in order: by the block that walked them when there are tiles enough to fill the device, else by the last block of a
 // tile that is done. The arithmetic is the same, so a row's bits depend on its query and on the entries up to its
 // position alone.
-#include "attend.cuh"
+#include <utility>
+
+#include "attend_few.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -10,49 +12,8 @@ namespace {
 constexpr int kMostWidth = 1024;      // of a head
 constexpr int kWideHead = 256;        // wider ones leave shared memory for tiles of half as many queries
 constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy
+constexpr int64_t kFewBlocks = 128;   // that each fill a multiprocessor
 constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
-
-// Where splits wait: of each tile, kv head and split the values [Q][width], largest [Q] and sum [Q].
-struct Partials {
-  float* memory;   // nullptr: blocks merge their own
-  int splits;      // at most, of a tile
-  unsigned* done;  // [tiles, kv heads], counts splits
-
-  template <int Q>
-  __device__ float* at(int width, int split) const {
-    return memory + ((int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * splits + split) * (Q * (width + 2));
-  }
-};
-
-template <int Q>
-__device__ __forceinline__ void write_partial(int width, const Shared<Q>& shared, const float* total, float* partial) {
-  const int thread = threadIdx.x;
-  for (int i = thread; i < Q * width / 4; i += kThreads)
-    reinterpret_cast<float4*>(partial)[i] = reinterpret_cast<const float4*>(total)[i];
-  if (thread < Q) {
-    partial[Q * width + thread] = shared.largest[thread];
-    partial[Q * width + Q + thread] = shared.sum[thread];
-  }
-}
-
-// What a warp knows of its query while it merges splits, kWarp of them at a time: a lane for each.
-struct Merging {
-  float largest = -INFINITY, sum = 0;  // of all before
-
-  __device__ float2 operator()(float own_largest, float own_sum, bool begins, int count) {
-    const int lane = threadIdx.x % kWarp;
-    float all = fmaxf(own_largest, largest);  // up to the lane's
-    for (int offset = 1; offset < kWarp; offset *= 2) all = fmaxf(all, __shfl_up_sync(kAllLanes, all, offset));
-    const float before = __shfl_up_sync(kAllLanes, all, 1);
-    const Merge merge(lane ? before : largest, own_largest);
-    largest = __shfl_sync(kAllLanes, all, kWarp - 1);
-    const float taken = own_sum * merge.take;
-    if (begins) sum = __shfl_sync(kAllLanes, own_sum, 0);
-    for (int n = begins; n < count; ++n)
-      sum = fmaf(sum, __shfl_sync(kAllLanes, merge.keep, n), __shfl_sync(kAllLanes, taken, n));
-    return {merge.keep, merge.take};
-  }
-};
 
 // The splits of a tile, in order, by the whole block.
 template <int Q>
@@ -141,6 +102,18 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
   finish(shape, count, q_gate, shared, total, y);
 }
 
+// Shared memory that a block may ask for.
+inline size_t most_shared_bytes() {
+#if defined(__CUDACC__)
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "the device in use");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the size of shared memory");
+  return static_cast<size_t>(bytes);
+#else
+  return emulator::kMostShared;
+#endif
+}
+
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
   explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info), done_(kFullDevice) {
@@ -166,21 +139,61 @@ struct PagedAttention : PagedAttentionSignature<T> {
                                static_cast<int>(cache.stride),
                                static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
                                static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
-    // Few queries are cut into small tiles, so that more blocks have some.
-    if (cache.width <= kWideHead && rows * group > 2 * kMostQueries)
+    const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
+    if constexpr (std::is_same_v<T, __half>)
+      if (few && enqueue_few(context, sequences, shape, y)) return;
+    if (cache.width <= kWideHead && !few)
       enqueue<kMostQueries>(context, sequences, shape, y);
     else
       enqueue<kMostQueries / 2>(context, sequences, shape, y);
   }
 
  private:
+  // For heads of some widths, where a block may have the shared memory that it takes.
+  bool enqueue_few(const Context& context, const Ragged& sequences, const AttentionShape& shape,
+                   const Tensor& y) const {
+    switch (shape.width) {
+      case 64:
+        return enqueue_few<64>(context, sequences, shape, y);
+      case 128:
+        return enqueue_few<128>(context, sequences, shape, y);
+      case 256:
+        return enqueue_few<256>(context, sequences, shape, y);
+      default:
+        return false;
+    }
+  }
+
+  template <int W>
+  bool enqueue_few(const Context& context, const Ragged& sequences, const AttentionShape& shape,
+                   const Tensor& y) const {
+    const auto [tiles, splits] = tiles_of(sequences, shape, kFewQueries);
+    const int64_t blocks = tiles * shape.kv_heads;
+    const int64_t floats = blocks * splits * kFewQueries * (W + 2);
+    const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
+    if (bytes > most_shared_bytes_ || blocks > kFewBlocks || floats * 4 > kPartialBytes) return false;
+    const Arena::Memory memory = arena_.take<float>(floats);
+    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
+                    static_cast<unsigned>(std::min(splits, kFewBlocks / blocks)));
+    launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, Rotation(rotary_), shape,
+           context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
+           context.input(3).as<__half>(), partials, y.as<float>());
+    return true;
+  }
+
+  // A sequence may end in a tile that is not full. Splits by the width of the page table: the device alone knows the
+  // lengths.
+  static std::pair<int64_t, int64_t> tiles_of(const Ragged& sequences, const AttentionShape& shape, int queries) {
+    const int64_t spare = shape.group % queries ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
+    return {blocks_of(sequences.rows * shape.group, queries) + spare,
+            std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit))};
+  }
+
   template <int Q>
   void enqueue(const Context& context, const Ragged& sequences, const AttentionShape& shape, const Tensor& y) const {
-    // A sequence may end in a tile that is not full. Splits by the width of the page table: the device alone knows the
-    // lengths.
-    const int64_t spare = shape.group % Q ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
-    const int64_t tiles = blocks_of(sequences.rows * shape.group, Q) + spare, blocks = tiles * shape.kv_heads;
-    const int64_t splits = std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit));
+    const auto [tiles, splits] = tiles_of(sequences, shape, Q);
+    const int64_t blocks = tiles * shape.kv_heads;
     const int64_t floats = blocks * splits * Q * (shape.width + 2);
     const bool split = splits > 1 && blocks < kFullDevice && floats * 4 <= kPartialBytes;
     const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
@@ -196,6 +209,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   RotaryAttributes rotary_;
   Arena arena_;
   Counters done_;
+  size_t most_shared_bytes_ = most_shared_bytes();
 };
 
 }  // namespace
