@@ -89,10 +89,7 @@ def rows_of(launches: Sequence[Launch], costs: Sequence[tuple[str, Node, Cost]])
         if kind == "GatedBlockMatMul" and node.outputs[0].name in fed:
             shared = cost.bytes  # the shared expert's, in the launch of the others
         elif kind == "GroupedExpertFFN":
-            stacks = [tensor.nbytes if tensor else 0 for tensor in (*node.inputs[3:6], None)][:3]
-            down = cost.bytes * stacks[1] / sum(stacks)
-            bytes_of["few_experts"].append(cost.bytes - down)
-            bytes_of["few_expert_sums"].append(down + shared)
+            bytes_of["few_experts"].append(cost.bytes + shared)
         else:
             bytes_of[_KERNELS.get(kind, kind)].append(cost.bytes)
     waiting = {name: iter(found) for name, found in bytes_of.items()}

@@ -12,63 +12,9 @@ bool takes_tiles(const ProductKernel& kernel, int64_t width) {
   return kernel.few == few_common && kernel.layout == Layout::int8 && width % kSuper == 0;
 }
 
-// Bytes of the rows that meet an expert together. A token may name one more than once, though no router does.
-int64_t rows_bytes(const FewPairs& pairs, int64_t width) {
-  return std::min(kMostRows, pairs.pairs) * prepared_bytes(Layout::int8, width);
-}
-
-template <class... F>
-void launch_pairs(FewTasks tasks, const FewPairs& pairs, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int64_t rows = rows_bytes(pairs, tasks.width);
-  tasks.share(pairs.pairs * (tasks.bytes(0) + tasks.bytes(1)), rows);
-  unsigned blocks = 0;
-  for (int i = 0; i < tasks.count; ++i) {
-    FewTask& task = tasks.task[i];
-    task.first_block = 0;
-    blocks = std::max(blocks, blocks_of(task.rows, int64_t{task.at_once} * task.rounds));
-  }
-  const dim3 grid(blocks, static_cast<unsigned>(pairs.pairs), static_cast<unsigned>(tasks.count));
-  launch(few_experts<F...>, grid, kFewThreads, static_cast<size_t>(tasks.rings() + rows), stream, tasks, pairs,
-         x_bytes);
-}
-
-template <class... F>
-void launch_sums(FewTasks tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum, unsigned* counters,
-                 cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int64_t rows = rows_bytes(pairs, tasks.width);
-  tasks.share(pairs.pairs * tasks.bytes(0) + (tasks.count > 1 ? tasks.bytes(1) : 0), rows);
-  // Blocks of the shared expert take as many rounds as others; where these have fewer rows, several make up for one.
-  int columns = 0, parts = 0;
-  const int rounds = tasks.task[0].rounds;
-  for (int i = 0; i < tasks.count; ++i) columns = std::max(columns, tasks.task[i].at_once * rounds);
-  tasks.task[0].rounds = columns / tasks.task[0].at_once;
-  if (tasks.count > 1) tasks.task[1].rounds = rounds, parts = columns / (tasks.task[1].at_once * rounds);
-  const dim3 grid(blocks_of(tasks.task[0].rows, columns), static_cast<unsigned>(pairs.pairs + parts));
-  launch(few_expert_sums<F...>, grid, kFewThreads, static_cast<size_t>(tasks.rings() + rows), stream, tasks, pairs,
-         shared, sum, counters, x_bytes);
-}
-
 }  // namespace
 
 void few_common(const FewTasks& tasks, cudaStream_t stream) { launch_few(tasks, stream, CommonTypes()); }
-
-bool FewPairs::fit(int64_t pairs, int64_t width) {
-  return pairs <= kMost && width % kSuper == 0 &&
-         static_cast<size_t>(kMostRows * prepared_bytes(Layout::int8, width)) <= kFewBytes;
-}
-
-bool SlotSum::fit(int64_t tokens, int64_t width) { return tokens * blocks_of(width, kFewThreads / kWarp) <= kMost; }
-
-void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream) {
-  launch_pairs(tasks, pairs, stream, CommonTypes());
-}
-
-void few_sums(const FewTasks& tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum,
-              unsigned* counters, cudaStream_t stream) {
-  launch_sums(tasks, pairs, shared, sum, counters, stream, CommonTypes());
-}
 
 FewTasks::FewTasks(const float* x, const float* up, int64_t width, int64_t m)
     : task{},

@@ -1,7 +1,6 @@
 // The kernels of few_products.h, for the types F: the one of a weight is chosen when it runs.
 #pragma once
 
-#include "../cuda/last_block.cuh"
 #include "few_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -157,121 +156,6 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
                                     x_bytes, tasks.x, nullptr);
     });
   }
-}
-
-// Whether all ids are right, in every thread. The whole block calls.
-__device__ __forceinline__ bool ids_hold(const FewPairs& pairs) {
-  const int i = threadIdx.x;
-  const bool bad = i < pairs.pairs && (pairs.ids[i] < 0 || pairs.ids[i] >= pairs.experts);
-  if (!__syncthreads_or(bad)) return true;
-  if (i || blockIdx.x || blockIdx.y || blockIdx.z) return false;
-  int first = 0;
-  while (pairs.ids[first] >= 0 && pairs.ids[first] < pairs.experts) ++first;
-  report(pairs.record, Operator::grouped_expert_ffn, Reason::expert_id, pairs.ids[first],
-         pairs.first_token + first / pairs.k, first % pairs.k, pairs.experts);
-  return false;
-}
-
-// The pairs of the expert of pair `own`, of which it must be the first: how many, 0 for none. The whole block calls;
-// the order of the pairs is of no matter.
-__device__ __forceinline__ int find_pairs(const FewPairs& pairs, int own, int* found) {
-  __shared__ int count;
-  const int i = threadIdx.x;
-  const bool same = i < pairs.pairs && pairs.ids[i] == pairs.ids[own];
-  if (__syncthreads_or(i < own && same)) return 0;
-  if (i == 0) count = 0;
-  __syncthreads();
-  if (i >= own && same) found[atomicAdd(&count, 1)] = i;
-  __syncthreads();
-  return count;
-}
-
-// The block's rows of a weight, from row `at` on, with rows found[0] to found[count - 1], which prepare(rows, count,
-// to) makes.
-template <class Prepare, class... F>
-__device__ __forceinline__ void meet(const FewTask& task, const uint8_t* data, int at, int64_t width, int ring_bytes,
-                                     const int* found, int count, const Prepare& prepare, int64_t x_bytes,
-                                     Types<F...>) {
-  char *rings = shared_memory(), *prepared = rings + kFewWarps * ring_bytes;
-  for (int first = 0; first < count; first += kMostRows) {
-    const int rows = min(kMostRows, count - first);
-    TileWalk walk = begin(task, data, at, width, rings, ring_bytes, Types<F...>());
-    __syncthreads();
-    prepare(found + first, rows, prepared);
-    __syncthreads();
-    with_type(task.type, Types<F...>(), [&](auto type) {
-      if constexpr (kTiled<decltype(type)>)
-        meet_tiles<decltype(type)>(walk, rings, ring_bytes, prepared, x_bytes, rows, task.y, task.rows, found + first);
-    });
-  }
-}
-
-// grid: [parts of the weight rows, pairs, weights].
-template <class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    few_experts(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, int64_t x_bytes) {
-  __shared__ int found[FewPairs::kMost];
-  if (!ids_hold(pairs)) return;
-  const int count = find_pairs(pairs, blockIdx.y, found);
-  const FewTask& task = tasks.task[blockIdx.z];
-  const int64_t expert = pairs.ids[blockIdx.y];
-  const auto prepare = [&](const int* pair, int rows, char* to) {
-    if (tasks.prepared)
-      copy_rows([&](int i) { return tasks.prepared + pair[i] / pairs.k * x_bytes; }, rows, x_bytes, to);
-    else
-      quantise_rows<1>([&](int i) { return Plain{tasks.x + pair[i] / pairs.k * tasks.width}; }, rows, tasks.width,
-                       x_bytes, to);
-  };
-  meet(task, task.data + expert * pairs.stride[blockIdx.z], first_row(task), tasks.width, tasks.ring_bytes, found,
-       count, prepare, x_bytes, Types<F...>());
-}
-
-// The columns of a token's sum, by the last of its blocks that have made them. `token(i)` is that of the i-th row which
-// this block has made; each token waits for `all` rows.
-template <class Token>
-__device__ __forceinline__ void add_slots(const SlotSum& sum, const float* products, int count, const Token& token,
-                                          int64_t columns, unsigned* counters, unsigned all) {
-  __shared__ bool last[FewPairs::kMost];
-  __threadfence();
-  __syncthreads();
-  for (int i = threadIdx.x; i < count; i += kFewThreads)
-    last[i] = arrives_last(counters + token(i) * gridDim.x + blockIdx.x, all);
-  __syncthreads();
-  __threadfence();
-  const int64_t begin = blockIdx.x * columns, end = min(begin + columns, sum.width);
-  for (int i = 0; i < count; ++i)
-    for (int64_t column = begin + threadIdx.x; last[i] && column < end; column += kFewThreads)
-      sum(products, nullptr, token(i), column);
-}
-
-// grid: [parts of the weight rows, pairs, and some more, which share out such a part of the shared expert's].
-template <class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    few_expert_sums(const __grid_constant__ FewTasks tasks, const __grid_constant__ FewPairs pairs, FewShared shared,
-                    const __grid_constant__ SlotSum sum, unsigned* counters, int64_t x_bytes) {
-  allow_next();
-  __shared__ int found[FewPairs::kMost];
-  if (!ids_hold(pairs)) return;
-  const int part = static_cast<int>(blockIdx.y) - pairs.pairs, columns = tasks.task[0].rounds * tasks.task[0].at_once;
-  const bool of_shared = part >= 0;
-  int count = pairs.pairs / pairs.k;  // tokens
-  if (of_shared) {
-    for (int i = threadIdx.x; i < count; i += kFewThreads) found[i] = i;
-    __syncthreads();
-  } else {
-    count = find_pairs(pairs, blockIdx.y, found);
-  }
-  const FewTask& task = tasks.task[of_shared];
-  const uint8_t* data = task.data + (of_shared ? 0 : pairs.ids[blockIdx.y] * pairs.stride[0]);
-  const int first = static_cast<int>(blockIdx.x) * columns + max(0, part) * task.rounds * task.at_once;
-  const Gated x{of_shared ? shared.hidden : tasks.x, of_shared ? shared.up : tasks.up};
-  const auto prepare = [&](const int* row, int rows, char* to) {
-    quantise_rows<1>([&](int i) { return x.row(row[i] * tasks.width); }, rows, tasks.width, x_bytes, to);
-  };
-  meet(task, data, first, tasks.width, tasks.ring_bytes, found, count, prepare, x_bytes, Types<F...>());
-  add_slots(
-      sum, tasks.task[0].y, count, [&](int i) { return of_shared ? i : found[i] / pairs.k; }, columns, counters,
-      pairs.k + gridDim.y - pairs.pairs);
 }
 
 template <class... F>

@@ -56,63 +56,7 @@ struct FewTasks {
   int64_t rings() const;  // bytes
 };
 
-// The (token, slot) pairs of a few tokens, in one launch with each pair's expert. A bad id is a device error.
-struct FewPairs {
-  static constexpr int kMost = 128;
-  const int64_t* ids;
-  int pairs, k, experts;
-  int64_t first_token;  // of the step
-  int64_t stride[2];    // of each task's stack, in bytes
-  ErrorRecord* record;
-
-  // Whether the pairs are few, and rows of `width` fit into a block.
-  static bool fit(int64_t pairs, int64_t width);
-};
-
-// What becomes of the rows that a token's experts make: their sum in the order of slots, a shared expert's last.
-struct SlotSum {
-  static constexpr int64_t kMost = 16384;  // counters of a launch
-  int k;
-  int64_t width;
-  const float* weights;               // [tokens, k]
-  const float *shared, *shared_gate;  // [tokens, width] and logits [tokens], or nullptr
-  float* y;                           // [tokens, width]
-
-  // `sorted`: where a pair's row of products is, or nullptr for the order of pairs.
-  __device__ void operator()(const float* products, const int* sorted, int64_t token, int64_t column) const {
-    constexpr int kTogether = 8;  // that are waited for together
-    float sum = 0;
-    for (int64_t first = token * k, end = first + k; first < end; first += kTogether) {
-      float weight[kTogether], product[kTogether];
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int64_t j = first + i;
-        if (j < end) weight[i] = weights[j], product[i] = products[(sorted ? sorted[j] : j) * width + column];
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i)
-        if (first + i < end) sum = fmaf(weight[i], product[i], sum);
-    }
-    if (shared) sum = fmaf(sigmoid(shared_gate[token]), shared[token * width + column], sum);
-    y[token * width + column] = sum;
-  }
-  // Whether a launch has counters for so many tokens.
-  static bool fit(int64_t tokens, int64_t width);
-};
-
-// A shared expert whose rows are still to be made, in a launch of those of pairs: from `hidden` and `up` [tokens, width
-// of that launch] by the launch's second task.
-struct FewShared {
-  const float *hidden = nullptr, *up = nullptr;
-};
-
 // For weights of CommonTypes alone.
 void few_common(const FewTasks& tasks, cudaStream_t stream);
-// Row i of each task's y: pair i's expert and the row of its token.
-void few_of_pairs(const FewTasks& tasks, const FewPairs& pairs, cudaStream_t stream);
-// Row i of the first task's y: pair i's expert and row i; then the tokens' sums. `counters`: SlotSum::kMost, see
-// cuda/last_block.cuh.
-void few_sums(const FewTasks& tasks, const FewPairs& pairs, const FewShared& shared, const SlotSum& sum,
-              unsigned* counters, cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

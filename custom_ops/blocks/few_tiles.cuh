@@ -28,6 +28,24 @@ __device__ __forceinline__ int shift_of(const uint8_t* p) {
   return F::kBytes % 16 ? static_cast<int>(reinterpret_cast<uintptr_t>(p) & 15) : 0;
 }
 
+// Asks for the blocks of a weight row that a warp meets at once, of which the lane takes every fourth 16 bytes: from p
+// on, `left` of them at most, to the row's place in a stage. Nothing behind `end` is read.
+template <class F>
+__device__ __forceinline__ void ask_row(const uint8_t* p, int left, const uint8_t* end, char* row) {
+  const int t = threadIdx.x % 4, shift = shift_of<F>(p);
+  const uint8_t* from = p - shift + 16 * t;
+  char* to = row + 16 * t;
+#pragma unroll
+  for (int i = 0; i < kPieces<F>; ++i, from += kSuper / F::kBlock * F::kBytes, to += kPieceStride<F>) {
+#pragma unroll
+    for (int at = 0; at < kPieceStride<F>; at += 64) {
+      const bool whole = at + 64 <= F::kBytes;
+      if ((whole || at + 16 * t < F::kBytes + shift) && i < left)
+        copy_ahead(to + at, from + at, whole ? 16 : static_cast<int>(min(int64_t{16}, end - from - at)));
+    }
+  }
+}
+
 // A warp's way through its part of a weight: tile after tile, in each the blocks of its chain.
 struct TileWalk {
   const uint8_t* data;
@@ -62,30 +80,12 @@ struct TileWalk {
   // Asks for the next block of the lane's two rows, if there is one.
   template <class F>
   __device__ __forceinline__ void ask(char* slot) {
-    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    const int g = threadIdx.x % kWarp / 4;
     if (row < end && step < steps) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint8_t* p = block<F>(row + g + 8 * half, step);
-        const int shift = shift_of<F>(p);
-        const uint8_t* from = p - shift + 16 * t;
-        char* to = slot + (g + 8 * half) * kTileStride<F> + 16 * t;
-#pragma unroll
-        for (int i = 0; i < kPieces<F>; ++i, from += kSuper / F::kBlock * F::kBytes, to += kPieceStride<F>) {
-#pragma unroll
-          for (int at = 0; at < kPieceStride<F>; at += 64) {
-            const int left = step + i < steps ? F::kBytes + shift - at - 16 * t : 0;
-            if (at + 64 <= F::kBytes || left >= 16 || (left > 0 && from + at + 16 <= data + rows * row_bytes)) {
-              copy_ahead(to + at, from + at);
-              continue;
-            }
-            // Nothing behind the weight's end is read. As a loop: in a step, instructions come from afar too.
-#pragma unroll 1
-            for (int k = 0; k < left; k += 2)
-              *reinterpret_cast<uint16_t*>(to + at + k) = *reinterpret_cast<const uint16_t*>(from + at + k);
-          }
-        }
-      }
+      for (int half = 0; half < 2; ++half)
+        ask_row<F>(block<F>(row + g + 8 * half, step), steps - step, data + rows * row_bytes,
+                   slot + (g + 8 * half) * kTileStride<F>);
       step += stride<F>();
       if (step >= steps) step = begin<F>(), row += at_once;
     }

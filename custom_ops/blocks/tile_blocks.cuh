@@ -96,10 +96,12 @@ struct TileBlock<Q6_K> {
 };
 
 // The products of the blocks at upper and lower, of a lane's weight rows, with a super-block of activations, of which
-// `x` is that of activation row g. As in multiply_tiles.
-template <class F>
+// `x` is that of activation row g. As in multiply_tiles. kAlone: all of them are one row, for which a lane has chain[0]
+// and chain[2].
+template <class F, bool kAlone = false>
 __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* lower, const char* x,
                                            const float* const* x_scale, float* chain) {
+  constexpr int kNext = kAlone ? 2 : 1;
   const int t = threadIdx.x % 4;
   const TileBlock<F> block[2] = {{upper, t}, {lower, t}};
   const auto* words = reinterpret_cast<const uint32_t*>(x) + t;
@@ -113,14 +115,14 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
       int dot[4] = {};
       multiply_runs(a, b, dot);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) S[i] += block[i / 2].scale(2 * run) * dot[i];
+      for (int i = 0; i < 4; i += kNext) S[i] += block[i / 2].scale(2 * run) * dot[i];
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         int dot[4] = {};
         multiply_tiles(a[2 * half], a[2 * half + 1], b[half], dot);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) S[i] += block[i / 2].scale(2 * run + half) * dot[i];
+        for (int i = 0; i < 4; i += kNext) S[i] += block[i / 2].scale(2 * run + half) * dot[i];
       }
     }
   }
@@ -134,7 +136,7 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
   for (uint32_t& word : factors) word <<= 8;
   multiply_runs(factors, sums, high);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4; i += kNext) {
     T[i] = low[i] + 256 * high[i];
     float value;
     if constexpr (kTwoSums<F>)
@@ -146,7 +148,7 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
 }
 
 // The same of `count` blocks of 32 codes, which meet 32 activations of one super-block after the other.
-template <class F>
+template <class F, bool kAlone = false>
 __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t* lower, int count, const char* x,
                                             const float* const* x_scale, float* chain) {
   const int t = threadIdx.x % 4;
@@ -161,7 +163,7 @@ __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t*
     int dot[4] = {};
     multiply_runs(a, b, dot);
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
+    for (int k = 0; k < 4; k += kAlone ? 2 : 1)
       chain[k] = fmaf(x_scale[k % 2][i], F::d(p[k / 2]) * static_cast<float>(dot[k]), chain[k]);
   }
 }

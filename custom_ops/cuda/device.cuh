@@ -197,14 +197,16 @@ __device__ __forceinline__ void multiply_runs(const uint32_t* a, const uint32_t*
 #endif
 }
 
-// Begins to copy 16 bytes to shared memory. Both addresses are multiples of 16.
-__device__ __forceinline__ void copy_ahead(void* to, const void* from) {
+// Begins to copy 16 bytes to shared memory. Both addresses are multiples of 16. Of `from` the first `bytes` are read;
+// zeros follow.
+__device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes = 16) {
 #if defined(__CUDACC__)
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(bytes)
+      : "memory");
 #else
-  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+  for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
 #endif
 }
 // Ends a group of copies of this thread.
@@ -213,15 +215,17 @@ __device__ __forceinline__ void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Waits until at most so many groups of this thread are on their way, none to two.
+// Waits until at most so many groups of this thread are on their way, none to three.
 __device__ __forceinline__ void await_copies(int groups) {
 #if defined(__CUDACC__)
   if (groups == 0)
     asm volatile("cp.async.wait_group 0;" ::: "memory");
   else if (groups == 1)
     asm volatile("cp.async.wait_group 1;" ::: "memory");
-  else
+  else if (groups == 2)
     asm volatile("cp.async.wait_group 2;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group 3;" ::: "memory");
 #else
   (void)groups;
 #endif

@@ -34,6 +34,17 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned all) {
   return atomicInc(counter, all - 1) == all - 1;
 }
 
+// A counter that other blocks have arrived at; what they fenced before is seen by who reads it afterwards.
+__device__ __forceinline__ unsigned read_acquired(const unsigned* counter) {
+#if defined(__CUDACC__)
+  unsigned count;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+  return count;
+#else
+  return *counter;
+#endif
+}
+
 // Whether this is the last of `blocks` to come here; it sees what the others wrote before. The whole block calls. One
 // thread fences for all: a barrier puts the others' writes before its fence, and their reads behind it.
 __device__ __forceinline__ bool is_last(unsigned* counter, unsigned blocks) {

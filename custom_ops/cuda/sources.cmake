@@ -12,6 +12,7 @@ set(CUDA_SOURCES
   block_gather/cuda.cu
   gated_delta_net/cuda.cu
   grouped_expert_ffn/cuda.cu
+  grouped_expert_ffn/few_experts.cu
   rms_norm/cuda.cu
   router/cuda.cu
   rows/cuda.cu

@@ -1,10 +1,10 @@
 // GroupedExpertFFN on a device, and MixtureOfExperts, which also makes the shared expert's output. The products of a
 // token are summed in slot order, so its bits never depend on its companions.
 #include "../block_matmul/device.h"
-#include "../blocks/few_products.h"
 #include "../blocks/many_products.h"
 #include "../cuda/kernel.h"
 #include "../cuda/last_block.cuh"
+#include "few_experts.h"
 #include "plan.cuh"
 #include "signature.h"
 
@@ -12,7 +12,6 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int64_t kManyPairs = 2;        // of an expert, from which on tiles are faster than few rows at a time
-constexpr int64_t kSharedTokens = 8;     // up to which a shared expert's output is made in a launch of the others'
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
@@ -22,7 +21,7 @@ struct Tokens {
   const int64_t* ids;
   int64_t first, count;  // of the step
   SlotSum sum;
-  FewShared shared;  // `hidden`: the shared expert's output is still to be made
+  const float *shared_hidden, *shared_up;  // nullptr: the shared expert's output is there
 };
 
 // grid: [parts of a row, tokens]. `used`: of a plan.
@@ -62,6 +61,7 @@ struct Matrices {
     return kernel == other.kernel || (takes_many(max_buckets, pairs) && kernel->many == other.kernel->many);
   }
   bool takes_few() const { return kernel->few == few_common && kernel->layout == Layout::int8; }
+  ExpertTask few() const { return {*kernel, data, width, row_bytes, stride}; }
 
  private:
   bool takes_many(int64_t max_buckets, int64_t pairs) const {
@@ -74,7 +74,7 @@ struct Matrices {
 // What both operators do with the experts that tokens chose.
 class Experts {
  public:
-  explicit Experts(const KernelInfo& info) : arena_(info), counters_(SlotSum::kMost) {
+  explicit Experts(const KernelInfo& info) : arena_(info), counters_(FewExperts::kCounters) {
     const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
     gate_ = &product_kernel(info.text("gate_type"), activations);
     if (!up_type.empty()) up_ = &product_kernel(up_type, activations);
@@ -82,16 +82,16 @@ class Experts {
   }
 
  protected:
-  // The matrix that makes a shared expert's output.
+  // What makes a shared expert's output: silu(hidden) * up [tokens, columns of `down`].
   struct SharedDown {
-    const Weight* weight = nullptr;
-    int64_t ffn = 0;
+    const Weight* down = nullptr;
+    const float *hidden = nullptr, *up = nullptr;
   };
 
-  // `shared` [tokens, width], or nullptr, is the shared expert's output, or the place of it: then it is made of `made`.
+  // `shared` [tokens, width], or nullptr, is the shared expert's output, or the place for what `made` says.
   // `prepared`: rows of x as int8, or nullptr.
   void compute(const Context& context, const ExpertShapes& shapes, float* shared, const float* shared_gate,
-               const FewShared& made, const SharedDown& shared_down, const char* prepared) const {
+               const SharedDown& made, const char* prepared) const {
     if (shapes.experts > kMostExperts)
       fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
            kMostExperts);
@@ -104,6 +104,7 @@ class Experts {
     const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
     const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
     const Tensor y = context.output(0, {shapes.tokens, shapes.width});
+    const int64_t shared_ffn = made.down ? made.down->width : 0;
     const cudaStream_t stream = stream_of(context);
     for (int64_t t = 0; t < shapes.tokens; t += kTokensAtOnce) {
       const auto part = [t](auto* rows, int64_t width) { return rows ? rows + t * width : nullptr; };
@@ -114,8 +115,9 @@ class Experts {
                     std::min(kTokensAtOnce, shapes.tokens - t),
                     {static_cast<int>(shapes.k), shapes.width, weights.as<float>() + t * shapes.k,
                      part(shared, shapes.width), part(shared_gate, 1), y.as<float>() + t * shapes.width},
-                    {part(made.hidden, shared_down.ffn), part(made.up, shared_down.ffn)}};
-      run(shapes, gate, up, down, tokens, shared_down, stream);
+                    part(made.hidden, shared_ffn),
+                    part(made.up, shared_ffn)};
+      run(shapes, gate, up, down, tokens, made.down, stream);
     }
   }
 
@@ -135,44 +137,43 @@ class Experts {
     return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
   }
 
-  // Without a plan: each block finds the pairs of its expert.
+  // In one launch.
   void run_few(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
-               const Tokens& tokens, const SharedDown& shared_down, cudaStream_t stream) const {
-    const int64_t pairs = tokens.count * shapes.k;
-    const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
-    const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
-    FewPairs of{tokens.ids,
-                static_cast<int>(pairs),
-                static_cast<int>(shapes.k),
-                static_cast<int>(shapes.experts),
-                tokens.first,
-                {gate.stride, up.stride},
-                error_record()};
-    FewTasks first(tokens.x, nullptr, shapes.width, tokens.count);
-    first.prepared = tokens.prepared;
-    first.add(*gate.kernel, gate.data, shapes.ffn, gate.row_bytes, hidden.as<float>());
-    first.add(*up.kernel, up.data, shapes.ffn, up.row_bytes, ups.as<float>());
-    few_of_pairs(first, of, stream);
-    of.stride[0] = down.stride;
-    FewTasks second(hidden.as<float>(), ups.as<float>(), shapes.ffn, pairs);
-    second.add(*down.kernel, down.data, shapes.width, down.row_bytes, products.as<float>());
-    if (tokens.shared.hidden) {
-      const Weight& w = *shared_down.weight;
-      second.add(w.kernel, w.data, w.columns, w.row_bytes, const_cast<float*>(tokens.sum.shared));
-    }
-    few_sums(second, of, tokens.shared, tokens.sum, counters_.at(0), stream);
+               const Tokens& tokens, const Weight* shared_down, cudaStream_t stream) const {
+    const Arena::Memory hidden = arena_.take<float>(tokens.count * shapes.k * shapes.ffn);
+    FewExperts few{tokens.ids,
+                   static_cast<int>(tokens.count),
+                   static_cast<int>(shapes.k),
+                   static_cast<int>(shapes.experts),
+                   tokens.first,
+                   static_cast<int>(shapes.width),
+                   static_cast<int>(shapes.ffn),
+                   tokens.x,
+                   tokens.prepared,
+                   gate.few(),
+                   up.few(),
+                   down.few(),
+                   {},
+                   tokens.shared_hidden,
+                   tokens.shared_up,
+                   hidden.as<float>(),
+                   tokens.sum,
+                   counters_.at(0),
+                   error_record()};
+    if (const Weight* w = tokens.shared_hidden ? shared_down : nullptr)
+      few.shared = {w->kernel, w->data, w->width, w->row_bytes, 0};
+    few.launch(stream);
   }
 
   void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, Tokens tokens,
-           const SharedDown& shared_down, cudaStream_t stream) const {
+           const Weight* shared_down, cudaStream_t stream) const {
     const int64_t count = tokens.count, pairs = count * shapes.k;
-    const bool few = gate.takes_few() && up.takes_few() && down.takes_few() && FewPairs::fit(pairs, shapes.width) &&
-                     FewPairs::fit(pairs, shapes.ffn) && SlotSum::fit(count, shapes.width);
-    if (tokens.shared.hidden &&
-        !(few && count <= kSharedTokens && shared_down.weight->takes_few() && shared_down.ffn == shapes.ffn)) {
-      shared_down.weight->gated_product(tokens.shared.hidden, tokens.shared.up, count,
-                                        const_cast<float*>(tokens.sum.shared), arena_, stream);
-      tokens.shared = {};
+    const bool few = gate.takes_few() && gate.kernel == up.kernel && down.takes_few() &&
+                     FewExperts::fit(count, shapes.k, shapes.width, shapes.ffn);
+    if (tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
+      shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
+                                 arena_, stream);
+      tokens.shared_hidden = nullptr;
     }
     if (few) return run_few(shapes, gate, up, down, tokens, shared_down, stream);
     const int64_t max_buckets = Plan::most(pairs, shapes.experts);
@@ -216,7 +217,7 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature, Experts {
   void compute(const Context& context) const {
     const ExpertShapes all = shapes(context, has_up());
     const Tensor shared = context.input(6), shared_gate = context.input(7);
-    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, {}, nullptr);
+    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, nullptr);
   }
 };
 
@@ -231,8 +232,8 @@ struct MixtureOfExperts : MixtureOfExpertsSignature, Experts {
     const Tensor prepared = context.input(10);
     if (prepared.rank) prepared.expect({all.tokens, prepared_bytes(Layout::int8, all.width)});
     const Arena::Memory output = arena().take<float>(all.tokens * all.width);
-    Experts::compute(context, all, output.as<float>(), gate.as<float>(), {hidden.as<float>(), up.as<float>()},
-                     {&weight, hidden.dims[1]}, prepared.as<char>());
+    Experts::compute(context, all, output.as<float>(), gate.as<float>(), {&weight, hidden.as<float>(), up.as<float>()},
+                     prepared.as<char>());
   }
 
  private:
