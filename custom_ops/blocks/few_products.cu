@@ -3,9 +3,8 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kFewGated = 4096;       // a wider gate is cheaper to compute once
-constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
-constexpr int64_t kShared = 86 << 10;     // bytes of a block, beside what kernels have there: what any device allows
+constexpr int64_t kFewGated = 4096;    // a wider gate is cheaper to compute once
+constexpr int64_t kShared = 86 << 10;  // bytes of a block, beside what kernels have there: what any device allows
 
 // As the kernels of CommonTypes take them.
 bool takes_tiles(const ProductKernel& kernel, int64_t width) {

@@ -5,8 +5,9 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
-constexpr int kFewBlocks = 2;           // of a multiprocessor, which bounds registers
+constexpr size_t kFewBytes = 47 << 10;    // of rows in shared memory, beside what kernels have there
+constexpr int kFewBlocks = 2;             // of a multiprocessor, which bounds registers
+constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
 
 // The type of that number.
 template <class Visit>

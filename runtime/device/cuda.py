@@ -202,9 +202,17 @@ def open_cuda(experts: str = "gpu") -> CudaDevice:
     if experts == "cpu":
         library.add_host_operator(host_operator(_EXPERTS))
     # Only ONNX Runtime's own provider captures, and no session with nodes on the CPU.
-    capture = int(os.environ.get("TRIGRAPH_CUDA_GRAPHS", _CAPTURED_AT))
+    capture = _captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
     able = library.provider == PROVIDER and experts == "gpu"
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture if able else 0)
+
+
+def _captured_at(setting: str) -> int:
+    if not (setting.isascii() and setting.isdigit()):
+        raise TrigraphError(
+            f"TRIGRAPH_CUDA_GRAPHS is {setting!r}; it must be the run at which a step is captured, or 0 for none"
+        )
+    return int(setting)
 
 
 def _check_driver() -> None:

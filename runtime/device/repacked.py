@@ -28,7 +28,7 @@ INSTRUCTION_SETS = ("avx2", "avx_vnni")
 
 _SUFFIX = "_R8"
 _ROWS = 8
-_BLOCK_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+_REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
 _MADV_DONTNEED = 4
 
@@ -62,7 +62,7 @@ class RepackingDevice(Device):
             rows = shapes.get(weight.name, [1, 1])[-2]
             int8 = any(a.name == "activations" and a.s == b"int8" for a in weight.node.attribute)
             whole = rows % (2 * _ROWS if fused else _ROWS) == 0
-            if weight.type in _BLOCK_BYTES and int8 and whole and readers[weight.name] == 1:
+            if weight.type in _REPACKED and int8 and whole and readers[weight.name] == 1:
                 weight.rename(weight.type + _SUFFIX)
                 changed = True
         return changed
@@ -131,19 +131,25 @@ def _repacked(value: ort.OrtValue, type: str, pool: ThreadPoolExecutor) -> ort.O
         raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
     repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
     repack.restype = None
-    shape, source = value.shape(), value.data_ptr()
-    blocks, group = shape[-1] // _BLOCK_BYTES[type], _ROWS * shape[-1]
+    shape, source, block = value.shape(), value.data_ptr(), _block_bytes(type)
+    blocks, group = shape[-1] // block, _ROWS * shape[-1]
     copy = aligned_zeros(tuple(shape), np.dtype(np.uint8))
     groups, step = copy.nbytes // group, max(1, _PIECE // group)
 
     def piece(first: int) -> None:
         count, place = min(step, groups - first), first * group
-        repack(source + place, count, blocks, _BLOCK_BYTES[type], copy.ctypes.data + place)
+        repack(source + place, count, blocks, block, copy.ctypes.data + place)
 
     for _ in pool.map(piece, range(0, groups, step)):
         pass
     _release(source, copy.nbytes)
     return ort.OrtValue.ortvalue_from_numpy(copy)
+
+
+def _block_bytes(type: str) -> int:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package that is not repacked needs none of it
+
+    return GGML_QUANT_SIZES[GGMLQuantizationType[type]][1]
 
 
 def _release(address: int, size: int) -> None:
