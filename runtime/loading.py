@@ -81,8 +81,8 @@ def load(
     of what is free). `chunk`: tokens of a prompt in one step (512; on a GPU 1,024). `prefill_ms`: how long such a step
     may hold up requests that decode; unless given, a round of theirs (few: longer). `max_waiting`: requests that may
     wait for others. `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves
-    routed experts to the CPU when the device is a GPU. `repack`: AVX2 gets a copy of K-type weights that it reads
-    faster, in memory of its own. Raises TrigraphError for what the user can put right.
+    routed experts to the CPU when the device is a GPU. `repack`: AVX2 and AVX-512 get a copy of K-type weights that
+    they read faster, in memory of its own. Raises TrigraphError for what the user can put right.
     """
     scheduling = Scheduling(max_waiting, prefill_ms)
     path = Path(path)

@@ -19,14 +19,21 @@ static const RowKernel* find_kernel(const std::string& type, Types<F...>) {
   return find(kKernels, type);
 }
 
-#if defined(TRIGRAPH_ISA_avx2)
+#if defined(TRIGRAPH_ISA_avx2) || defined(TRIGRAPH_ISA_avx512)
+// Named after the rows that lie side by side.
+#if defined(TRIGRAPH_ISA_avx512)
+#define TRIGRAPH_REPACKED(type) #type "_R16"
+#else
+#define TRIGRAPH_REPACKED(type) #type "_R8"
+#endif
 template <class F>
 constexpr RowKernel repacked(const char* type) {
   return {{type, F::kDType, F::kBlock, F::kBytes, kRowLanes}, int8_bytes, prepare_int8, lane_product<F, true>, nullptr};
 }
 const RowKernel* find_int8_kernel(const std::string& type) {
-  static constexpr RowKernel kRepacked[] = {repacked<Q4_K>("Q4_K_R8"), repacked<Q5_K>("Q5_K_R8"),
-                                            repacked<Q6_K>("Q6_K_R8")};
+  static constexpr RowKernel kRepacked[] = {repacked<Q4_K>(TRIGRAPH_REPACKED(Q4_K)),
+                                            repacked<Q5_K>(TRIGRAPH_REPACKED(Q5_K)),
+                                            repacked<Q6_K>(TRIGRAPH_REPACKED(Q6_K))};
   const RowKernel* kernel = find(kRepacked, type);
   return kernel ? kernel : find_kernel(type, BlockTypes());
 }

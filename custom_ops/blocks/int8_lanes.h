@@ -12,6 +12,7 @@
 #endif
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 #include "int8_rows.h"
+#include "repacked.h"
 #endif
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #include "int8_tiles.h"
@@ -197,21 +198,21 @@ template <>
 constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 #endif
 
-#if defined(TRIGRAPH_ISA_avx2)
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
 // Repacked weights, whole groups of rows of them.
 template <class F, int M>
 void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
-  constexpr int64_t kDistance = 4096;  // bytes between those in use and those to ask memory for
-  if constexpr (M == 0) {
-    int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
-  } else {
-    for (int64_t j = 0; j < n; j += kRowLanes) {
-      LaneGroup<F, M> group(x, m);
-      for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
-        group.add_scaled(Interleaved{w}, 0, s, {w + kDistance, false});
-      group.results(y, j, kRowLanes);
-    }
+  // Bytes between those in use and those to ask memory for.
+  constexpr int64_t kDistance = kRowLanes == 16 && M != 1 && M != 2 ? 8192 : 4096;
+#if defined(TRIGRAPH_ISA_avx2)
+  if constexpr (M == 0) return int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
+#endif
+  for (int64_t j = 0; j < n; j += kRowLanes) {
+    LaneGroup<F, M> group(x, m);
+    for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
+      group.add_scaled(Interleaved{w}, 0, s, {w + kDistance, false});
+    group.results(y, j, kRowLanes);
   }
 }
 #endif
@@ -220,10 +221,8 @@ void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width
 template <class F, int M, bool kRepacked>
 void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
               float* const* y) {
-#if defined(TRIGRAPH_ISA_avx2)
-  if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
-#endif
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+  if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
   if constexpr (M > 0 && M <= Rows<F>::kMost)
     if (width % kSuper == 0 && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
       return int8_rows<F, M>(w, n, row_bytes, width, x, y);

@@ -1,13 +1,13 @@
-// Weights of K types with rows side by side in memory too: AVX2, AVX-VNNI. Eight rows of a matrix follow eight others;
-// of each of their super-blocks, the first 32-bit words of all eight rows come first, then the second ones, and in the
-// end the half that words leave over. As many bytes as plain rows, in another order, which trigraph_repack makes.
+// Weights of K types with rows side by side in memory too. kRowLanes rows of a matrix follow as many others; of each of
+// their super-blocks, the first 32-bit words of all those rows come first, then the second ones, and in the end the
+// half that words leave over. As many bytes as plain rows, in another order, which trigraph_repack makes.
 #pragma once
 
 #include "lanes.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// The bytes of eight rows from one of a super-block on.
+// The bytes of those rows from one of a super-block on.
 struct Interleaved {
   const uint8_t* p;
   TRIGRAPH_INLINE Interleaved operator+(int64_t bytes) const { return {p + kRowLanes * bytes}; }
@@ -18,7 +18,11 @@ TRIGRAPH_INLINE void load_rows(Interleaved at, int64_t, Ints* out) {
   for (int v = 0; v < 4; ++v) out[v] = load_ints(at.p + 4 * kRowLanes * v);
 }
 TRIGRAPH_INLINE Ints load_halves(Interleaved at, int64_t) {
+#if defined(TRIGRAPH_ISA_avx512)
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at.p)));
+#else
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at.p)));
+#endif
 }
 
 // What panels do with either layout: the next group of rows, and a copy of a super-block of the first `count` rows.

@@ -65,7 +65,7 @@ Repack = Annotated[
     bool,
     typer.Option(
         "--repack",
-        help="With AVX2, copy K-type weights when loading, in an order that is read faster; takes as much memory.",
+        help="On x86, copy K-type weights when loading, in an order that is read faster; takes as much memory.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

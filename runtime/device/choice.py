@@ -8,7 +8,7 @@ from trigraph.custom_ops import instruction_set, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda import open_cuda
 from trigraph.runtime.device.device import HOST, Device
-from trigraph.runtime.device.repacked import INSTRUCTION_SETS, RepackingDevice
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
@@ -47,9 +47,9 @@ def _open_repacking(name: str) -> Device:
     if name != "cpu":
         raise TrigraphError(f"repacked weights are for the CPU, and the device is {name}")
     kernels = instruction_set()
-    if kernels not in INSTRUCTION_SETS:
+    if kernels not in SIDE_BY_SIDE:
         raise TrigraphError(
-            f"repacked weights are for kernels of {' and '.join(INSTRUCTION_SETS)}; here those of {kernels} run, which "
+            f"repacked weights are for kernels of {', '.join(SIDE_BY_SIDE)}; here those of {kernels} run, which "
             "read weights as they are"
         )
     return RepackingDevice(library_path("cpu"), kernels)

@@ -1,4 +1,4 @@
-"""Weights in the order in which the products of AVX2 read them: a copy in memory of its own, made at loading."""
+"""Weights in the order in which the products of a processor read them: a copy in memory of its own, made at loading."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from trigraph.runtime.device.device import Device, aligned_zeros
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
 
-INSTRUCTION_SETS = ("avx2", "avx_vnni")
-"""Those whose products read repacked weights faster."""
+SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
+"""Rows that lie side by side, by instruction set: those whose products read repacked weights faster."""
 
-_SUFFIX = "_R8"
-_ROWS = 8
 _REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
 _MADV_DONTNEED = 4
@@ -52,6 +50,14 @@ class RepackingDevice(Device):
         """See Device: few are."""
         return False
 
+    @property
+    def _rows(self) -> int:
+        return SIDE_BY_SIDE[self.kernels]
+
+    @property
+    def _suffix(self) -> str:
+        return f"_R{self._rows}"
+
     def adapt(self, model: onnx.ModelProto) -> bool:
         """See Device: types of weights that are to be repacked say so."""
         shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
@@ -61,9 +67,9 @@ class RepackingDevice(Device):
             fused = weight.attribute.name == "gate_type" and not any(a.name == "up_type" for a in weight.node.attribute)
             rows = shapes.get(weight.name, [1, 1])[-2]
             int8 = any(a.name == "activations" and a.s == b"int8" for a in weight.node.attribute)
-            whole = rows % (2 * _ROWS if fused else _ROWS) == 0
+            whole = rows % (2 * self._rows if fused else self._rows) == 0
             if weight.type in _REPACKED and int8 and whole and readers[weight.name] == 1:
-                weight.rename(weight.type + _SUFFIX)
+                weight.rename(weight.type + self._suffix)
                 changed = True
         return changed
 
@@ -72,12 +78,13 @@ class RepackingDevice(Device):
     ) -> dict[str, ort.OrtValue]:
         """See Device."""
         values = weights.initializers(path, graph)
-        types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(_SUFFIX)}
+        types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(self._suffix)}
         missing = {name: type for name, type in types.items() if values[name].data_ptr() not in self.copies}
         _check_memory(sum(values[name].tensor_size_in_bytes() for name in missing))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, type in missing.items():
-                self.copies[values[name].data_ptr()] = _repacked(values[name], type.removesuffix(_SUFFIX), pool)
+                plain = type.removesuffix(self._suffix)
+                self.copies[values[name].data_ptr()] = _repacked(values[name], plain, self._rows, pool)
                 done = sum(copy.tensor_size_in_bytes() for copy in self.copies.values())
                 progress("repack", done, max(done, weights.nbytes))
         return values | {name: self.copies[values[name].data_ptr()] for name in types}
@@ -124,21 +131,21 @@ def _check_memory(needed: int) -> None:
         )
 
 
-def _repacked(value: ort.OrtValue, type: str, pool: ThreadPoolExecutor) -> ort.OrtValue:
-    """A repacked copy; the system may take the mapped pages back."""
+def _repacked(value: ort.OrtValue, type: str, rows: int, pool: ThreadPoolExecutor) -> ort.OrtValue:
+    """A copy with `rows` rows side by side; the system may take the mapped pages back."""
     repack = library_function("trigraph_repack")
     if repack is None:
         raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
-    repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p]
     repack.restype = None
     shape, source, block = value.shape(), value.data_ptr(), _block_bytes(type)
-    blocks, group = shape[-1] // block, _ROWS * shape[-1]
+    blocks, group = shape[-1] // block, rows * shape[-1]
     copy = aligned_zeros(tuple(shape), np.dtype(np.uint8))
     groups, step = copy.nbytes // group, max(1, _PIECE // group)
 
     def piece(first: int) -> None:
         count, place = min(step, groups - first), first * group
-        repack(source + place, count, blocks, block, copy.ctypes.data + place)
+        repack(source + place, count, rows, blocks, block, copy.ctypes.data + place)
 
     for _ in pool.map(piece, range(0, groups, step)):
         pass
