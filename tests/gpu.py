@@ -96,7 +96,7 @@ def kernels(session: Session) -> None:
     """Every kernel at the shapes of real models: rows alone against rows together, and its speed."""
     report = json.loads(session.run(session.kernels()))
     session.note("kernels", "copies on the device, GB/s", f"{report['copy_gb_s']:.0f}")
-    session.note("kernels", "rows of a call", "1 / 4 / 16", "with (1): of one sequence")
+    session.note("kernels", "rows of a call", "1 / 4 / 8 / 16", "with (1): of one sequence")
     for model in report["models"]:
         lines: dict[str, list[str]] = {}
         for row in model["kernels"]:

@@ -94,7 +94,7 @@ def rows_of(launches: Sequence[Launch], costs: Sequence[tuple[str, Node, Cost]])
             bytes_of[_KERNELS.get(kind, kind)].append(cost.bytes)
     waiting = {name: iter(found) for name, found in bytes_of.items()}
     names = [plain_name(launch.kernel).split("<")[0] for launch in launches]
-    names = ["few_products" if name == "products" else name for name in names]
+    names = ["few_products" if name.endswith("products") else name for name in names]
     return [Row(launch, next(waiting.get(name, iter(())), 0.0)) for name, launch in zip(names, launches, strict=True)]
 
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "../blocks/many_products.h"
+#include "../cuda/last_block.cuh"
 #include "device.h"
 #include "signature.h"
 
@@ -69,7 +70,7 @@ void multiply_prepared(std::vector<Product> products, const Rows& rows, cudaStre
 template <class Signature>
 class Products : public Signature {
  public:
-  explicit Products(const KernelInfo& info) : Signature(info), arena_(info) {
+  explicit Products(const KernelInfo& info) : Signature(info), arena_(info), counters_(kRowCounters) {
     for (int i = 0; i < this->count; ++i)
       kernel_[i] = &product_kernel(this->type[i], info.text("activations", "float32"));
   }
@@ -91,12 +92,13 @@ class Products : public Signature {
       float* y = context.output(i, {rows.count, w.columns}).template as<float>();
       if (rows.count && w.columns) products.push_back({w, y});
     }
-    multiply(std::move(products), rows, arena_, stream_of(context));
+    multiply(std::move(products), rows, arena_, counters_.at(0), stream_of(context));
   }
 
  private:
   const ProductKernel* kernel_[Signature::kMost];
   Arena arena_;
+  Counters counters_;
 };
 
 class GatedBlockMatMul : public GatedBlockMatMulSignature {
@@ -135,21 +137,45 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
   multiply_prepared({{*this, y}}, {memory.as<float>(), memory.as<char>(), width, rows}, stream);
 }
 
-void multiply(std::vector<Product> products, Rows rows, const Arena& arena, cudaStream_t stream) {
-  const auto some = [&](Layout layout) {
-    return std::any_of(products.begin(), products.end(),
-                       [layout](const Product& product) { return product.weight.kernel.layout == layout; });
-  };
-  const bool prepares = !rows.prepared && some(Layout::int8), own = rows.count <= kOwnRows;
+namespace {
+
+bool some(const std::vector<Product>& products, Layout layout) {
+  return std::any_of(products.begin(), products.end(),
+                     [layout](const Product& product) { return product.weight.kernel.layout == layout; });
+}
+
+// Whether each block meets all rows. Tiles meet more rows of float32 faster.
+bool meets_few(const std::vector<Product>& products, const Rows& rows) {
+  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kOwnRows || !some(products, Layout::float32));
+}
+
+}  // namespace
+
+std::optional<FewTasks> one_launch(const std::vector<Product>& products, const Rows& rows) {
+  if (products.empty() || !meets_few(products, rows)) return std::nullopt;
+  FewTasks tasks(rows.x, nullptr, rows.width, rows.count);
+  for (const Product& product : products) {
+    const Weight& w = product.weight;
+    if (w.kernel.few != few_common) return std::nullopt;
+    tasks.add(w.kernel, w.data, w.columns, w.row_bytes, product.y);
+  }
+  return tasks;
+}
+
+void multiply(std::vector<Product> products, Rows rows, const Arena& arena, unsigned* counters, cudaStream_t stream) {
+  const bool prepares = !rows.prepared && some(products, Layout::int8);
   const Arena::Memory memory = arena.take<char>(prepares ? rows.count * prepared_bytes(Layout::int8, rows.width) : 0);
   const auto prepare_once = [&] {
-    if (rows.prepared || !some(Layout::int8)) return;
+    if (rows.prepared || !some(products, Layout::int8)) return;
     prepare(rows.x, rows.count, rows.width, memory.as<char>(), stream);
     rows.prepared = memory.as<char>();
   };
-  // Tiles meet more rows of float32 faster.
-  if (FewTasks::fit(rows.width, rows.count, false) && (own || !some(Layout::float32))) {
-    if (!own) prepare_once();
+  if (meets_few(products, rows)) {
+    if (rows.count > kOwnRows) {
+      const auto tasks = one_launch(products, rows);
+      if (prepares && tasks) return few_quantised(*tasks, memory.as<char>(), counters, stream);
+      prepare_once();
+    }
     take_few(products, rows, stream);
   }
   prepare_once();

@@ -1,6 +1,7 @@
 // Products of rows with a weight matrix on a device.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "../blocks/few_products.h"
@@ -46,7 +47,9 @@ struct Rows {
   int64_t width, count;
 };
 
-// The products of rows with several weights, in as few launches as they take.
-void multiply(std::vector<Product> products, Rows rows, const Arena& arena, cudaStream_t stream);
+// The launch of few rows that makes all of the products, where there is one.
+std::optional<FewTasks> one_launch(const std::vector<Product>& products, const Rows& rows);
+// The products of rows with several weights, in as few launches as they take. `counters`: kRowCounters.
+void multiply(std::vector<Product> products, Rows rows, const Arena& arena, unsigned* counters, cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -51,6 +51,25 @@ struct PreparedBlockMatMulSignature : BlockMatMulSignature {
   using BlockMatMulSignature::BlockMatMulSignature;
 };
 
+// PreparedRMSNorm and PreparedBlockMatMul of what it makes.
+struct NormedBlockMatMulSignature : BlockMatMulSignature {
+  static constexpr const char* kName = "NormedBlockMatMul";
+  static constexpr int kFirstWeight = 5, kFirstProduct = 3;
+  static constexpr Argument kInputs[] = {{"x", DType::f32},
+                                         {"norm", DType::f32},
+                                         {"residual", DType::f32, true},
+                                         {"other", DType::f32, true},
+                                         {"other_norm", DType::f32, true},
+                                         {"weight", DType::any},
+                                         {"weight_1", DType::any, true},
+                                         {"weight_2", DType::any, true},
+                                         {"weight_3", DType::any, true}};
+  static constexpr Argument kOutputs[] = {
+      {"normed", DType::f32},    {"sum", DType::f32, true}, {"prepared", DType::u8},  {"y", DType::f32},
+      {"y_1", DType::f32, true}, {"y_2", DType::f32, true}, {"y_3", DType::f32, true}};
+  using BlockMatMulSignature::BlockMatMulSignature;
+};
+
 struct GatedBlockMatMulSignature {
   static constexpr const char* kName = "GatedBlockMatMul";
   static constexpr Argument kInputs[] = {{"gate", DType::f32}, {"up", DType::f32}, {"weight", DType::any}};

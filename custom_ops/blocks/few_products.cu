@@ -31,6 +31,8 @@ bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
          (!gated || width <= kFewGated);
 }
 
+bool FewTasks::fit_norm(int64_t width) { return width * sizeof(float) <= kFewBytes; }
+
 void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y) {
   const int lanes = kernel.lanes(width);
   const bool int8 = kernel.layout == Layout::int8, tiled = takes_tiles(kernel, width);
@@ -41,7 +43,9 @@ void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t row
   if (tiled) ring_bytes = 2 * kMostSlot;
 }
 
-void FewTasks::share(int64_t bytes, int64_t other_bytes) {
+size_t FewTasks::share(int64_t other_bytes) {
+  int64_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += task[i].rows * task[i].row_bytes;
   blocks = 0;
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
@@ -51,8 +55,7 @@ void FewTasks::share(int64_t bytes, int64_t other_bytes) {
     blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));
   }
   ring_bytes = static_cast<int>(std::min<int64_t>(ring_bytes, (kShared - other_bytes) / kFewWarps / 16 * 16));
+  return static_cast<size_t>(int64_t{kFewWarps} * ring_bytes + other_bytes);
 }
-
-int64_t FewTasks::rings() const { return int64_t{kFewWarps} * ring_bytes; }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -136,36 +136,47 @@ __device__ __forceinline__ void prepare_rows(const FewTasks& tasks, const FewTas
     quantise_rows<4>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes, prepared);
 }
 
-template <int kMost, class... F>
-__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
+// The walk of a block whose warps have asked for their first weights.
+template <class... F>
+__device__ __forceinline__ TileWalk begin(const FewTasks& tasks, const FewTask& task, Types<F...> types) {
+  return begin(task, task.data, first_row(task), tasks.width, shared_memory(), tasks.ring_bytes, types);
+}
+
+// A block's products, after `begin`. `pass` 0: goes through the code once without rows, for in a step, instructions are
+// in no cache. Then bring(prepared) brings them to shared memory.
+template <int kMost, class Bring, class... F>
+__device__ __forceinline__ void meet_few(TileWalk& walk, const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
+                                         int pass, Types<F...> types, Bring&& bring) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
-  const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(task, task.data, first_row(task), tasks.width, rings, tasks.ring_bytes, Types<F...>());
-  // A kernel that begins early goes through its code once before the launch before is done: in a step, instructions
-  // are in no cache.
 #pragma unroll 1
-  for (int pass = kCanBeginEarly && kMost <= kEarlyRows ? 0 : 1; pass < 2; ++pass) {
-    if (pass) {
-      allow_next();
-      await_previous();
-      prepare_rows(tasks, task, x_bytes, prepared);
-    }
+  for (; pass < 2; ++pass) {
+    if (pass) bring(prepared);
     __syncthreads();
-    with_type(task.type, Types<F...>(), [&](auto type) {
+    with_type(task.type, types, [&](auto type) {
       finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, pass ? tasks.m : 0, prepared,
                                     x_bytes, tasks.x, nullptr);
     });
   }
 }
 
+template <int kMost, class... F>
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
+    few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
+  const FewTask& task = tasks.task[task_of_block(tasks)];
+  TileWalk walk = begin(tasks, task, Types<F...>());
+  // A kernel that begins early has the time for a pass without rows.
+  meet_few<kMost>(walk, tasks, task, x_bytes, kCanBeginEarly && kMost <= kEarlyRows ? 0 : 1, Types<F...>(),
+                  [&](char* prepared) {
+                    allow_next();
+                    await_previous();
+                    prepare_rows(tasks, task, x_bytes, prepared);
+                  });
+}
+
 template <class... F>
 void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width), rows = tasks.quantised ? tasks.m * x_bytes : 0;
-  int64_t bytes = 0;
-  for (int i = 0; i < tasks.count; ++i) bytes += tasks.bytes(i);
-  tasks.share(bytes, rows);
-  const auto shared = static_cast<size_t>(tasks.rings() + rows);
+  const size_t shared = tasks.share(rows);
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   if (tasks.m <= kEarlyRows)
     return launch<true>(few_products<kEarlyRows, F...>, blocks, kFewThreads, shared, stream, tasks, x_bytes);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../cuda/device_error.cuh"
+#include "../rms_norm/device.h"
 #include "products.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -47,16 +48,21 @@ struct FewTasks {
   int ring_bytes;  // of a warp, for weights that are on their way
 
   FewTasks(const float* x, const float* up, int64_t width, int64_t m);
-  // Whether the rows are few, and fit into a block.
+  // Whether the rows are few, and fit into a block; and whether one that is to be normed does.
   static bool fit(int64_t width, int64_t m, bool gated);
+  static bool fit_norm(int64_t width);
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
-  int64_t bytes(int i) const { return task[i].rows * task[i].row_bytes; }
-  // Shares rows out among blocks, in a launch that reads `bytes`, and shared memory but for `other_bytes`.
-  void share(int64_t bytes, int64_t other_bytes);
-  int64_t rings() const;  // bytes
+  // Shares rows out among blocks, and shared memory but for `other_bytes`: how much a block has.
+  size_t share(int64_t other_bytes);
 };
 
 // For weights of CommonTypes alone.
 void few_common(const FewTasks& tasks, cudaStream_t stream);
+
+// The same of rows that are made in the launch: normed, or int8 of rows that are there. `counters`: kRowCounters (see
+// cuda/last_block.cuh).
+constexpr int64_t kRowCounters = 2;
+void few_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream);
+void few_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -11,6 +11,7 @@ std::vector<const OrtCustomOp*> operators();
 // For a host to put in the place of operators of the graph: the same bits, faster.
 const OrtCustomOp* prepared_rms_norm();
 const OrtCustomOp* prepared_block_matmul();
+const OrtCustomOp* normed_block_matmul();
 const OrtCustomOp* mixture_of_experts();
 const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
@@ -19,6 +20,7 @@ const OrtCustomOp* paged_kv_write_last_rows_q8_0();
 std::vector<const OrtCustomOp*> fused_operators() {
   return {prepared_rms_norm(),
           prepared_block_matmul(),
+          normed_block_matmul(),
           mixture_of_experts(),
           paged_kv_write_last_rows_f16(),
           paged_kv_write_last_rows_f32(),

@@ -8,7 +8,9 @@ set(CUDA_SOURCES
   blocks/products.cu
   blocks/few_products.cu
   blocks/many_products.cu
+  blocks/made_rows.cu
   block_matmul/cuda.cu
+  block_matmul/normed.cu
   block_gather/cuda.cu
   gated_delta_net/cuda.cu
   grouped_expert_ffn/cuda.cu

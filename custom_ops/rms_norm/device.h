@@ -1,7 +1,7 @@
 // Root-mean-square norms of rows on a device.
 #pragma once
 
-#include "../cuda/device.cuh"
+#include "../cuda/kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -23,5 +23,8 @@ struct Norm {
 };
 
 void normalize(const Norm& norm, int64_t rows, cudaStream_t stream);
+
+// The norm of a node whose first inputs and outputs are those of PreparedRMSNorm, checked.
+Norm prepared_norm(const Context& context, float eps);
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -55,21 +55,38 @@ class _Fusion:
         self._model.opset_import.add(domain=CUDA_DOMAIN, version=1)
 
     def _norm(self, norm: NodeProto) -> None:
-        """RMSNorm or JoinedRMSNorm makes rows of int8 too, for the nodes that meet them with quantised weights."""
+        """RMSNorm or JoinedRMSNorm makes rows of int8 too, for the nodes that meet them with quantised weights.
+
+        The first of these that makes products of nothing else becomes one node with it.
+        """
         rows = norm.output[0]
         prepared = f"{rows}.prepared"
         readers = [node for node in self._readers[rows] if self._takes_prepared(node) and node.input[0] == rows]
+        if not readers:
+            return
+        x, weight, *more = norm.input
+        inputs = [x, weight, "", *more] if norm.op_type == "JoinedRMSNorm" else list(norm.input)
+        outputs, attributes = [*[*norm.output, ""][:2], prepared], _attributes(norm)
+        products: list[NodeProto] = []
         for reader in readers:
             if mixture := self._fused.get(id(reader)):
                 mixture.input.append(prepared)
             else:
-                inputs, attributes = [rows, prepared, *reader.input[1:]], _attributes(reader)
-                self._fused[id(reader)] = _node("PreparedBlockMatMul", reader, inputs, reader.output, attributes)
-        if readers:
-            x, weight, *more = norm.input
-            inputs = [x, weight, "", *more] if norm.op_type == "JoinedRMSNorm" else list(norm.input)
-            outputs = [*norm.output, ""][:2]
-            self._fused[id(norm)] = _node("PreparedRMSNorm", norm, inputs, [*outputs, prepared], _attributes(norm))
+                products.append(reader)
+        for product in products[1:]:
+            taken = [rows, prepared, *product.input[1:]]
+            self._fused[id(product)] = _node(
+                "PreparedBlockMatMul", product, taken, product.output, _attributes(product)
+            )
+        if not products:
+            self._fused[id(norm)] = _node("PreparedRMSNorm", norm, inputs, outputs, attributes)
+            return
+        first = products[0]
+        inputs = [*[*inputs, "", "", ""][:5], *first.input[1:]]
+        self._fused[id(norm)] = _node(
+            "NormedBlockMatMul", norm, inputs, [*outputs, *first.output], attributes | _attributes(first)
+        )
+        self._fused[id(first)] = None
 
     def _takes_prepared(self, node: NodeProto) -> bool:
         """Whether a node has weights that meet its first input as int8, and can take it so."""

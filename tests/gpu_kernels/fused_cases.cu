@@ -29,6 +29,20 @@ Case fused(const std::string& name, int64_t width, const std::vector<Matrix>& ma
   return made;
 }
 
+// The norm, and products of its rows.
+Case normed(const Model& m, const std::string& name, const std::vector<Matrix>& matrices) {
+  Case made = products("norm and " + name, m.hidden, matrices);
+  made.op = "NormedBlockMatMul";
+  const Case before = norm(m);
+  made.attributes.insert(*before.attributes.begin());
+  std::vector<Input> inputs = before.inputs;
+  inputs.resize(5, Input{f32, {}, Fill::normal});  // no rows beside them
+  made.inputs.erase(made.inputs.begin());
+  made.inputs.insert(made.inputs.begin(), inputs.begin(), inputs.end());
+  made.outputs.insert(made.outputs.begin(), before.outputs.begin(), before.outputs.end());
+  return made;
+}
+
 Case mixture(const Model& m) {
   Case made = experts(m);
   made.name = "mixture of experts";
@@ -63,6 +77,10 @@ void add_fused_cases(const Model& m, int64_t sequences, std::vector<Case>& all) 
   all.push_back(entries_and_last_rows(m, sequences));
   all.push_back(fused(m.experts ? "router and shared expert" : "gate and up", m.hidden, ffn_matrices(m)));
   if (m.experts) all.push_back(mixture(m));
+  all.push_back(normed(m, "delta rule's projections", delta_rule_matrices(m)));
+  all.push_back(normed(m, "attention's projections", attention_matrices(m)));
+  all.push_back(normed(m, m.experts ? "router and shared expert" : "gate and up", ffn_matrices(m)));
+  all.push_back(normed(m, "head", {{"Q6_K", m.vocab}}));
   all.push_back({"draw",
                  "DrawTokens",
                  {},

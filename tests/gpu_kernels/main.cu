@@ -47,7 +47,7 @@ std::vector<int64_t> numbers(const std::string& text) {
 
 Options parse(int count, char** words) {
   Options options;
-  std::string rows = "1,4,16";
+  std::string rows = "1,4,8,16";
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
     const bool valued = word == "--only" || word == "--rows";

@@ -1,0 +1,47 @@
+// NormedBlockMatMul: PreparedRMSNorm and PreparedBlockMatMul of its rows, in one launch where rows are few.
+#include "../cuda/last_block.cuh"
+#include "../rms_norm/device.h"
+#include "device.h"
+#include "signature.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+class NormedBlockMatMul : public NormedBlockMatMulSignature {
+ public:
+  explicit NormedBlockMatMul(const KernelInfo& info)
+      : NormedBlockMatMulSignature(info), eps_(info.real("eps")), arena_(info), counters_(kRowCounters) {
+    for (int i = 0; i < count; ++i) kernel_[i] = &product_kernel(type[i], info.text("activations", "float32"));
+  }
+
+  void compute(const Context& context) const {
+    const Norm norm = prepared_norm(context, eps_);
+    const Rows rows{norm.y, norm.prepared, norm.both(), context.input(0).dims[0]};
+    std::vector<Product> products;
+    for (int i = 0; i < count; ++i) {
+      const Weight w(weight(context, i, kFirstWeight), *kernel_[i], rows.width);
+      float* y = context.output(kFirstProduct + i, {rows.count, w.columns}).as<float>();
+      if (rows.count && w.columns) products.push_back({w, y});
+    }
+    const cudaStream_t stream = stream_of(context);
+    const auto tasks = one_launch(products, rows);
+    if (tasks && FewTasks::fit_norm(rows.width)) return few_normed(*tasks, norm, counters_.at(0), stream);
+    normalize(norm, rows.count, stream);
+    multiply(std::move(products), rows, arena_, counters_.at(0), stream);
+  }
+
+ private:
+  const ProductKernel* kernel_[kMost];
+  float eps_;
+  Arena arena_;
+  Counters counters_;
+};
+
+}  // namespace
+
+const OrtCustomOp* normed_block_matmul() {
+  static const Op<Checked<NormedBlockMatMul>> op;
+  return &op;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
