@@ -9,8 +9,21 @@ namespace trigraph::TRIGRAPH_ISA {
 
 inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
 
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+constexpr bool kCentres = true;
+#else
+constexpr bool kCentres = false;
+#endif
+// Types whose dot products of a run are counted in 16 bits from the run's centre on: they fit without what kBias adds,
+// and may pass 32767 on the way.
+template <class F>
+constexpr bool kCentred = kCentres && F::kBits == 6;
+
 struct alignas(64) Int8Part {
   int8_t code[kSuper];
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+  int16_t centre[kSuper / 16][2];  // -32 times the sum of a run's elements that meet in one lane of 16 bits
+#endif
   int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
   float scale;
 };
@@ -60,9 +73,12 @@ inline void prepare_int8(const float* x, int64_t width, void* prepared) {
     Int8Part& part = static_cast<Int8Part*>(prepared)[s];
     part.scale = quantise(values, part.code);
     for (int i = 0; i < kSuper / 16; ++i) {
-      int sum = 0;
-      for (int k = 0; k < 16; ++k) sum += part.code[16 * i + k];
-      part.sum16[i] = static_cast<int16_t>(sum);
+      int sum[2] = {};
+      for (int k = 0; k < 16; ++k) sum[k / 2 % 2] += part.code[16 * i + k];
+      part.sum16[i] = static_cast<int16_t>(sum[0] + sum[1]);
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+      for (int k = 0; k < 2; ++k) part.centre[i][k] = static_cast<int16_t>(-32 * sum[k]);
+#endif
     }
     for (int i = 0; i < kSuper / 32; ++i)
       part.sum32[i] = static_cast<int16_t>(part.sum16[2 * i] + part.sum16[2 * i + 1]);

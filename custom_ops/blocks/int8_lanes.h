@@ -24,7 +24,7 @@ namespace trigraph::TRIGRAPH_ISA {
 template <class F, int M>
 struct LaneGroup {
   static constexpr int kMost = M ? M : kGroup, kRuns = F::kBlock / F::kRun;
-  static constexpr bool kScaled = F::kBlock == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F>;
+  static constexpr bool kScaled = F::kBlock == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F> && !kCentred<F>;
 
   const void* const* x;
   int m;
@@ -73,7 +73,7 @@ struct LaneGroup {
     Lanes<F>::codes(p, stride, [&](int run, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
       next.fetch(step++, kRuns);
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
-        sum[i] = add_dot<F, F::kRun / 4>(sum[i], code, part(i, super).code + run * F::kRun, scale[run]);
+        sum[i] = add_dot<F, F::kRun / 4>(sum[i], code, part(i, super), run * F::kRun, scale[run]);
       });
     });
     const Ints bits = Lanes<F>::halves(p, stride);
@@ -121,17 +121,16 @@ struct LaneGroup {
   }
   // What step b makes of an activation row.
   TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Part& a, int b) {
-    const int8_t* x = a.code + 32 * b;
     if constexpr (F::kPaired) {
       const auto dot = [&](int run) TRIGRAPH_INLINE_LAMBDA {
         const Ints bias = ints(kBiased ? -kBias<F> * a.sum16[2 * b + run] : 0);
-        return to_floats(add_dot<F, 4>(bias, code + 4 * run, x + 16 * run, shorts(1)));
+        return to_floats(add_dot<F, 4>(bias, code + 4 * run, a, 32 * b + 16 * run, shorts(1)));
       };
       return fmadd(d, dot(0), mul(block_scales<F>(right32(bits, 16)), dot(1)));
     }
     Ints sum = ints(0);
     if constexpr (kBiased) sum = add_pairs(sum, broadcast(a.sum16 + 2 * b), shorts(-kBias<F>));
-    sum = add_dot<F, 8>(sum, code, x, shorts(1));
+    sum = add_dot<F, 8>(sum, code, a, 32 * b, shorts(1));
     if constexpr (F::kMin) return fmsub(d, to_floats(sum), mul(halves(right32(bits, 16)), to_floats(ints(a.sum32[b]))));
     return mul(d, to_floats(sum));
   }

@@ -14,7 +14,7 @@ template <class F>
 struct Panel {
   static constexpr int kGroups = 2, kRows = kGroups * kRowLanes, kRuns = F::kBlock / F::kRun, kVectors = F::kRun / 4;
   static constexpr bool kFast = F::kBlock == kSuper && !kSignedCodes<F>;
-  static constexpr bool kBiased = kBias<F> != 0 && !kSignedCodes<F>, kSums = F::kMin || kBiased;
+  static constexpr bool kBiased = kBias<F> != 0 && !kSignedCodes<F> && !kCentred<F>, kSums = F::kMin || kBiased;
 
   Ints code[kSuper / 4][kGroups];
   Ints scale[kRuns][kGroups], pairs[kRuns / 2][kGroups];  // of mins, or else of scales
@@ -45,20 +45,22 @@ struct Panel {
   // Adds the products with N activation rows to a chain of each.
   template <int N>
   TRIGRAPH_INLINE void multiply(const Int8Part* const* x, Floats (*chain)[kGroups]) const {
+    Floats less[N][kGroups];
     Ints sum[N][kGroups];
-    each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { sum[i][g] = ints(0); });
+    if constexpr (kSums) {
+      add_sums<N>(x, sum);
+      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
+        if constexpr (F::kMin) less[i][g] = mul(dmin[g], to_floats(sum[i][g]));
+      });
+    }
+    each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
+      sum[i][g] = kBiased ? sub32(ints(0), left32(sum[i][g], F::kBits - 1)) : ints(0);
+    });
     TRIGRAPH_LOOP
     for (int run = 0; run < kRuns; ++run) add_run<N>(run, x, sum);
     each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
-      const int16_t* sums = F::kRun == 16 ? x[i]->sum16 : x[i]->sum32;
-      Ints second = ints(0);
-      if constexpr (kSums) {
-        TRIGRAPH_UNROLL
-        for (int k = 0; k < kRuns / 2; ++k) second = add_pairs(second, pairs[k][g], broadcast(sums + 2 * k));
-      }
-      if constexpr (kBiased) sum[i][g] = sub32(sum[i][g], left32(second, F::kBits - 1));
-      Floats value = mul(d[g], to_floats(sum[i][g]));
-      if constexpr (F::kMin) value = fmsub(d[g], to_floats(sum[i][g]), mul(dmin[g], to_floats(second)));
+      const Floats first = to_floats(sum[i][g]);
+      const Floats value = F::kMin ? fmsub(d[g], first, less[i][g]) : mul(d[g], first);
       chain[i][g] = fmadd(floats(x[i]->scale), value, chain[i][g]);
     });
   }
@@ -70,6 +72,24 @@ struct Panel {
     for (int i = 0; i < N; ++i) {
       TRIGRAPH_UNROLL
       for (int g = 0; g < kGroups; ++g) body(i, g);
+    }
+  }
+
+  // What mins make of the sums of activations, or what scales do.
+  template <int N>
+  TRIGRAPH_INLINE void add_sums(const Int8Part* const* x, Ints (*sum)[kGroups]) const {
+    each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { sum[i][g] = ints(0); });
+    TRIGRAPH_UNROLL
+    for (int k = 0; k < kRuns / 2; ++k) {
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < N; ++i) {
+        const Ints a = broadcast((F::kRun == 16 ? x[i]->sum16 : x[i]->sum32) + 2 * k);
+        TRIGRAPH_UNROLL
+        for (int g = 0; g < kGroups; ++g) {
+          sum[i][g] = add_pairs(sum[i][g], pairs[k][g], a);
+          asm("" : "+x"(sum[i][g]));  // in this order, for the sake of registers
+        }
+      }
     }
   }
 
@@ -87,7 +107,8 @@ struct Panel {
           const Ints a = broadcast(x[i]->code + run * F::kRun + 4 * v);
           TRIGRAPH_UNROLL
           for (int g = 0; g < kGroups; ++g)
-            part[i][g] = v == start ? dots<F>(codes[g], a) : add_dots<F>(part[i][g], codes[g], a);
+            part[i][g] =
+                v == start ? first_dots<F>(codes[g], a, *x[i], run * F::kRun) : add_dots<F>(part[i][g], codes[g], a);
         }
       }
       each<N>([&](int i, int g)
@@ -129,12 +150,13 @@ struct PanelProduct {
   void results(float* const* y, int64_t j, int64_t count) const {
     for (int64_t i = 0; i < m; ++i) {
       float lanes[kRows];
+      float* out = count == kRows ? y[i] + j : lanes;
       for (int g = 0; g < kGroups; ++g) {
         const auto sum = [&](int k, int l) { return add(chain[k][i][g], chain[l][i][g]); };
         const auto both = [&](int k) { return add(sum(k, k + 4), sum(k + 2, k + 6)); };
-        store(lanes + g * kRowLanes, add(both(0), both(1)));
+        store(out + g * kRowLanes, add(both(0), both(1)));
       }
-      std::memcpy(y[i] + j, lanes, static_cast<size_t>(count) * sizeof(float));
+      if (count < kRows) std::memcpy(y[i] + j, lanes, static_cast<size_t>(count) * sizeof(float));
     }
   }
 
@@ -146,6 +168,7 @@ struct PanelProduct {
     next += super * kBytes;
     for (int64_t i = 0; i < m; i += kAtOnce, next += share) {
       for (int64_t at = 0; at < share; at += 64) __builtin_prefetch(next + at, 0, 2);
+      fetch_rows(super, i + kAtOnce);
       switch (m - i) {
         case 1:
           multiply<1>(super, i);
@@ -159,6 +182,17 @@ struct PanelProduct {
         default:
           multiply<kAtOnce>(super, i);
       }
+    }
+  }
+
+  // The activation rows from i on; after the last one comes the next super-block of the first.
+  TRIGRAPH_INLINE void fetch_rows(int64_t super, int64_t i) const {
+    TRIGRAPH_LOOP
+    for (int64_t k = i; k < i + kAtOnce; ++k) {
+      const int64_t over = k >= m;
+      const auto* part = reinterpret_cast<const char*>(static_cast<const Int8Part*>(x[k - over * m]) + super + over);
+      TRIGRAPH_UNROLL
+      for (size_t at = 0; at < sizeof(Int8Part); at += 64) prefetch(part + at);
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../simd.h"
+#include "activations.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -102,6 +103,10 @@ TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
   return _mm256_dpbusd_avx_epi32(ints(0), code, x);
 }
 template <class F>
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Part&, int) {
+  return dots<F>(code, x);
+}
+template <class F>
 TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
   return _mm256_dpbusd_avx_epi32(sum, code, x);
 }
@@ -109,9 +114,10 @@ TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
   return add32(sum, _mm256_mullo_epi32(part, scale));
 }
 
-// Products of 4 * N unsigned codes with as many activations: sum + scale * dot.
+// Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+  const int8_t* a = x.code + first;
   Ints dot = kStep<F> == 32 ? sum : ints(0);
   TRIGRAPH_UNROLL
   for (int v = 0; v < N; ++v) dot = add_dots<F>(dot, code[v], broadcast(a + 4 * v));
@@ -131,7 +137,8 @@ constexpr bool kSignedCodes = F::kBits == 8;
 // scaled: more could exceed 32767.
 template <class F, int N>
 constexpr int kTogether = [] {
-  constexpr int kTop = (1 << F::kBits) - 1, kFit = kSignedCodes<F> ? 1 : 32767 / (2 * 127 * kTop);
+  constexpr int kTop = (1 << F::kBits) - 1;
+  constexpr int kFit = kCentred<F> ? 4 : kSignedCodes<F> ? 1 : 32767 / (2 * 127 * kTop);
   return kFit >= N ? N : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
 }();
 template <class F>
@@ -147,18 +154,27 @@ TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
   asm("" : "+x"(sum));  // GCC would do all products first, for whose results there are not registers enough
   return sum;
 }
+// The first ones that are added up; they belong to part `x` from element `first` on.
+template <class F>
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Part& x, int first) {
+  if constexpr (kCentred<F>)
+    return add_dots<F>(broadcast(x.centre[first / 16]), code, a);
+  else
+    return dots<F>(code, a);
+}
 // The scale twice in each lane.
 TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
   return add32(sum, _mm256_madd_epi16(part, scale));
 }
 
-// Products of 4 * N codes with as many activations: sum + scale * dot.
+// Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+  const int8_t* a = x.code + first;
   constexpr int kStep = kTogether<F, N>;
   TRIGRAPH_UNROLL
   for (int start = 0; start < N; start += kStep) {
-    Ints part = dots<F>(code[start], broadcast(a + 4 * start));
+    Ints part = first_dots<F>(code[start], broadcast(a + 4 * start), x, first);
     TRIGRAPH_UNROLL
     for (int v = start + 1; v < start + kStep; ++v) part = add_dots<F>(part, code[v], broadcast(a + 4 * v));
     sum = add_scaled_dots(sum, part, scale);

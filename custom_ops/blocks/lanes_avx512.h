@@ -90,12 +90,12 @@ TRIGRAPH_INLINE Ints broadcast(const void* p) {
   return ints(x);
 }
 
-// Products of 4 * N unsigned codes with as many activations: sum + scale * dot.
+// Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
   Ints dot = ints(0);
   TRIGRAPH_UNROLL
-  for (int v = 0; v < N; ++v) dot = _mm512_dpbusd_epi32(dot, code[v], broadcast(a + 4 * v));
+  for (int v = 0; v < N; ++v) dot = _mm512_dpbusd_epi32(dot, code[v], broadcast(x.code + first + 4 * v));
   return kStep<F> == 32 ? add32(sum, dot) : add32(sum, _mm512_mullo_epi32(dot, scale));
 }
 // sum + the products of pairs of 16-bit numbers.

@@ -142,9 +142,10 @@ TRIGRAPH_INLINE Ints add_bytes(Ints sum, Ints a, Ints b) {
   return vpadalq_s16(sum, vpaddq_s16(low, high));  // two products fit 16 bits
 #endif
 }
-// Products of 4 * N codes with as many activations: sum + scale * dot.
+// Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const int8_t* a, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+  const int8_t* a = x.code + first;
   Ints dot = ints(0);
   if constexpr (kRowPairs<F>) {
     Ints part[2] = {dot, dot};
