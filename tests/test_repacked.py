@@ -18,6 +18,7 @@ from support.promise import PlainText
 from trigraph.custom_ops import instruction_sets, library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
+from trigraph.runtime.bench import RequestOptions, bench_requests
 from trigraph.runtime.device import choice
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 
@@ -121,6 +122,8 @@ def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monke
     monkeypatch.setattr(choice, "instruction_set", lambda: kernels)
     with pytest.raises(TrigraphError, match=f"here those of {kernels} run, which read weights as they are"):
         load(packages("tiny-moe", "Q4_K_M"), repack=True)
+    with pytest.raises(TrigraphError, match="which read weights as they are"):
+        bench_requests(packages("tiny-moe", "Q4_K_M"), RequestOptions(1, repack=True))
 
 
 def test_another_device() -> None:

@@ -153,7 +153,14 @@ def _beside_floor(
 
 
 def _load(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
-    return load(folder, threads=options.threads, context=context, sequences=sequences, device=options.device)
+    return load(
+        folder,
+        threads=options.threads,
+        context=context,
+        sequences=sequences,
+        device=options.device,
+        repack=options.repack,
+    )
 
 
 def _peer(name: str, path: Path, options: RequestOptions, context: int) -> LlamaServer:

@@ -184,13 +184,11 @@ def bench(
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
     if requests is not None:
-        if measured.repack:
-            raise TrigraphError("--repack is timed with single steps; it cannot be combined with --requests")
         if requests.peers:
             check_llama_server()
         folder = _package(measured, capped)
         serve = bench_requests if requests.accept is None else bench_drafts
-        _show(serve(folder, requests), as_json=output.as_json)
+        _show(serve(folder, replace(requests, repack=measured.repack)), as_json=output.as_json)
         return
     options = replace(work.options(threads, measured.device), repack=measured.repack)
     check_peers(options.versus)

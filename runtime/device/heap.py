@@ -1,4 +1,4 @@
-"""Memory of the process: how much a program keeps of what it frees, and memory before its first use."""
+"""Memory of the process: how much a program keeps of what it frees, and what the system is told of pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 _M_ARENA_MAX = -8  # glibc, malloc.h
-_MADV_POPULATE_WRITE = 23  # Linux 5.14, mman.h
+POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise: Linux 5.14, mman.h
 
 
 def share_heap() -> None:
@@ -27,12 +27,18 @@ def trim_heap() -> None:
 
 def populate(array: NDArray[Any]) -> None:
     """Has the system give memory to a contiguous array now, whatever is in it; where Linux is older, at its use."""
-    if sys.platform != "linux":
-        return
     address = array.ctypes.data
     start = address - address % mmap.PAGESIZE
-    size = address + array.nbytes - start
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
+    advise(start, address + array.nbytes - start, _POPULATE_WRITE)
+
+
+def advise(address: int, size: int, advice: int) -> bool:
+    """madvise for memory that starts with a page. False where the system does not do it."""
+    if sys.platform != "linux":
+        return False
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return bool(madvise(address, size, advice) == 0)
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -19,6 +18,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.device.heap import POPULATE_READ, advise
 from trigraph.runtime.device.memory import free_memory
 
 _REMEDY = "export the package again"
@@ -29,7 +29,6 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     onnx.TensorProto.BFLOAT16: np.dtype(np.uint16),
 }
 _MAX_RANK = 8
-_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14
 _STRETCH = 64 << 20  # bytes populated in one call, so that the end of a program waits for no more
 
 
@@ -114,11 +113,9 @@ class MappedWeights:
 
 
 def _populate(files: list[NDArray[np.uint8]]) -> None:
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for data in files:
         for start in range(0, len(data), _STRETCH):
-            if madvise(data.ctypes.data + start, min(_STRETCH, len(data) - start), _POPULATE_READ):
+            if not advise(data.ctypes.data + start, min(_STRETCH, len(data) - start), POPULATE_READ):
                 return  # an older kernel; the pages come when they are touched
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from trigraph.custom_ops import DOMAIN, library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device, aligned_zeros
+from trigraph.runtime.device.heap import advise
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
 
@@ -28,7 +28,7 @@ SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 
 _REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
-_MADV_DONTNEED = 4
+_DONTNEED = 4  # of madvise
 
 # Attributes that name types of weights, and the input of the first of these.
 _TYPES = {
@@ -161,8 +161,6 @@ def _block_bytes(type: str) -> int:
 
 def _release(address: int, size: int) -> None:
     """Lets go of whole pages of a mapped file."""
-    if sys.platform != "linux":
-        return
     start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
     if start < end:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)
+        advise(start, end - start, _DONTNEED)
