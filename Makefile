@@ -34,8 +34,9 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	rm -rf $(PACKAGE)
 	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
+# In two processes: many tests use one core only.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(TESTS)
 
 # The links give mypy the folders under their import names.
 lint: $(VENV)/.lint

@@ -85,7 +85,8 @@ struct Block {
   const std::function<void()>* body = nullptr;
   dim3 grid, size, index;
   unsigned current = 0, live = 0, arrived = 0, generation = 0, idle = 0;
-  unsigned stride = 1, dice = 1;
+  unsigned dice = 1;
+  bool descending = false;  // the order of turns
   int votes = 0, verdict = 0;
   jmp_buf scheduler;
   void* scheduler_watched = nullptr;
@@ -128,19 +129,19 @@ inline void end_thread(bool early) {
   awaited = false;
 }
 
-// The next thread of the block that has not ended.
-inline Fiber& following(const Fiber& fiber) {
-  unsigned n = fiber.index;
-  do n = (n + block.stride) % block.size.x;
-  while (block.fibers[n]->done);
-  return *block.fibers[n];
+// The next of `count` threads, from `first` on, that has not ended.
+inline Fiber& following(const Fiber& fiber, unsigned first, unsigned count) {
+  unsigned n = fiber.index - first;
+  do n = (n + (block.descending ? count - 1 : 1)) % count;
+  while (block.fibers[first + n]->done);
+  return *block.fibers[first + n];
 }
 
-// Lets the next thread run. Jumps stay within stacks that are alive; ucontext only makes those.
-inline void yield() {
+// Lets the next of those threads run. Jumps stay within stacks that are alive; ucontext only makes those.
+inline void yield(unsigned first, unsigned count) {
   if (++block.idle > 3 * block.size.x) die("all threads wait: a barrier or shuffle is not reached by some");
   Fiber& self = *block.fibers[block.current];
-  Fiber& next = following(self);
+  Fiber& next = following(self, first, count);
   if (&next != &self && !_setjmp(self.point)) resume(next);
 }
 
@@ -159,7 +160,7 @@ inline void live() {
       races::look_again();
       continue;
     }
-    if (block.live) resume(following(self));
+    if (block.live) resume(following(self, 0, block.size.x));
     races::enter(block.scheduler_watched);
     _longjmp(block.scheduler, 1);
   }
@@ -187,7 +188,7 @@ inline int wait_for_block(int vote) {
     block.idle = 0;
     ++block.generation;
   }
-  while (block.generation == generation) yield();
+  while (block.generation == generation) yield(0, block.size.x);
   return block.verdict;
 }
 
@@ -202,7 +203,7 @@ inline int barrier(int vote) {
 template <class T>
 T shuffle(T value, int source) {
   const races::Unwatched unwatched;
-  const unsigned lane = block.current % kWarp;
+  const unsigned lane = block.current % kWarp, first = block.current - lane;
   Warp& warp = block.warps[block.current / kWarp];
   const unsigned generation = warp.generation;
   std::memcpy(&warp.value[generation & 1][lane], &value, sizeof value);
@@ -211,7 +212,8 @@ T shuffle(T value, int source) {
     block.idle = 0;
     ++warp.generation;
   }
-  while (warp.generation == generation) yield();
+  // Its own warp's threads first, whose stacks are in the cache.
+  while (warp.generation == generation) yield(first, static_cast<unsigned>(warp.size));
   if (source < 0 || source >= warp.size) die("a shuffle reads a lane that is not there");
   std::memcpy(&value, &warp.value[generation & 1][source], sizeof value);
   return value;
@@ -245,7 +247,7 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
       ++block.warps[i / kWarp].size;
     }
     block.dice = block.dice * 1664525 + 1013904223;
-    block.stride = block.dice >> 31 ? 1 : count - 1;
+    block.descending = block.dice >> 31;
     block.scheduler_watched = races::own_fiber();
     races::release(&block.started);
     if (!_setjmp(block.scheduler)) resume(*block.fibers[(block.dice >> 8) % count]);
