@@ -21,6 +21,7 @@ from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import OFF
+from trigraph.runtime.decoding.rehearsal import SMALL_BYTES, rehearse
 from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
@@ -108,7 +109,13 @@ def load(
     identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
     shared = (scheduling, costs, weights, identity, _sampling(manifest), disk)
-    return Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared)
+    return _rehearsed(Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared), weight_bytes)
+
+
+def _rehearsed(engine: Engine, weight_bytes: int) -> Engine:
+    if weight_bytes <= SMALL_BYTES and engine.device.reads_mapped_weights and engine.device.library is not None:
+        rehearse(engine.steps, engine.drafter, engine.costs)
+    return engine
 
 
 def _sampling(manifest: Manifest) -> Sampling:

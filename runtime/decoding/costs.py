@@ -19,7 +19,7 @@ from operator import mul
 
 _RECENT = 8  # times of a shape that count
 _SHAPES = 256  # shapes that are kept; the oldest go first
-_NOTICED, _REFITTED = 0.02, 0.1  # relative changes of a shape's time that are worth new guesses, and a new fit
+_NOTICED, _REFITTED = 0.02, 0.25  # relative changes of a shape's time that are worth new guesses, and a new fit
 _STALE = 1024  # runs after which a time that looks too long is doubted
 _ROW_COST, _PRIOR_WEIGHT = 0.15, 0.05  # of a run of one row, for each row more, before anything else is known
 _DRAFT_SHARE = 0.1  # of a verify of one row, for a draft run that was never timed; hopeful, so that it is tried

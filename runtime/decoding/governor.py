@@ -19,8 +19,9 @@ from trigraph.runtime.decoding.draft_length import Offer, Prices
 _MARGIN = 1.02  # how much faster drafting must look
 _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether the machine has changed
 _CLOSE = 1.25  # where drafting looks no faster than so much, the first ones without come after 1, 2, 4, .. rounds
+_KNOWN_PLAIN = 16  # the first of these, where drafts were timed before there was a request
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.01, 64  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.01, 32  # of a round, that decisions may take; most rounds that one holds
 _RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
@@ -55,16 +56,18 @@ class Governor:
         self.costs = costs or Costs()
         self.prices = Prices(0.0, 0.0)
         """Of drafts, as of the last round."""
-        self._budget = _FIRST_BUDGET
+        known = self.costs.draft.most_rows > 0  # drafts were timed before there was a request
+        self._budget = 0.0 if known else _FIRST_BUDGET  # of which the first drafts take most otherwise
         self._seen = 0  # rounds so far
-        self._begun = False  # whether drafts were chosen ever
+        self._begun = known  # whether drafts were chosen ever
         self._speculative = 0  # rounds in which drafting paid, since the last one without
-        self._first_plain = 1  # of them before the next one without, in a close case
+        self._first_plain = _KNOWN_PLAIN if known else 1  # of them before the next one without, in a close case
         self._turn = 0  # trials so far
         self._requests = 0  # that the last decision is for
         self._rounds_held = 0  # rounds for which it still stands
         self._may_hold = 0  # rounds for which the last decision may stand; none if it was a trial
-        self._seconds = self._ended = 0.0  # of the last round, and when it did
+        self._seconds = sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0  # of the last round, choice aside
+        self._ended = self._deciding = 0.0  # when it did, and what that choice took
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
@@ -89,9 +92,9 @@ class Governor:
         lengths = self._choose(offers)
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
         timed = self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
+        self._deciding = offering + time.perf_counter() - started
         if timed and by_head and self._may_hold and self._seconds:
-            deciding = offering + time.perf_counter() - started
-            self._rounds_held = min(int(deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
+            self._rounds_held = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
@@ -126,9 +129,9 @@ class Governor:
     def observe(self, tokens: int, started: float, ended: float, busy: float) -> None:
         """Takes in that a round brought `tokens` tokens from `started` to `ended`, `busy` seconds of it in graphs."""
         if self._ended:
-            self._idle.append(ended - self._ended - busy)
+            self._idle.append(max(0.0, ended - self._ended - busy - self._deciding))
             self._least_idle = min(self._idle)
-        self._seconds, self._ended = ended - started, ended
+        self._seconds, self._ended, self._deciding = max(0.0, ended - started - self._deciding), ended, 0.0
         self._seen += 1
         if self._trial_speed:  # it may have cost more than was guessed
             self._budget -= max(0.0, self._trial_speed * (busy + self._least_idle) - self._trial_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from operator import eq
+from operator import attrgetter, eq
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from trigraph.runtime.device.device import Drawer, Drawing
 from trigraph.runtime.execution.device_rounds import DraftRun, RoundResult, run_device_round
 from trigraph.runtime.execution.steps import DraftResult, Steps
 
+_TOKENS = attrgetter("tokens")
 _HELD = Offer()
 """That of a request while the last decision stands."""
 
@@ -64,7 +65,6 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     offers, asked = _plan(running, steps.max_pending - 1, governor)
     computed, drafted = _compute(steps, running, offers, asked, drafter)
     drafts, runs = computed.drafts, computed.runs
-    verify_seconds = time.perf_counter() - drafted
     kept, row = [], 0
     for request, draft in zip(running, drafts, strict=True):
         kept.append(_keep(request, draft, computed, row))
@@ -81,7 +81,7 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in runs:
         governor.costs.draft.observe(*run)
-    governor.costs.verify.observe(row, len(running), verify_seconds)
+    governor.costs.verify.observe(row, len(running), ended - drafted)
     busy = ended - drafted + sum(run.seconds for run in runs)
     governor.observe(sum(map(len, kept)), started, ended, busy)
 
@@ -148,6 +148,8 @@ def _propose(running: list[Running], offers: list[Offer], asked: list[int], draf
     """The drafts that were offered, and the drafter's."""
     if not any(asked):
         return Proposal([[]] * len(running))
+    if not any(map(_TOKENS, offers)):
+        return drafter.propose(running, asked)
     limits = [0 if offer.tokens is not None else limit for offer, limit in zip(offers, asked, strict=True)]
     guesses, runs = drafter.propose(running, limits) if any(limits) else Proposal([[]] * len(running))
     drafts = [
@@ -211,7 +213,7 @@ class MTPDrafter:
             started = time.perf_counter()
             sequences = [running[i].sequence for i in chained]
             if hidden is None:
-                behind = sum(sequence.length - sequence.mtp_len for sequence in sequences)
+                behind = sum([sequence.length - sequence.mtp_len for sequence in sequences])
                 guess = self._steps.draft(sequences, tokens)
             else:
                 behind = 0

@@ -120,7 +120,7 @@ class SessionGraph:
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
-        key = (tokens, sequences, *(buffer.read_index for buffer in self._swapped))
+        key = (tokens, sequences, *[buffer.read_index for buffer in self._swapped])
         if key in self._captured:
             return self._captured[key]
         binding = self._bindings.get(key)

@@ -154,18 +154,18 @@ class Steps:
 
         The head's KV of tokens kept since its last run is rebuilt from their true hidden states in the same run.
         """
-        pieces, hiddens = [], []
+        pieces, hiddens, past_lens = [], [], []
         for sequence, token in zip(sequences, tokens, strict=True):
             self._check(sequence, [token], "sequence")
             self._drop_pending(sequence)
             self.catch_up(sequence, self.chunk - 1)
-            pieces.append([*sequence.tokens[sequence.mtp_len :], token])
-            hiddens.append(sequence.hiddens.span(sequence.mtp_len - 1, sequence.length))
-        result = self._run_draft(sequences, pieces, hiddens, [sequence.mtp_len for sequence in sequences], run)
-        for i, sequence in enumerate(sequences):
+            past_lens.append(sequence.mtp_len)
+            pieces.append([*sequence.tokens[past_lens[-1] :], token])
+            hiddens.append(sequence.hiddens.span(past_lens[-1] - 1, sequence.length))
+        result = self._run_draft(sequences, pieces, hiddens, past_lens, run)
+        for sequence, token in zip(sequences, tokens, strict=True):
             sequence.mtp_len, sequence.drafted_len = sequence.length + 1, 0
-            sequence.draft_token = pieces[i][-1]
-            sequence.hiddens.keep(sequence.length - 1, sequence.length)
+            sequence.draft_token = token
         return result
 
     def draft_more(
@@ -173,9 +173,9 @@ class Steps:
     ) -> DraftResult:
         """Predicts the token after draft `tokens[i]`, from the head's own `hidden` [sequences, hidden] before it."""
         pieces = [[token] for token in tokens]
-        result = self._run_draft(
-            sequences, pieces, hidden[:, None], [seq.mtp_len + seq.drafted_len for seq in sequences], run
-        )
+        past_lens = [sequence.mtp_len + sequence.drafted_len for sequence in sequences]
+        self._check_room(max(past_lens) + 1, "draft")
+        result = self._run_draft(sequences, pieces, hidden[:, None], past_lens, run)
         for sequence in sequences:
             sequence.drafted_len += 1
         return result
@@ -250,10 +250,7 @@ class Steps:
     ) -> DraftResult:
         if self._draft is None:
             raise TrigraphError("the package has no MTP head, or was loaded without speculation; it cannot draft")
-        lengths = [past + len(new) for past, new in zip(past_lens, tokens, strict=True)]
-        for length in lengths:
-            self._check_room(length, "draft")
-        self.state.reserve(sequences, lengths)
+        self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
         _fill_tokens(inputs, tokens)
@@ -271,7 +268,7 @@ class Steps:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence.length + len(new), noun)
-        if any(type(token) is not int for token in new) and np.asarray(new).dtype.kind not in "iu":
+        if set(map(type, new)) != {int} and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
             raise TrigraphError(f"token ids must be from 0 to {self.vocab - 1}, found {min(new)} to {max(new)}")
@@ -292,7 +289,12 @@ def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Token
 def _fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:
     ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
     row = cu_seqlens[0] = 0
-    for i, new in enumerate(tokens):
-        ids[row : row + len(new)] = new
-        row += len(new)
-        cu_seqlens[i + 1] = row
+    for i, new in enumerate(tokens, 1):
+        if len(new) > 8:  # fewer are written sooner one by one
+            ids[row : row + len(new)] = new
+            row += len(new)
+        else:
+            for token in new:
+                ids[row] = token
+                row += 1
+        cu_seqlens[i] = row

@@ -1,0 +1,63 @@
+"""What the rounds of a small model cost, timed when it is loaded.
+
+The first run of a shape takes as long as several rounds of such a model. Here nobody waits for their tokens, and the
+governor knows from the first round on what drafts cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.decoding.draft_length import Offer, Prices, Round
+from trigraph.runtime.decoding.governor import Governor
+from trigraph.runtime.decoding.running import Running
+from trigraph.runtime.decoding.sampling import Sampler, Sampling
+from trigraph.runtime.decoding.speculation import Drafter, decode_round
+from trigraph.runtime.execution.steps import Steps
+
+SMALL_BYTES = 32 << 20
+"""Weights of a small model: a step takes a millisecond at most."""
+_DRAFTS = (0, 1, 1) * 4 + (3, 3, 7, 7)  # of each round; rounds get faster for some time
+_MOST_SECONDS = 0.02  # on a slow or busy machine
+
+
+def rehearse(steps: Steps, drafter: Drafter, costs: Costs) -> None:
+    """Runs rounds with no draft, with one of the head, and with some that are given; none without a head."""
+    if not steps.can_draft:
+        return
+    sequence, rehearsed, governor = steps.new_sequence(), _Rehearsed(), Governor(costs)
+    running = Running(sequence, 0, Sampler(Sampling(), []), rehearsed, rehearsed)
+    ended = time.perf_counter() + _MOST_SECONDS
+    try:
+        for drafts in _DRAFTS:
+            rehearsed.drafts = min(drafts, steps.max_pending - 1)
+            running.drafts = -1  # the last choice stands for no other round
+            if sequence.length + steps.max_pending > steps.state.limits.context or time.perf_counter() > ended:
+                break
+            decode_round(steps, [running], drafter, governor)
+        governor.choose([Offer(0, [0.5] * (steps.max_pending - 1))])
+    finally:
+        steps.release(sequence)
+
+
+class _Rehearsed:
+    """A completion that keeps nothing, and its drafts."""
+
+    left, finished, drafts = 1 << 30, False, 0
+
+    def push(self, token: int) -> bool:
+        """See Completion."""
+        return False
+
+    def offer(self, tokens: Sequence[int], token: int, room: int, prices: Prices) -> Offer:
+        """See DraftLength."""
+        return Offer(self.drafts, [1.0] * self.drafts, [0] * self.drafts if self.drafts > 1 else None)
+
+    def observe(self, offer: Offer, asked: int, finished: Round) -> None:
+        """See DraftLength."""
+
+    def report(self) -> str:
+        """See DraftLength."""
+        return ""
