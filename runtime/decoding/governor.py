@@ -66,8 +66,10 @@ class Governor:
         self._requests = 0  # that the last decision is for
         self._rounds_held = 0  # rounds for which it still stands
         self._may_hold = 0  # rounds for which the last decision may stand; none if it was a trial
-        self._seconds = sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0  # of the last round, choice aside
-        self._ended = self._deciding = 0.0  # when it did, and what that choice took
+        self._seconds = (
+            sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0
+        )  # of the last round; of one that was timed at loading
+        self._ended = self._deciding = 0.0  # when it ended, and what this round's choice took
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
@@ -131,7 +133,7 @@ class Governor:
         if self._ended:
             self._idle.append(max(0.0, ended - self._ended - busy - self._deciding))
             self._least_idle = min(self._idle)
-        self._seconds, self._ended, self._deciding = max(0.0, ended - started - self._deciding), ended, 0.0
+        self._seconds, self._ended, self._deciding = ended - started, ended, 0.0
         self._seen += 1
         if self._trial_speed:  # it may have cost more than was guessed
             self._budget -= max(0.0, self._trial_speed * (busy + self._least_idle) - self._trial_tokens)
