@@ -66,10 +66,9 @@ class Governor:
         self._requests = 0  # that the last decision is for
         self._rounds_held = 0  # rounds for which it still stands
         self._may_hold = 0  # rounds for which the last decision may stand; none if it was a trial
-        self._seconds = (
-            sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0
-        )  # of the last round; of one that was timed at loading
-        self._ended = self._deciding = 0.0  # when it ended, and what this round's choice took
+        # Of the last round, or of one that was timed at loading; when it ended, and what this round's choice took.
+        self._seconds = sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0
+        self._ended = self._deciding = 0.0
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
