@@ -207,6 +207,7 @@ void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width
 #if defined(TRIGRAPH_ISA_avx2)
   if constexpr (M == 0) return int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
 #endif
+  for (int64_t i = 0; i < kDistance && i < n * row_bytes; i += 64) prefetch(w + i);
   for (int64_t j = 0; j < n; j += kRowLanes) {
     LaneGroup<F, M> group(x, m);
     for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
