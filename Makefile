@@ -25,7 +25,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize races sass cuda gpu clean
+.PHONY: run test lint format sanitize races uninitialised sass cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -34,9 +34,17 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	rm -rf $(PACKAGE)
 	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
-# In two processes: many tests use one core only.
+# Kernels in the emulator take one core, for half as long as all the rest take: both at once.
+EMULATED := tests/test_cuda.py tests/test_fake_cuda.py
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(TESTS)
+ifdef TESTS
+	$(BIN)/python -m pytest $(TESTS)
+else
+	@mkdir -p build
+	@$(BIN)/python -m pytest $(EMULATED) >build/emulated.log 2>&1 & emulated=$$!; trap "kill $$emulated" INT TERM; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(EMULATED)); rest=$$?; \
+	echo "waiting for $(EMULATED)"; wait $$emulated; emulated=$$?; cat build/emulated.log; exit $$((rest | emulated))
+endif
 
 # The links give mypy the folders under their import names.
 lint: $(VENV)/.lint
@@ -73,7 +81,14 @@ races: $(VENV)/.test
 	$(BIN)/cmake --build build/races --target gpu_kernels
 	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels --bits small
 
-# What nvcc makes of all kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
+# Reads of what nothing has written, in the same calls: Valgrind, which knows no AVX-512.
+uninitialised: $(VENV)/.test
+	$(BIN)/cmake -S tests/cuda_emulator -B build/uninitialised -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DMARCH=x86-64-v3 -DCMAKE_CXX_FLAGS="-g1 -DTRIGRAPH_VALGRIND"
+	$(BIN)/cmake --build build/uninitialised --target gpu_kernels
+	valgrind -q --error-exitcode=1 build/uninitialised/gpu_kernels --bits --rows 1,3,8 odd
+
+# What nvcc makes of the kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
 sass: $(VENV)/.sass
 	TRIGRAPH_SASS=all $(BIN)/python -m pytest tests/test_sass.py
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from support.emulator import alone
 from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[1]
@@ -39,8 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.skip(f"{module} is missing")
     folder = tmp_path_factory.mktemp("wheel")
     pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
-    with alone():
-        run(*pip, ROOT, folder=folder)
+    run(*pip, ROOT, folder=folder)
     (path,) = folder.glob("*.whl")
     return path
 

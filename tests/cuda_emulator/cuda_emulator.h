@@ -22,6 +22,7 @@
 
 #include "host_calls.h"
 #include "races.h"
+#include "uninitialised.h"
 
 #define TRIGRAPH_PROVIDER (emulator::provider())
 
@@ -101,7 +102,10 @@ inline std::mutex running;
   std::abort();
 }
 
-inline void poison(void* memory, size_t bytes) { std::memset(memory, 0xff, bytes); }
+inline void poison(void* memory, size_t bytes) {
+  std::memset(memory, 0xff, bytes);
+  uninitialised::mark(memory, bytes);
+}
 inline char* shared_memory() { return block.shared; }
 
 // The thread that runs.
@@ -169,6 +173,7 @@ inline void live() {
 inline Fiber* make_fiber(unsigned index) {
   auto* fiber = new Fiber;
   fiber->index = index;
+  uninitialised::add_stack(fiber->stack.get(), kStack);
   getcontext(&fiber->entry);
   fiber->entry.uc_stack.ss_sp = fiber->stack.get();
   fiber->entry.uc_stack.ss_size = kStack;
@@ -241,7 +246,8 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     block.current = block.arrived = block.idle = 0;
     block.votes = 0;
     block.warps.assign((count + kWarp - 1) / kWarp, Warp{});
-    poison(block.shared, shared_bytes + kBehindShared);
+    poison(block.shared, shared_bytes);
+    std::memset(block.shared + shared_bytes, 0xff, kBehindShared);
     for (unsigned i = 0; i < count; ++i) {
       block.fibers[i]->done = false;
       ++block.warps[i / kWarp].size;
