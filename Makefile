@@ -34,7 +34,7 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	rm -rf $(PACKAGE)
 	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
-# Kernels in the emulator take one core: both at once. Ray forks, after which OpenBLAS has hung in the same process.
+# In two processes at once, as many tests use one core only. Ray forks, and OpenBLAS has hung in a process after that.
 APART := tests/test_cuda.py tests/test_fake_cuda.py tests/test_ray.py tests/test_ray_updates.py
 test: $(VENV)/.test
 ifdef TESTS

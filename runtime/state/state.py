@@ -179,9 +179,8 @@ class State:
 
     def _missing_pages(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> list[int]:
         """For each sequence."""
-        size = self.limits.page_size
         return [
-            max(0, -(-length // size) - sequence.page_count)
+            max(0, self.pages_of(length) - sequence.page_count)
             for sequence, length in zip(sequences, lengths, strict=True)
         ]
 
