@@ -54,6 +54,9 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FORMATTED)
+	$(BIN)/cmake -S tests/cuda_emulator -B build/lint -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log || { cat build/lint.log; exit 1; }
+	printf '%s\n' $(filter %.cu,$(CXX_FORMATTED)) | xargs -P$$(nproc) -n1 $(BIN)/clang-tidy --quiet -p build/lint
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix-only .
@@ -90,7 +93,7 @@ uninitialised: $(VENV)/.test
 
 # What nvcc makes of the kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
 sass: $(VENV)/.sass
-	TRIGRAPH_SASS=all $(BIN)/python -m pytest tests/test_sass.py
+	$(BIN)/python -m pytest tests/test_sass.py
 
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed

@@ -22,7 +22,7 @@ import onnxruntime as ort
 from support.emulator import ROOT, build, build_emulator
 from support.fake_cuda import FakeDevice, Launch
 from support.hollow import write_hollow
-from support.sass import SOURCES, Kernel, kernels, plain_name
+from support.sass import FILES, Kernel, kernels, plain_name
 from trigraph.custom_ops import library_path
 from trigraph.custom_ops.cost import Cost, Node, Workload
 from trigraph.exporter import ExportOptions, export
@@ -201,11 +201,9 @@ def main() -> None:
         record(Path(sys.argv[1]))
         return
     found = recorded()
-    sources = [path for path in sorted(SOURCES.rglob("*.cu")) if path.parent.name != "cuda"]
     with tempfile.TemporaryDirectory() as folder:
         compiled = {
-            name: {kernel.name: kernel for kernel in kernels(sources, name, Path(folder))}
-            for name in ("sm_89", "sm_90")
+            name: {kernel.name: kernel for kernel in kernels(FILES, name, Path(folder))} for name in ("sm_89", "sm_90")
         }
     for name, rows in found.items():
         print(f"### {name}\n\n{table(rows, compiled)}\n")

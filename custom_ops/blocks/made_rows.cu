@@ -78,7 +78,7 @@ __device__ __forceinline__ void bring_rows(const FewTasks& tasks, const FewTask&
   if (task.quantised) copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
 }
 
-// Blocks that make no row have the time for a pass without rows.
+// Blocks that begin early and make no row have the time for a pass without rows.
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed_products(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, Arrivals arrivals,
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   await_previous();
   const bool idle = arrivals.make([&](int row) { norm_row<kFewThreads>(norm, row, staged, factor); });
   parked.restore(walk);
-  meet_few<kMost>(walk, tasks, task, x_bytes, kMost <= kEarlyRows && idle ? 0 : 1, Types<F...>(),
+  meet_few<kMost>(walk, tasks, task, x_bytes, kCanBeginEarly && kMost <= kEarlyRows && idle ? 0 : 1, Types<F...>(),
                   [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 

@@ -192,10 +192,12 @@ __device__ void race(const Draw& draw, const Key* likeliest, bool ordered, int64
   *draw.token = winner;
 }
 
-// grid: [kBlocks, rows]. `largest`: [rows, kShares]. The last block of a row draws. kWhole: rows are whole quads.
+// grid: [kBlocks, rows]. `largest`: [rows, kShares]. The last block of a row draws. kWhole: rows are whole quads;
+// others take more registers, and would spill if more blocks shared a multiprocessor.
 template <bool kWhole>
-__global__ void __launch_bounds__(kThreads) draw_tokens(const float* logits, int width, const int64_t* tokens,
-                                                        const Draw* draws, Key* largest, unsigned* done) {
+__global__ void __launch_bounds__(kThreads, kWhole ? 5 : 4)
+    draw_tokens(const float* logits, int width, const int64_t* tokens, const Draw* draws, Key* largest,
+                unsigned* done) {
   __shared__ Key candidates[kMostCandidates];
   const Draw draw = draws[blockIdx.y];
   if (draw.temperature == 0) {

@@ -113,10 +113,17 @@ __device__ __forceinline__ void exponentiate(int count, int split, bool first, S
   }
 }
 
+// What a thread reads together of values; more than half of it takes too many registers before sm_90.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kAheadBytes = 32;
+#else
+constexpr int kAheadBytes = 64;
+#endif
+
 // The weighted sum of two columns of the values for four of the tile's queries, over a split.
 template <class T>
 struct ValueSums {
-  static constexpr int kQueries = 4, kAhead = 64 / sizeof(Pair<T>);  // positions read together
+  static constexpr int kQueries = 4, kAhead = kAheadBytes / sizeof(Pair<T>);  // positions read together
   float2 sum[kQueries] = {};
 
   // kWhole: all queries see all kAhead positions. What lies behind a query's position must not touch its bits.

@@ -94,7 +94,7 @@ struct Block {
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
   alignas(16) char shared[kMostShared + kBehindShared];
 };
-inline Block block;
+inline Block block;  // NOLINT(bugprone-throwing-static-initialization): a program without memory may end
 inline std::mutex running;
 
 [[noreturn]] inline void die(const char* what) {
@@ -159,7 +159,8 @@ inline void live() {
     Fiber& self = *block.fibers[block.current];
     self.done = true;
     block.idle = 0;
-    if (--block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
+    --block.live;
+    if (block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
     if (_setjmp(self.point)) {
       races::look_again();
       continue;

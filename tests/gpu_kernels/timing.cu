@@ -6,11 +6,11 @@
 
 namespace gpu_kernels {
 
-using trigraph::cuda::check;
-
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 #if defined(__CUDACC__)
+
+using trigraph::cuda::check;
 
 namespace {
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "custom_ops"
+FILES = sorted(path for path in SOURCES.rglob("*.cu") if path.stem not in ("device_error", "library", "memory"))
+"""Those with kernels."""
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
 FLAGS = ("-cubin", "-O3", "-std=c++17", "-fmad=false", "-DTRIGRAPH_ISA=cuda", '-DTRIGRAPH_VERSION="0"')
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
