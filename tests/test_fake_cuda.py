@@ -44,6 +44,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("texts", {}),
         ("captures", {}),
         ("weights", {}),
+        ("experts", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if value else "captured",
 )
