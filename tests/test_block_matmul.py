@@ -54,6 +54,18 @@ def test_bits_of_wide_rows(isa: str, type: str, kind: str, width: int) -> None:
     assert np.abs(whole - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
+def test_bits_of_half_rows(isa: str) -> None:
+    """Two rows of Q8_0 that fill a super-block together are done at a time, an odd number of them apart."""
+    weight, x = weights("Q8_0", 66, 128), activations(8, 128)
+    matmul = MatMul("Q8_0", "int8")
+    expected = block_matmul(x, weight, "Q8_0", "int8")
+    for tokens in range(1, 9):
+        odd = matmul(x[:tokens], weight[:65])
+        assert np.abs(odd - expected[:tokens, :65]).max() <= 2e-5 * np.abs(expected).max()
+        for rows in (2, 14, 16, 18, 30, 34, 64):
+            assert same_bits(matmul(x[:tokens], weight[:rows]), np.ascontiguousarray(odd[:, :rows])), (tokens, rows)
+
+
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize(
     "types", [("Q4_K", "Q6_K"), ("F32", "F16", "Q8_0", "Q8_0"), ("Q8_0", "Q5_0", "Q8_0"), ("F32", "F32")]

@@ -146,6 +146,15 @@ void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 }
 #endif
 
+// Whether int8_rows takes n rows like this.
+template <class F>
+bool whole_rows(int64_t n, int64_t row_bytes, int64_t width) {
+#if defined(TRIGRAPH_ISA_avx512)
+  if (F::kBlock < kSuper && width == kSuper / 2) return n % 2 == 0 && 2 * row_bytes == super_bytes<F>;
+#endif
+  return width % kSuper == 0;
+}
+
 // M activation rows of whole super-blocks, for a type with Rows.
 template <class F, int M>
 void int8_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {

@@ -1,7 +1,9 @@
 // Rows of Q8_0: AVX-512 with VNNI. Two weight rows at a time, a super-block of each. Codes are turned so that each
 // 64-bit lane holds those of one block: activations that are turned alike then need no sums over lanes, but for that of
-// two neighbours.
+// two neighbours. The chains of eight such pairs are added up together. Two rows of half a super-block lie in one.
 #pragma once
+
+#include <algorithm>
 
 #include "../scratch.h"
 #include "rows_avx512.h"
@@ -47,41 +49,87 @@ struct TurnedParts;
 template <int M>
 class TurnedRows {
  public:
-  TurnedRows(int64_t row_bytes, int64_t width, const void* const* x) : row_bytes_(row_bytes), supers_(supers(width)) {
-    auto* part = static_cast<TurnedPart*>(scratch<TurnedParts>(static_cast<size_t>(M * supers_) * sizeof(TurnedPart)));
+  TurnedRows(int64_t row_bytes, int64_t width, const void* const* x) : row_bytes_(row_bytes), width_(width) {
+    const int64_t count = supers(width);
+    auto* part = static_cast<TurnedPart*>(scratch<TurnedParts>(static_cast<size_t>(M * count) * sizeof(TurnedPart)));
     parts_ = part;
-    for (int64_t s = 0; s < supers_; ++s)
-      for (int i = 0; i < M; ++i) new (part++) TurnedPart(static_cast<const Int8Part*>(x[i])[s]);
+    for (int64_t s = 0; s < count; ++s)
+      for (int i = 0; i < M; ++i) {
+        const Int8Part& own = static_cast<const Int8Part*>(x[i])[s];
+        new (part++) TurnedPart(width < kSuper ? repeated(own) : own);
+      }
   }
 
   void product(const uint8_t* w, int64_t n, float* const* y) const {
-    for (int64_t j = 0; j < n; j += 2, w += 2 * row_bytes_) {
-      Floats sum[M];
-      const bool single = j + 1 == n;
-      chains(w, single ? w : w + row_bytes_, sum);
+    if (width_ < kSuper)
+      groups<2, true>(w, n, y);
+    else if (width_ == kSuper)
+      groups<1, true>(w, n, y);
+    else
+      groups<1, false>(w, n, y);
+  }
+
+ private:
+  static Int8Part repeated(const Int8Part& part) {
+    Int8Part both = part;
+    std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
+    std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
+    return both;
+  }
+
+  // Sixteen rows at a time: kRows of them in a super-block, or each in one (kSingle) or several.
+  template <int kRows, bool kSingle>
+  void groups(const uint8_t* w, int64_t n, float* const* y) const {
+    constexpr int64_t kLines = kRowLanes / kRows, kPairs = kLines / 2;
+    const int64_t line_bytes = kRows * row_bytes_;
+    Floats sum[kPairs][M];
+    for (int64_t j = 0; j < n; j += kRowLanes) {
+      const int64_t rows = std::min<int64_t>(n - j, kRowLanes), lines = rows / kRows;
+      for (int64_t k = 0; k < lines / 2; ++k, w += 2 * line_bytes) chains<kSingle>(w, w + line_bytes, sum[k]);
+      if (lines % 2) chains<kSingle>(w, w, sum[lines / 2]);
+      for (int64_t k = (lines + 1) / 2; k < kPairs; ++k)
+        for (int i = 0; i < M; ++i) sum[k][i] = floats(0);
       TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) {  // as sum_of adds them up
-        Floats total = add(sum[i], _mm512_shuffle_f32x4(sum[i], sum[i], 0xb1));
-        total = add(total, _mm512_permute_ps(total, 0x4e));
-        total = add(total, _mm512_permute_ps(total, 0xb1));
-        y[i][j] = _mm512_cvtss_f32(total);
-        if (!single) y[i][j + 1] = _mm_cvtss_f32(_mm512_extractf32x4_ps(total, 2));
+      for (int i = 0; i < M; ++i) {
+        const auto at = [&sum, i](int k) TRIGRAPH_INLINE_LAMBDA { return sum[k][i]; };
+        Floats total;
+        if constexpr (kRows == 1) {
+          total = row_sums(halves_added(at(0), at(2)), halves_added(at(1), at(3)), halves_added(at(4), at(6)),
+                           halves_added(at(5), at(7)));
+        } else {  // the chains that are missing are 0
+          const auto whole = [&at](int k) TRIGRAPH_INLINE_LAMBDA { return add(at(k), floats(0)); };
+          const Ints order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+          total = _mm512_permutexvar_ps(order, row_sums(whole(0), whole(1), whole(2), whole(3)));
+        }
+        _mm512_mask_storeu_ps(y[i] + j, static_cast<__mmask16>((1u << rows) - 1), total);
       }
     }
   }
 
- private:
-  // Those of rows a and b, in the halves of a vector.
+  // Chains c and c + 4 of two pairs.
+  TRIGRAPH_INLINE static Floats halves_added(Floats a, Floats b) {
+    return add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+  TRIGRAPH_INLINE static Floats row_sums(Floats a, Floats b, Floats c, Floats d) {
+    const Floats ab = add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    const Floats cd = add(_mm512_shuffle_ps(c, d, 0x88), _mm512_shuffle_ps(c, d, 0xdd));
+    return add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+
+  // Those of rows a and b: two of a and the same two of b in each quarter, 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+  template <bool kSingle>
   TRIGRAPH_INLINE void chains(const uint8_t* a, const uint8_t* b, Floats* sum) const {
     constexpr int kBytes = super_bytes<Q8_0>;
-    const Ints order = _mm512_setr_epi32(0, 4, 2, 6, 8, 12, 10, 14, 16, 20, 18, 22, 24, 28, 26, 30);
+    const __m256i order = _mm256_setr_epi16(8, 10, 24, 26, 9, 11, 25, 27, 12, 14, 28, 30, 13, 15, 29, 31);
+    Floats chain[M];
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = floats(0);
+    for (int i = 0; i < M; ++i) chain[i] = floats(0);
     const TurnedPart* part = parts_;
-    for (int64_t s = 0; s < supers_; ++s, a += kBytes, b += kBytes, part += M) {
+    const int64_t supers = kSingle ? 1 : width_ / kSuper;
+    for (int64_t s = 0; s < supers; ++s, a += kBytes, b += kBytes, part += M) {
       Ints first[4], second[4];
       const __m256i high = codes(a, first), higher = codes(b, second);
-      const Floats d = _mm512_cvtph_ps(_mm256_permute2x128_si256(high, higher, 0x31));
+      const Floats d = _mm512_cvtph_ps(_mm256_permutex2var_epi16(high, order, higher));
       TRIGRAPH_UNROLL
       for (int i = 0; i < M; ++i) {
         Ints dot[2] = {part[i].bias, part[i].bias};
@@ -91,11 +139,14 @@ class TurnedRows {
           dot[0] = _mm512_dpbusd_epi32(dot[0], first[q], x);
           dot[1] = _mm512_dpbusd_epi32(dot[1], second[q], x);
         }
-        for (Ints& lanes : dot) lanes = add32(lanes, _mm512_srli_epi64(lanes, 32));
-        const Floats value = mul(d, to_floats(_mm512_permutex2var_epi32(dot[0], order, dot[1])));
-        sum[i] = fmadd(floats(part[i].scale), value, sum[i]);
+        const Floats lanes[2] = {_mm512_castsi512_ps(dot[0]), _mm512_castsi512_ps(dot[1])};
+        const Ints total = add32(_mm512_castps_si512(_mm512_shuffle_ps(lanes[0], lanes[1], 0x88)),
+                                 _mm512_castps_si512(_mm512_shuffle_ps(lanes[0], lanes[1], 0xdd)));
+        chain[i] = fmadd(floats(part[i].scale), mul(d, to_floats(total)), chain[i]);
       }
     }
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < M; ++i) sum[i] = chain[i];
   }
 
   // The turned codes of a super-block with 128 added, an even block's first two last. Returns the halves of its blocks,
@@ -112,13 +163,13 @@ class TurnedRows {
       std::memcpy(&word, p, sizeof word);
       const Ints start = ints(word), rest = load_ints(p + 4);
       pair[k] = sub8(_mm512_mask_mov_epi16(rest, kHalf, start), bytes(-128));
-      half[k] = _mm256_mask_mov_epi16(_mm512_castsi512_si256(start), kHalf, _mm512_castsi512_si256(rest));
+      half[k] = _mm512_castsi512_si256(_mm512_mask_mov_epi16(start, kHalf, rest));
     }
     turn(pair, code);
     return _mm256_unpackhi_epi64(_mm256_unpackhi_epi32(half[0], half[1]), _mm256_unpackhi_epi32(half[2], half[3]));
   }
 
-  int64_t row_bytes_, supers_;
+  int64_t row_bytes_, width_;
   const TurnedPart* parts_;
 };
 
