@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import onnxruntime as ort
@@ -94,40 +96,46 @@ def rows_of(launches: Sequence[Launch], costs: Sequence[tuple[str, Node, Cost]])
             bytes_of[_KERNELS.get(kind, kind)].append(cost.bytes)
     waiting = {name: iter(found) for name, found in bytes_of.items()}
     names = [plain_name(launch.kernel).split("<")[0] for launch in launches]
-    names = ["few_products" if name.endswith("products") else name for name in names]
-    return [Row(launch, next(waiting.get(name, iter(())), 0.0)) for name, launch in zip(names, launches, strict=True)]
+    kinds = [next((kind for kind in _KINDS if re.search(kind, name)), name) for name in names]
+    rows = [Row(launch, next(waiting.get(kind, iter(())), 0.0)) for kind, launch in zip(kinds, launches, strict=True)]
+    if left := [kind for kind in (*_KINDS, "few_experts") if any(waiting.get(kind, ()))]:
+        raise RuntimeError(f"no launch reads what these nodes do: {', '.join(left)}")
+    return rows
 
 
 _KERNELS = {
-    "BlockMatMul": "few_products",
-    "GatedBlockMatMul": "few_products",
-    "GatedDeltaNet": "scan",
-    "PagedAttention": "attend",
+    "BlockMatMul": "products$|^tiles$",
+    "GatedBlockMatMul": "products$|^tiles$",
+    "GatedDeltaNet": "^scan",
+    "PagedAttention": "^attend",
 }
+_KINDS = sorted(set(_KERNELS.values()))
 
 
 def record(out: Path) -> None:
-    """On the fake device: the rows of verifies of each model, as JSON."""
+    """On the fake device: the rows of verifies and of a draft of each model, as JSON."""
     device, found = FakeDevice(library_path("cuda")), {}
     for geometry in MODELS:
-        with tempfile.TemporaryDirectory() as name:
-            package = Path(name) / "package"
-            export(write_hollow(geometry, Path(name) / "model.gguf"), package, ExportOptions(weights="reference"))
-            engine, graph = (
-                load(package, device="cuda", context=CONTEXT, sequences=1),
-                GraphCost(package / "verify.onnx"),
-            )
+        with tempfile.TemporaryDirectory() as folder:
+            package = Path(folder) / "package"
+            export(write_hollow(geometry, Path(folder) / "model.gguf"), package, ExportOptions(weights="reference"))
+            engine = load(package, device="cuda", context=CONTEXT, sequences=1)
             sequence = engine.steps.new_sequence()
             engine.steps.prefill([sequence], [[0] * 16])
-            for rows in ROWS:
+            steps: dict[str, tuple[str, int, Callable[[], object]]] = {
+                f"verify of {rows}": ("verify", rows, partial(engine.steps.verify, [sequence], [[0] * rows]))
+                for rows in ROWS
+            } | {"draft": ("draft", 1, partial(engine.steps.draft, [sequence], [0]))}
+            for step, (name, rows, run) in steps.items():
+                graph = GraphCost(package / f"{name}.onnx")
                 device.launches()
-                engine.steps.verify([sequence], [[0] * rows])
+                run()
                 launches = device.launches()
                 # Of X experts each row chooses k: so many different ones, if by chance.
                 work = Workload(
                     rows, 1, CONTEXT, dict.fromkeys(graph.expert_nodes(), 256 * (1 - (1 - 8 / 256) ** rows))
                 )
-                found[f"{geometry}, {rows} rows"] = [asdict(row) for row in rows_of(launches, graph.by_node(work))]
+                found[f"{geometry}, {step}"] = [asdict(row) for row in rows_of(launches, graph.by_node(work))]
     out.write_text(json.dumps(found))
 
 
