@@ -14,6 +14,9 @@
 #include "int8_rows.h"
 #include "repacked.h"
 #endif
+#if defined(TRIGRAPH_ISA_avx512)
+#include "tile_rows_avx512.h"
+#endif
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #include "int8_tiles.h"
 #endif
@@ -192,8 +195,6 @@ constexpr int64_t kFewBytes = 12 << 10;
 #endif
 #if defined(TRIGRAPH_ISA_avx512)
 template <>
-constexpr int64_t kFewBytes<Q6_K> = 26 << 10;
-template <>
 constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 #endif
 
@@ -223,6 +224,10 @@ void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, con
               float* const* y) {
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
   if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
+#if defined(TRIGRAPH_ISA_avx512)
+  if constexpr (M >= Tile<F>::kLeast && M <= Tile<F>::kMost)
+    if (width % kSuper == 0) return tile_rows<F, M>(w, n, row_bytes, width, x, y);
+#endif
   if constexpr (M > 0 && M <= Rows<F>::kMost)
     if (whole_rows<F>(n, row_bytes, width) && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
       return int8_rows<F, M>(w, n, row_bytes, width, x, y);

@@ -36,33 +36,42 @@ TRIGRAPH_INLINE Ints quads(const void* a, const void* b, const void* c, const vo
 template <int l>
 using At = std::integral_constant<int, l>;
 
+// Sums of lanes of a and b: of halves of a vector, of its quads, of the pairs and the neighbours of a quad.
+TRIGRAPH_INLINE Ints add_halves(Ints a, Ints b) {
+  return add32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
+}
+TRIGRAPH_INLINE Ints add_quads(Ints a, Ints b) {
+  return add32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+}
+TRIGRAPH_INLINE Ints add_lane_pairs(Ints a, Ints b) {
+  return add32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+TRIGRAPH_INLINE Ints add_neighbours(Ints a, Ints b) {
+  const Floats x = as_floats(a), y = as_floats(b);
+  return add32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)), _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
+}
+
 // out[i]: the sums of the lanes of eight vectors; dots(At<l>, sum) puts vector l of activation row i in sum[i].
 template <int M, class Dots>
 TRIGRAPH_INLINE void sum_lanes(Dots&& dots, __m256i* out) {
-  const auto two = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
-    return add32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
-  };
-  const auto four = [](Ints a, Ints b) TRIGRAPH_INLINE_LAMBDA {
-    return add32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
-  };
   const auto pair = [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
     Ints a[M], b[M];
     dots(l, a), dots(At<l + 1>(), b);
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = two(a[i], b[i]);
+    for (int i = 0; i < M; ++i) sum[i] = add_halves(a[i], b[i]);
   };
   const auto quarter = [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
     Ints a[M], b[M];
     pair(l, a), pair(At<l + 2>(), b);
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i] = four(a[i], b[i]);
+    for (int i = 0; i < M; ++i) sum[i] = add_quads(a[i], b[i]);
   };
   Ints a[M], b[M];
   quarter(At<0>(), a), quarter(At<4>(), b);
   const __m256i order = _mm256_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14);
   TRIGRAPH_UNROLL
   for (int i = 0; i < M; ++i) {
-    const Ints pairs = add32(_mm512_unpacklo_epi64(a[i], b[i]), _mm512_unpackhi_epi64(a[i], b[i]));
+    const Ints pairs = add_lane_pairs(a[i], b[i]);
     const Ints all = add32(pairs, _mm512_shuffle_epi32(pairs, _MM_PERM_CDAB));
     out[i] = _mm512_castsi512_si256(_mm512_permutexvar_epi32(_mm512_castsi256_si512(order), all));
   }
@@ -107,6 +116,14 @@ TRIGRAPH_INLINE void row_codes(Q6_K, const uint8_t* p, Ints* code) {
   }
 }
 
+// Of the Q4_K or Q5_K block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to 7, mins 4 to 7.
+TRIGRAPH_INLINE Ints unpacked_scales(Ints head) {
+  const Ints low = both(head, bytes(63));
+  const Ints last = _mm512_srlv_epi32(_mm512_shuffle_epi32(head, _MM_PERM_DDDD), _mm512_set4_epi32(0, 4, 0, 0));
+  const Ints high = merge<15>(field<6, 2, 4>(head), last);
+  return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(low), _mm512_castsi512_ps(high), 0x99));
+}
+
 // Scales and mins of six bits.
 template <class F>
 struct SixBitRows {
@@ -116,7 +133,7 @@ struct SixBitRows {
   TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
     for (int l = 0; l < 8; ++l) fetch(l);
     const Ints head[2] = {quads(block(0), block(1), block(2), block(3)), quads(block(4), block(5), block(6), block(7))};
-    const Ints numbers[2] = {unpacked(head[0]), unpacked(head[1])};
+    const Ints numbers[2] = {unpacked_scales(head[0]), unpacked_scales(head[1])};
     __m256i mins[M], dots[M];
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i) {
@@ -145,13 +162,6 @@ struct SixBitRows {
 
  private:
   static Eight half_eight(__m256i a) { return _mm256_cvtph_ps(_mm256_cvtepi32_epi16(a)); }
-  // Of the block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to 7, mins 4 to 7.
-  TRIGRAPH_INLINE static Ints unpacked(Ints head) {
-    const Ints low = both(head, bytes(63));
-    const Ints last = _mm512_srlv_epi32(_mm512_shuffle_epi32(head, _MM_PERM_DDDD), _mm512_set4_epi32(0, 4, 0, 0));
-    const Ints high = merge<15>(field<6, 2, 4>(head), last);
-    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(low), _mm512_castsi512_ps(high), 0x99));
-  }
   // Takes bytes a and b of a quad as words, four times each; both quads of a vector.
   TRIGRAPH_INLINE static __m256i words(char a, char b) {
     return _mm256_broadcastsi128_si256(_mm_setr_epi8(a, -1, a, -1, a, -1, a, -1, b, -1, b, -1, b, -1, b, -1));
