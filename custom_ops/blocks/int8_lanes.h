@@ -55,8 +55,16 @@ struct LaneGroup {
     bool wide;
     TRIGRAPH_INLINE void fetch(int step, int steps) const {
       constexpr int kBytes = kRowLanes * super_bytes<F>;
+#if defined(TRIGRAPH_ISA_avx2)  // bound by the processor: addresses known in advance, some lines twice
+      TRIGRAPH_UNROLL
+      for (int at = 0; at < kBytes / steps; at += 64) {
+        const uint8_t* line = data + step * (kBytes / steps) + at;
+        wide ? __builtin_prefetch(line, 0, 2) : prefetch(line);
+      }
+#else
       for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i)
         wide ? __builtin_prefetch(data + 64 * i, 0, 2) : prefetch(data + 64 * i);
+#endif
     }
   };
 
@@ -204,7 +212,8 @@ template <class F, int M>
 void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
   // Bytes between those in use and those to ask memory for.
-  constexpr int64_t kDistance = kRowLanes == 16 && M != 1 && M != 2 ? 8192 : 4096;
+  constexpr bool kFar = kRowLanes == 16 ? M != 1 && M != 2 : 2 <= M && M <= 4;
+  constexpr int64_t kDistance = kFar ? 8192 : 4096;
 #if defined(TRIGRAPH_ISA_avx2)
   if constexpr (M == 0) return int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
 #endif
