@@ -56,6 +56,27 @@ def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
     assert len(found["kernels"]) == calls and all(row["bits"] for row in found["kernels"])
 
 
+WRITER = """
+int main(int, char** arguments) {
+  const size_t zone = emulator::red_zone();
+  std::vector<char> memory(40 + 2 * zone);
+  emulator::prepare_scratch(memory.data(), 40, zone);
+  memory[zone + std::atoi(arguments[1])] = 1;
+  emulator::check_zones(memory.data(), 40, zone);
+}
+"""
+
+
+def test_writes_beside_scratch_memory_are_seen(emulator: Path, tmp_path: Path) -> None:
+    (tmp_path / "writer.cc").write_text(WRITER)
+    here, program = ROOT / "tests" / "cuda_emulator", tmp_path / "writer"
+    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-include", str(here / "cuda_emulator.h")]
+    subprocess.run([*command, tmp_path / "writer.cc", here / "host_calls.cc", "-o", program], check=True)
+    for at, words in ((0, ""), (39, ""), (40, "wrote behind its scratch"), (-1, "wrote before its scratch")):
+        done = subprocess.run([program, str(at)], capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (not words) and words in done.stderr
+
+
 @pytest.fixture
 def emulated(emulator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device cuda` is the emulator."""
