@@ -120,18 +120,22 @@ class Sampler:
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
         self._banned = {token for token, bias in options.logit_bias if bias == -math.inf}
         self._penalties = Penalties(options, history) if options.penalizes else None
-        self._greedy = options.temperature == 0 and self._penalties is None and not len(self._biased)
+        self._plain = self._penalties is None and not options.logit_bias
+        self._greedy = options.temperature == 0 and self._plain
+        self._free = self._plain and guide is None and thought is None
 
     @property
     def drawing(self) -> Drawing | None:
         """How a device draws what this one chooses of a row by itself; None where more than the row has a say."""
-        return None if self._penalties is not None or len(self._biased) else self.options.drawing
+        return self.options.drawing if self._plain else None
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
         """The token at `position` of the sequence, chosen from row `row` of `step`.
 
         `drawn`: what the device has drawn there as `drawing` says; -1 for nothing.
         """
+        if self._free:
+            return drawn if drawn >= 0 else self._first_choice(step, row, position)
         token = self._choose(step, row, position, drawn)
         self.take(token)
         return token
@@ -148,12 +152,17 @@ class Sampler:
 
         Constraints have no say, and penalties know no guesses before this one.
         """
-        if self._greedy:
-            return int(drafted.tokens[row])
         try:
-            return choose(self._adjusted(drafted.logits[row]), self.options, position)
+            return self._first_choice(drafted, row, position)
         except TrigraphError:  # a guess may be wrong, and the verify sees for itself
             return int(drafted.tokens[row])
+
+    def _first_choice(self, step: Rows, row: int, position: int) -> int:
+        """What no constraint has a say in."""
+        if self._greedy:
+            return int(step.tokens[row])
+        logits = step.logits[row]
+        return choose(logits if self._plain else self._adjusted(logits), self.options, position)
 
     @property
     def _follower(self) -> Guide | Thought | None:
@@ -162,14 +171,12 @@ class Sampler:
 
     def forced(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
-        if (follower := self._follower) is None:
+        if self._free or (follower := self._follower) is None:
             return []
         tokens = follower.forced[:limit]
         return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
 
     def _choose(self, step: Rows, row: int, position: int, drawn: int) -> int:
-        if self._guide is None and self._thought is None:
-            return self._chosen(step, row, position, None, drawn)
         if forced := self.forced(1):
             return forced[0]
         if isinstance(follower := self._follower, Thought):
@@ -177,18 +184,13 @@ class Sampler:
         return self._chosen(step, row, position, follower, drawn)
 
     def _chosen(self, step: Rows, row: int, position: int, guide: Guide | None, drawn: int) -> int:
-        options = self.options
-        if drawn >= 0 and guide is None:
-            return drawn
-        if self._greedy:
-            best = int(step.tokens[row])
-            if guide is None or guide.allows(best):
-                return best
-        logits = self._adjusted(step.logits[row])
         if guide is None:
-            return choose(logits, options, position)
+            return drawn if drawn >= 0 else self._first_choice(step, row, position)
+        if self._greedy and guide.allows(best := int(step.tokens[row])):
+            return best
+        logits = self._adjusted(step.logits[row])
         ids = self._candidates(logits, guide)
-        return choose(logits[ids], options, position, ids)
+        return choose(logits[ids], self.options, position, ids)
 
     def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> NDArray[np.int64]:
         """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""

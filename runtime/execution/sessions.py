@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -152,10 +153,12 @@ class SessionGraph:
         self._made += 1
         plain, replay = device.run_options(self._name), device.run_options(self._name, self._made)
         captured_at, use = device.captures(self._name, tokens, sequences), _Use()
+        if not captured_at:
+            return Binding(exchange, partial(self._run, io, plain))
 
         def enqueue() -> None:
             use.runs += 1
-            if not use.captured and 0 < captured_at <= use.runs and self._captures < _MOST_CAPTURES:
+            if not use.captured and captured_at <= use.runs and self._captures < _MOST_CAPTURES:
                 self._capture(io, replay, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
                 use.captured = True
                 self._captures += 1
