@@ -14,8 +14,10 @@ RARE = "products.cu"
 """Products of the types that few models have, not held to this: some spill, and read blocks of odd sizes."""
 FEW = ("few", "normed_", "quantised_")
 """What names of kernels of few rows begin with."""
-REGISTERS = {"scan": 255, "tiles": 168, "products": 128, "attend": 168, "mix": 96} | dict.fromkeys(FEW, 128)
-"""Of a thread; 64 for all others. Two blocks of 256 threads fit with 128, two of 128 threads with any number."""
+REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "attend": 160, "mix": 96} | dict.fromkeys(FEW, 128)
+"""Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
+MORE = {("sm_89", "scan<112>"): 254, ("sm_80", "attend<float, 8>"): 164}
+"""Kernels that take more there; as many of their blocks share a multiprocessor."""
 
 pytestmark = pytest.mark.skipif(
     bool(missing()), reason=f"{', '.join(missing())} not found; the extra sass has them (pip install -e '.[sass]')"
@@ -23,9 +25,14 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def compiled(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> list[Kernel]:
     files = [path for path in FILES if path.name != RARE]
-    return kernels(files, request.param, tmp_path_factory.mktemp("sass"))
+    return kernels(files, architecture, tmp_path_factory.mktemp("sass"))
 
 
 def test_no_kernel_spills_registers(compiled: list[Kernel]) -> None:
@@ -35,16 +42,17 @@ def test_no_kernel_spills_registers(compiled: list[Kernel]) -> None:
     assert not {name: count for name, count in spilling.items() if count}
 
 
-@pytest.mark.parametrize("compiled", ["sm_90"], indirect=True)
+@pytest.mark.parametrize("architecture", ["sm_90"], indirect=True)
 def test_kernels_that_begin_early_await_the_launch_before(compiled: list[Kernel]) -> None:
     names = ("few_products<2", "normed_products<2", "normalize_rows")
     early = [kernel for kernel in compiled if kernel.name.startswith(names)]
     assert len(early) > 2 and all(kernel.count("ACQBULK") == 1 for kernel in early)
 
 
-def test_registers_let_blocks_share_a_multiprocessor(compiled: list[Kernel]) -> None:
+def test_registers_let_blocks_share_a_multiprocessor(architecture: str, compiled: list[Kernel]) -> None:
     def cap(name: str) -> int:
-        return next((most for beginning, most in REGISTERS.items() if name.startswith(beginning)), 64)
+        most = next((most for beginning, most in REGISTERS.items() if name.startswith(beginning)), 64)
+        return MORE.get((architecture, name), most)
 
     assert not {kernel.name: kernel.registers for kernel in compiled if kernel.registers > cap(kernel.name)}
 

@@ -111,15 +111,8 @@ class RowProduct {
   // Asks memory for what comes a while after super-blocks `from` to `to` at p, a few lines at a time: the processor's
   // own prefetch stops at the end of a page.
   TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t from, int64_t to) {
-#if defined(TRIGRAPH_ISA_avx2)  // bound by the processor: addresses known in advance, some lines twice
-    for (int64_t l = from; l < to; ++l) {
-      TRIGRAPH_UNROLL
-      for (int at = 0; at < F::kBytes; at += 64) prefetch(p + kAhead + l * F::kBytes + at);
-    }
-#else
     for (int64_t i = ceil_div(from * F::kBytes, 64); i < ceil_div(to * F::kBytes, 64); ++i)
       prefetch(p + kAhead + 64 * i);
-#endif
   }
 
   int64_t row_bytes_;

@@ -86,7 +86,7 @@ class AdaptiveLength:
     def report(self) -> str:
         """See DraftLength."""
         if not self._drafting:
-            reason = ": it would not pay so far" if self._rounds >= _LONG else ""
+            reason = ": it would not pay" if self._rounds >= _LONG else ""
             return f"on, nothing drafted yet{reason}{self._note}"
         plain = self._rounds - self._drafting
         text = f"on, {self._asked / self._drafting:.1f} drafts a round"
