@@ -9,6 +9,7 @@
 #include "q8_rows_avx512.h"
 #else
 #include "grid_rows.h"
+#include "q8_rows_avx2.h"
 #endif
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -124,34 +125,10 @@ class RowProduct {
   Eight rest_scale_[M];
 };
 
-#if !defined(TRIGRAPH_ISA_avx512)
-// The same for blocks of 32, of which a super-block holds one for each chain.
-template <class F, int M>
-void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
-  const Int8Part* parts[M];
-  for (int i = 0; i < M; ++i) parts[i] = static_cast<const Int8Part*>(x[i]);
-  for (int64_t j = 0; j < n; ++j, w += row_bytes) {
-    Eight sum[M], value[M];
-    for (int i = 0; i < M; ++i) sum[i] = zero_eight();
-    for (int64_t s = 0; s < supers(width); ++s) {
-      const uint8_t* p = w + s * super_bytes<F>;
-      for (int i = 0; i < super_bytes<F>; i += 64) prefetch(p + kAhead + i);
-      const auto part = [&](int i) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return parts[i][s]; };
-      Rows<F>::template values<M>(p, part, value);
-      TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) sum[i] = fmadd(splat_eight(part(i).scale), value[i], sum[i]);
-    }
-    for (int i = 0; i < M; ++i) y[i][j] = sum_of(sum[i]);
-  }
-}
-#endif
-
 // Whether int8_rows takes n rows like this.
 template <class F>
 bool whole_rows(int64_t n, int64_t row_bytes, int64_t width) {
-#if defined(TRIGRAPH_ISA_avx512)
   if (F::kBlock < kSuper && width == kSuper / 2) return n % 2 == 0 && 2 * row_bytes == super_bytes<F>;
-#endif
   return width % kSuper == 0;
 }
 

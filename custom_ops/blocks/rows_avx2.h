@@ -169,23 +169,4 @@ struct Rows<Q6_K> {
   }
 };
 
-// Blocks of 32 with a half of their own: what the eight of a super-block make of part(0).
-template <>
-struct Rows<Q8_0> {
-  static constexpr int kMost = 1;
-
-  template <int M, class Part>
-  TRIGRAPH_INLINE static void values(const uint8_t* p, Part&& part, Eight* out) {
-    Ints dots[8];
-    alignas(16) uint16_t d[8];
-    TRIGRAPH_UNROLL
-    for (int r = 0; r < 8; ++r) {
-      std::memcpy(d + r, p + r * Q8_0::kBytes, 2);
-      dots[r] = signed_dots(load_ints(p + r * Q8_0::kBytes + 2), load_ints(part(0).code + 32 * r));
-    }
-    const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
-    *out = _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
-  }
-};
-
 }  // namespace trigraph::TRIGRAPH_ISA
