@@ -164,9 +164,13 @@ class State:
 
     def reserve(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Makes sure that positions 0 .. lengths[i] - 1 have pages: all of them or, with a TrigraphError, none."""
-        counts = self._missing_pages(sequences, lengths)
-        if not any(counts):
+        size = self.limits.page_size
+        for sequence, length in zip(sequences, lengths, strict=True):
+            if length > size * sequence.page_count:
+                break
+        else:
             return
+        counts = self._missing_pages(sequences, lengths)
         self.pages.require(sum(counts))
         for sequence, count in zip(sequences, counts, strict=True):
             for _ in range(count):
