@@ -2,6 +2,9 @@
 // order, the last one padded with zeros.
 #pragma once
 
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+#include "quantise_avx.h"
+#endif
 #include "row_kernel.h"
 #include "unpack.h"
 
@@ -32,13 +35,39 @@ struct alignas(64) FloatPart {
   float apart[16];  // rows a power of two apart would share sets of the cache
 };
 
-// Codes in [-127, 127], rounded to nearest even. A super-block that is not finite gets a scale of NaN, so that its
-// products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the reciprocal must be finite.
-inline float quantise(const float* x, int8_t* out) {
+#if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2)
+// The largest magnitude's bits.
+inline uint32_t largest_bits(const float* x) {
   alignas(64) uint32_t bits[kSuper];
   std::memcpy(bits, x, sizeof bits);
   uint32_t largest = 0;
   for (uint32_t b : bits) largest = (b & 0x7fffffff) > largest ? (b & 0x7fffffff) : largest;
+  return largest;
+}
+// The codes x * inverse, rounded: the integers are in the last bits of the fractions.
+inline void round_codes(const float* x, float inverse, float shift, int8_t* out) {
+  for (int i = 0; i < kSuper; ++i) {
+    const float shifted = x[i] * inverse + shift;
+    uint32_t bits;
+    std::memcpy(&bits, &shifted, 4);
+    out[i] = static_cast<int8_t>(bits);
+  }
+}
+// The sums of each 16 codes and of each 32.
+inline void sum_codes(const int8_t* code, int16_t* sum16, int16_t* sum32, int16_t*) {
+  for (int i = 0; i < kSuper / 16; ++i) {
+    int sum = 0;
+    for (int k = 0; k < 16; ++k) sum += code[16 * i + k];
+    sum16[i] = static_cast<int16_t>(sum);
+  }
+  for (int i = 0; i < kSuper / 32; ++i) sum32[i] = static_cast<int16_t>(sum16[2 * i] + sum16[2 * i + 1]);
+}
+#endif
+
+// Codes in [-127, 127], rounded to nearest even. A super-block that is not finite gets a scale of NaN, so that its
+// products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the reciprocal must be finite.
+inline float quantise(const float* x, int8_t* out) {
+  const uint32_t largest = largest_bits(x);
   float magnitude;
   std::memcpy(&magnitude, &largest, 4);
   const bool finite = largest < 0x7f800000;
@@ -46,13 +75,7 @@ inline float quantise(const float* x, int8_t* out) {
     std::memset(out, 0, kSuper);
     return finite ? 0.0f : std::nanf("");
   }
-  const float inverse = 127.0f / magnitude;
-  for (int i = 0; i < kSuper; ++i) {
-    const float shifted = x[i] * inverse + 12582912.0f;  // rounds: the integer is in the last bits of the fraction now
-    int32_t code;
-    std::memcpy(&code, &shifted, 4);
-    out[i] = static_cast<int8_t>(code - 0x4b400000);
-  }
+  round_codes(x, 127.0f / magnitude, 12582912.0f, out);
   return magnitude / 127.0f;
 }
 
@@ -72,17 +95,20 @@ inline void prepare_int8(const float* x, int64_t width, void* prepared) {
   each_super(x, width, [prepared](int64_t s, const float* values) {
     Int8Part& part = static_cast<Int8Part*>(prepared)[s];
     part.scale = quantise(values, part.code);
-    for (int i = 0; i < kSuper / 16; ++i) {
-      int sum[2] = {};
-      for (int k = 0; k < 16; ++k) sum[k / 2 % 2] += part.code[16 * i + k];
-      part.sum16[i] = static_cast<int16_t>(sum[0] + sum[1]);
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
-      for (int k = 0; k < 2; ++k) part.centre[i][k] = static_cast<int16_t>(-32 * sum[k]);
+    sum_codes(part.code, part.sum16, part.sum32, part.centre[0]);
+#else
+    sum_codes(part.code, part.sum16, part.sum32, nullptr);
 #endif
-    }
-    for (int i = 0; i < kSuper / 32; ++i)
-      part.sum32[i] = static_cast<int16_t>(part.sum16[2 * i] + part.sum16[2 * i + 1]);
   });
+}
+
+// Half a super-block's codes and their sums, twice: for rows of weights of which two lie in a super-block.
+inline Int8Part repeated(const Int8Part& part) {
+  Int8Part both = part;
+  std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
+  std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
+  return both;
 }
 
 inline int64_t float_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(FloatPart)); }

@@ -70,13 +70,6 @@ class TurnedRows {
   }
 
  private:
-  static Int8Part repeated(const Int8Part& part) {
-    Int8Part both = part;
-    std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
-    std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
-    return both;
-  }
-
   // Sixteen rows at a time: kRows of them in a super-block, or each in one (kSingle) or several.
   template <int kRows, bool kSingle>
   void groups(const uint8_t* w, int64_t n, float* const* y) const {
