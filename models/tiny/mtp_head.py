@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -86,7 +87,16 @@ def losses(trunk: Qwen3_5MoeForCausalLM, head: MtpHead, ids: Tensor, depth: int)
         return functional.cross_entropy(logits, ids[:, ahead : ahead + tokens].flatten())
 
     hidden = trunk.model(input_ids=ids[:, :tokens], use_cache=False).last_hidden_state
-    found = [loss(hidden, 1)]
+    chain = enumerate(drafts(trunk, head, ids, hidden, depth), 1)
+    return [loss(hidden, 1), *(loss(drafted, link + 1) for link, drafted in chain)]
+
+
+def drafts(trunk: Qwen3_5MoeForCausalLM, head: MtpHead, ids: Tensor, hidden: Tensor, depth: int) -> Iterator[Tensor]:
+    """The head's hidden rows of drafts 1..depth after each row of `hidden` [batch, tokens, hidden], the trunk's.
+
+    ids is [batch, tokens + depth] at least. Draft d of row i has seen tokens up to i + d, and predicts the next one.
+    """
+    tokens = hidden.shape[1]
     chain: list[Entry] = []
     for link in range(1, depth + 1):
         positions = torch.arange(link, tokens + link).expand(3, 1, tokens)
@@ -94,8 +104,7 @@ def losses(trunk: Qwen3_5MoeForCausalLM, head: MtpHead, ids: Tensor, depth: int)
         embedded = trunk.model.embed_tokens(ids[:, link : tokens + link])
         hidden, entry = head(embedded, hidden, rotary, chain)
         chain.append(entry)
-        found.append(loss(hidden, link + 1))
-    return found
+        yield hidden
 
 
 class RouterBalance:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
@@ -166,6 +166,15 @@ def save(folder: Path, config: Qwen3_5MoeTextConfig, trunk: Qwen3_5MoeForCausalL
     save_file({name: x.detach().contiguous() for name, x in weights.items()}, folder / "model.safetensors")
     description = config.to_dict() | {"architectures": ["Qwen3_5MoeForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(description, indent=1))
+
+
+def load(folder: Path) -> tuple[Qwen3_5MoeForCausalLM, MtpHead]:
+    """What `save` wrote."""
+    trunk, head = make_model(make_config())
+    weights = load_file(folder / "model.safetensors")
+    trunk.load_state_dict({k: x for k, x in weights.items() if not k.startswith("mtp.")}, strict=False)
+    head.load_state_dict({k.removeprefix("mtp."): x for k, x in weights.items() if k.startswith("mtp.")})
+    return trunk, head
 
 
 def main() -> None:
