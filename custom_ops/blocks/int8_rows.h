@@ -52,10 +52,10 @@ class RowProduct {
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { x[i] = x_[i] + s; });
         Rows<F>::template values<M>([p](int l) TRIGRAPH_INLINE_LAMBDA { return p + l * F::kBytes; },
                                     [&x](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return x[i][l]; },
-                                    [p](int l) TRIGRAPH_INLINE_LAMBDA { fetch(p, l, l + 1); }, value);
+                                    [p](int l) TRIGRAPH_INLINE_LAMBDA { fetch(p, l); }, value);
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = fmadd(scales(x[i]), value[i], sum[i]); });
       }
-      fetch(row + whole_ * F::kBytes, 0, rest_);
+      for (int64_t l = 0; l < rest_; ++l) fetch(row + whole_ * F::kBytes, l);
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
         if (!rest_) y[i][j + r] = sum_of(sum[i]);
         chains[r][i] = sum[i];
@@ -68,7 +68,7 @@ class RowProduct {
   TRIGRAPH_INLINE void short_rows(const uint8_t* w, float* const* y, int64_t j) const {
     Eight value[M];
     rest_values([w](int l) TRIGRAPH_INLINE_LAMBDA { return w + l * F::kBytes; },
-                [w](int l) TRIGRAPH_INLINE_LAMBDA { fetch(w, l, l + 1); }, value);
+                [w](int l) TRIGRAPH_INLINE_LAMBDA { fetch(w, l); }, value);
     each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
       Eight sum = fmadd(rest_scale_[i], value[i], zero_eight());
       if (rest_ == 4) sum = add(sum, swapped_pairs(sum));
@@ -109,11 +109,16 @@ class RowProduct {
     return load_eight(scale);
   }
 
-  // Asks memory for what comes a while after super-blocks `from` to `to` at p, a few lines at a time: the processor's
-  // own prefetch stops at the end of a page.
-  TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t from, int64_t to) {
-    for (int64_t i = ceil_div(from * F::kBytes, 64); i < ceil_div(to * F::kBytes, 64); ++i)
+  // Asks memory for what comes a while after super-block l at p: the processor's own prefetch stops at the end of a
+  // page.
+  TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t l) {
+#if defined(TRIGRAPH_ISA_avx512)
+    for (int64_t i = ceil_div(l * F::kBytes, 64); i < ceil_div((l + 1) * F::kBytes, 64); ++i)
       prefetch(p + kAhead + 64 * i);
+#else  // l is not known in advance: some lines twice
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < F::kBytes; i += 64) prefetch(p + l * F::kBytes + kAhead + i);
+#endif
   }
 
   int64_t row_bytes_;

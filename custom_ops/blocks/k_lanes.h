@@ -5,7 +5,12 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// 6-bit scales and mins in the 12 bytes behind the halves.
+// 6-bit scales and mins in the 12 bytes behind the halves; head: those 16 bytes, dwords of rows.
+TRIGRAPH_INLINE void six_bits(const Ints* head, Ints* scales, Ints* mins) {
+  const auto joined = [](Ints low, Ints high) { return either(low4(low), both(right16(high, 2), bytes(48))); };
+  scales[0] = both(head[1], bytes(63)), scales[1] = joined(head[3], head[1]);
+  mins[0] = both(head[2], bytes(63)), mins[1] = joined(right16(head[3], 4), head[2]);
+}
 struct SixBitLanes {
   template <class At>
   TRIGRAPH_INLINE static Ints halves(At p, int64_t stride) {
@@ -15,9 +20,7 @@ struct SixBitLanes {
   TRIGRAPH_INLINE static void scales(At p, int64_t stride, Ints* scales, Ints* mins) {
     Ints head[4];
     load_rows(p, stride, head);
-    const auto joined = [](Ints low, Ints high) { return either(low4(low), both(right16(high, 2), bytes(48))); };
-    scales[0] = both(head[1], bytes(63)), scales[1] = joined(head[3], head[1]);
-    mins[0] = both(head[2], bytes(63)), mins[1] = joined(right16(head[3], 4), head[2]);
+    six_bits(head, scales, mins);
   }
 };
 template <>

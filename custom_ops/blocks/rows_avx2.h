@@ -5,6 +5,7 @@
 
 #include "eight.h"
 #include "int8_products.h"
+#include "k_lanes.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -17,10 +18,16 @@ TRIGRAPH_INLINE Ints either_quad(Ints a, int upper) {
   return upper ? _mm256_permute2x128_si256(a, a, 0x11) : _mm256_permute2x128_si256(a, a, 0);
 }
 
+TRIGRAPH_INLINE void store_ints(void* p, Ints a) { _mm256_store_si256(static_cast<__m256i*>(p), a); }
+// The sums of the lanes of each quad of four vectors. (Horizontal additions take three times as long.)
+TRIGRAPH_INLINE Ints sum_quads(const Ints* v) {
+  const Ints a = add32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+  const Ints b = add32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+  return add32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
 // The sums of the lanes of eight vectors.
 TRIGRAPH_INLINE Ints sum_lanes(const Ints* v) {
-  const Ints low = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
-  const Ints high = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+  const Ints low = sum_quads(v), high = sum_quads(v + 4);
   return add32(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
 }
 
@@ -58,12 +65,18 @@ struct Rows {
   static constexpr int kMost = 0;
 };
 
+// In a register: GCC would load what is used twice two times.
+TRIGRAPH_INLINE Ints loaded(const uint8_t* p) {
+  Ints a = load_ints(p);
+  asm("" : "+x"(a));
+  return a;
+}
 // Calls use(v, code) for the codes of vectors v and v + 1 of a super-block.
 template <class Use>
 TRIGRAPH_INLINE void row_codes(Q4_K, const uint8_t* p, Use&& use) {
   TRIGRAPH_UNROLL
   for (int v = 0; v < 8; v += 2) {
-    const Ints raw = load_ints(p + 16 + 16 * v), code[2] = {low4(raw), high4(raw)};
+    const Ints raw = loaded(p + 16 + 16 * v), code[2] = {low4(raw), high4(raw)};
     use(v, code);
   }
 }
@@ -72,7 +85,7 @@ TRIGRAPH_INLINE void row_codes(Q5_K, const uint8_t* p, Use&& use) {
   Ints high = load_ints(p + 16);
   TRIGRAPH_UNROLL
   for (int v = 0; v < 8; v += 2) {
-    const Ints raw = load_ints(p + 48 + 16 * v);
+    const Ints raw = loaded(p + 48 + 16 * v);
     const Ints code[2] = {merge<15>(field<0, 1, 4>(high), raw), either(high4(raw), field<1, 1, 4>(high))};
     use(v, code);
     high = right16(high, 2);
@@ -82,7 +95,7 @@ template <class Use>
 TRIGRAPH_INLINE void row_codes(Q6_K, const uint8_t* p, Use&& use) {
   TRIGRAPH_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const Ints a = load_ints(p + 64 * half), b = load_ints(p + 64 * half + 32), high = load_ints(p + 128 + 32 * half);
+    const Ints a = loaded(p + 64 * half), b = loaded(p + 64 * half + 32), high = loaded(p + 128 + 32 * half);
     const Ints low[2] = {merge<15>(field<0, 2, 4>(high), a), merge<15>(field<2, 2, 4>(high), b)};
     use(4 * half, low);
     const Ints top[2] = {either(high4(a), field<4, 2, 4>(high)), either(high4(b), field<6, 2, 4>(high))};
@@ -97,47 +110,44 @@ TRIGRAPH_INLINE Ints row_dots(Ints sum, const uint8_t* p, const int8_t* x, Ints 
   return sum;
 }
 
-// Scales and mins of six bits.
+// Scales and mins of six bits, unpacked for all blocks at once. Scales wait in memory: broadcasts from there cost
+// nothing beside the arithmetic.
 template <class F>
 struct SixBitRows {
   static constexpr int kMost = 1;
 
   template <int M, class Block, class Part, class Fetch>
   TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
-    Ints head[4], second[4], dots[8];
-    TRIGRAPH_LOOP
-    for (int k = 0; k < 4; ++k) {
-      head[k] = quads(block(k), block(k + 4));
-      const Ints numbers = unpacked(head[k]), scales = words<0>(numbers);
-      second[k] = add_pairs(ints(0), words<4>(numbers), quads(part(0, k).sum32, part(0, k + 4).sum32));
-      TRIGRAPH_UNROLL
-      for (int upper = 0; upper < 2; ++upper) {
-        const int l = k + 4 * upper;
-        fetch(l);
-        dots[l] = row_dots<F>(ints(0), block(l), part(0, l).code, either_quad(scales, upper));
-      }
+    Ints head[4], sums[4], scales[2], mins[2], dots[8];
+    alignas(32) int16_t scale[4][8][2];  // of runs 4 i and 4 i + 2 of each block, then 4 i + 1 and 4 i + 3
+    load_each(block, head);
+    six_bits(head, scales, mins);
+    TRIGRAPH_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      store_ints(scale[2 * i], both(scales[i], shorts(255)));
+      store_ints(scale[2 * i + 1], right16(scales[i], 8));
     }
-    const Ints mins =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(second[0], second[1]), _mm256_hadd_epi32(second[2], second[3]));
-    const Ints bits =
-        _mm256_unpacklo_epi64(_mm256_unpacklo_epi32(head[0], head[1]), _mm256_unpacklo_epi32(head[2], head[3]));
-    *out = fmsub(halves(bits), to_floats(sum_lanes(dots)), _mm256_mul_ps(halves(right32(bits, 16)), to_floats(mins)));
-  }
-
- private:
-  // Of the block that each quad is the head of: scales 0 to 3, mins 0 to 3, scales 4 to 7, mins 4 to 7.
-  TRIGRAPH_INLINE static Ints unpacked(Ints head) {
-    const Ints low = both(head, bytes(63)), shifts = _mm256_setr_epi32(0, 0, 4, 0, 0, 0, 4, 0);
-    const Ints last = _mm256_srlv_epi32(_mm256_shuffle_epi32(head, 0xff), shifts);
-    const Ints high = merge<15>(field<6, 2, 4>(head), last);
-    return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x99));
-  }
-  // Bytes b to b + 3 and b + 8 to b + 11 of each quad.
-  template <char b>
-  TRIGRAPH_INLINE static Ints words(Ints a) {
-    return _mm256_shuffle_epi8(
-        a, _mm256_broadcastsi128_si256(
-               _mm_setr_epi8(b, -1, b + 1, -1, b + 2, -1, b + 3, -1, b + 8, -1, b + 9, -1, b + 10, -1, b + 11, -1)));
+    load_each([&part](int l) TRIGRAPH_INLINE_LAMBDA { return part(0, l).sum32; }, sums);
+    Ints second = ints(0);
+    TRIGRAPH_UNROLL
+    for (uint32_t k = 0; k < 4; ++k)  // mins 2 k and 2 k + 1
+      second = add_pairs(second, in_lane(mins[k / 2], 0x80018000u + k % 2 * 0x00020002u), sums[k]);
+    TRIGRAPH_LOOP
+    for (int l = 0; l < 8; ++l) {
+      fetch(l);
+      const int8_t* x = part(0, l).code;
+      Ints sum = ints(0);
+      row_codes(F(), block(l), [&](int v, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+        TRIGRAPH_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const Ints own = shorts(scale[v / 4 * 2 + i][l][v % 4 / 2]);
+          sum = add_pairs(sum, _mm256_maddubs_epi16(code[i], load_ints(x + 32 * (v + i))), own);
+        }
+      });
+      dots[l] = sum;
+    }
+    const Eight value = to_floats(sum_lanes(dots));
+    *out = fmsub(halves(head[0]), value, _mm256_mul_ps(halves(right32(head[0], 16)), to_floats(second)));
   }
 };
 template <>
