@@ -200,8 +200,6 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 // Bytes of several activation rows, which are read once for each weight row.
 template <class F>
 constexpr int64_t kFewBytes = 12 << 10;
-#endif
-#if defined(TRIGRAPH_ISA_avx512)
 template <>
 constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 #endif
