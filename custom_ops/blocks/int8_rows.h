@@ -114,10 +114,10 @@ class RowProduct {
   TRIGRAPH_INLINE static void fetch(const uint8_t* p, int64_t l) {
 #if defined(TRIGRAPH_ISA_avx512)
     for (int64_t i = ceil_div(l * F::kBytes, 64); i < ceil_div((l + 1) * F::kBytes, 64); ++i)
-      prefetch(p + kAhead + 64 * i);
+      prefetch_here(p + kAhead<F> + 64 * i);
 #else  // l is not known in advance: some lines twice
     TRIGRAPH_UNROLL
-    for (int i = 0; i < F::kBytes; i += 64) prefetch(p + l * F::kBytes + kAhead + i);
+    for (int i = 0; i < F::kBytes; i += 64) prefetch(p + l * F::kBytes + kAhead<F> + i);
 #endif
   }
 

@@ -7,10 +7,12 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Super-blocks of a type. kLeast to kMost: activation rows for which this is the fastest way.
+// Super-blocks of a type. kLeast to kMost: activation rows for which this is the fastest way; from kLeastLong on for
+// weight rows of kLongRow super-blocks or more.
+constexpr int64_t kLongRow = 16;
 template <class F>
 struct Tile {
-  static constexpr int kLeast = 1, kMost = 0;
+  static constexpr int kLeast = 1, kLeastLong = 1, kMost = 0;
 };
 
 // Bytes of unpacked scales, as words: for each pair of blocks of a group.
@@ -32,7 +34,7 @@ TRIGRAPH_INLINE Ints swapped_lane_pairs(Ints a) { return _mm512_shuffle_epi32(a,
 // products of a lane fit 16 bits.
 template <>
 struct Tile<Q4_K> {
-  static constexpr int kLeast = 3, kMost = 4, kVectors = 4;
+  static constexpr int kLeast = 3, kLeastLong = 2, kMost = 4, kVectors = 4;
   Ints head[4], mins[4];
 
   // Activations in the order of codes.
@@ -72,15 +74,18 @@ struct Tile<Q4_K> {
     return fmsub(halves(bits), to_floats(sum), mul(halves(right32(bits, 16)), to_floats(second)));
   }
 
-  template <int M, int g, class X>
-  TRIGRAPH_INLINE void group(const uint8_t* const* p, X&& x, Ints* out) {
+  template <int M, int g, class X, class Fetch>
+  TRIGRAPH_INLINE void group(const uint8_t* const* p, X&& x, Fetch&& fetch, Ints* out) {
     head[g] = quads(p[0], p[1], p[2], p[3]);
     const Ints numbers = unpacked_scales(head[g]);
     const __m128i order = _mm_setr_epi8(4, -1, 5, -1, 6, -1, 7, -1, 12, -1, 13, -1, 14, -1, 15, -1);
     mins[g] = _mm512_shuffle_epi8(numbers, _mm512_broadcast_i32x4(order));
     Ints code[4][4], scale[2];
     TRIGRAPH_UNROLL
-    for (int q = 0; q < 4; ++q) nibbles(p[q] + 16, code[q]);
+    for (int q = 0; q < 4; ++q) {
+      fetch(q);
+      nibbles(p[q] + 16, code[q]);
+    }
     TRIGRAPH_UNROLL
     for (int h = 0; h < 2; ++h)
       scale[h] = _mm512_maskz_permutexvar_epi8(0x5555555555555555, load_ints(kPairScales.byte[h]), numbers);
@@ -107,7 +112,7 @@ struct Tile<Q4_K> {
 // Each lane has the codes of one run: lane 4 i + k those of run 4 k + i.
 template <>
 struct Tile<Q6_K> {
-  static constexpr int kLeast = 2, kMost = 4;
+  static constexpr int kLeast = 2, kLeastLong = 2, kMost = 4;
   static constexpr int kVectors = 5;  // four of codes, and what the 32 that codes have more adds
   Ints last[4];
 
@@ -127,13 +132,14 @@ struct Tile<Q6_K> {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), a);
   }
 
-  template <int M, int g, class X>
-  TRIGRAPH_INLINE void group(const uint8_t* const* p, X&& x, Ints* out) {
+  template <int M, int g, class X, class Fetch>
+  TRIGRAPH_INLINE void group(const uint8_t* const* p, X&& x, Fetch&& fetch, Ints* out) {
     constexpr int kLast = 194;
     last[g] = quads(p[0] + kLast, p[1] + kLast, p[2] + kLast, p[3] + kLast);
     Ints code[4][4], scale[4];
     TRIGRAPH_UNROLL
     for (int q = 0; q < 4; ++q) {
+      fetch(q);
       Ints raw[4];
       row_codes(Q6_K(), p[q], raw);
       transpose(raw, code[q]);

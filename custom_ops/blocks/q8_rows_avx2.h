@@ -156,7 +156,7 @@ class TurnedRows {
     for (int i = 0; i < M; ++i) chain[i] = zero_eight();
     const Part* part = parts_;
     for (int64_t s = 0; s < supers(width_); ++s, p += super_bytes<Q8_0>, part += M) {
-      for (int i = 0; i < super_bytes<Q8_0>; i += 64) prefetch(p + kAhead + i);
+      for (int i = 0; i < super_bytes<Q8_0>; i += 64) prefetch(p + kAhead<Q8_0> + i);
       Ints code[8];
       const Eight d = codes(p, code);
       TRIGRAPH_UNROLL

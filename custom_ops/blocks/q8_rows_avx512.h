@@ -10,6 +10,9 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+template <>
+constexpr int64_t kAhead<Q8_0> = 4096;  // of two rows, which are read side by side
+
 // Of eight blocks of 32 codes, two in each vector: eight codes of each block, in four vectors, whose lanes are those of
 // blocks 0, 2, 1, 3, 4, 6, 5 and 7.
 TRIGRAPH_INLINE void turn(const Ints* pair, Ints* out) {
@@ -146,7 +149,7 @@ class TurnedRows {
   // in the upper half of a vector. Two blocks are four bytes, the half and two codes, and 64 more: 30 codes, the other
   // half, 32 codes.
   TRIGRAPH_INLINE static __m256i codes(const uint8_t* p, Ints* code) {
-    for (int i = 0; i < super_bytes<Q8_0>; i += 64) prefetch(p + kAhead + i);
+    for (int i = 0; i < super_bytes<Q8_0>; i += 64) prefetch(p + kAhead<Q8_0> + i);
     constexpr uint32_t kHalf = 1 << 15;  // the place of the other half, among words of two bytes
     Ints pair[4];
     __m256i half[4];

@@ -131,7 +131,6 @@ struct SixBitRows {
 
   template <int M, class Block, class Part, class Fetch>
   TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
-    for (int l = 0; l < 8; ++l) fetch(l);
     const Ints head[2] = {quads(block(0), block(1), block(2), block(3)), quads(block(4), block(5), block(6), block(7))};
     const Ints numbers[2] = {unpacked_scales(head[0]), unpacked_scales(head[1])};
     __m256i mins[M], dots[M];
@@ -143,6 +142,7 @@ struct SixBitRows {
     }
     sum_lanes<M>(
         [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+          fetch(l);
           Ints code[4], scales[2];
           const Ints own = _mm512_shuffle_i32x4(numbers[l / 4], numbers[l / 4], l % 4 * 0x55);
           scales[0] = _mm512_shuffle_epi8(own, joined(words(0, 2), words(1, 3)));
@@ -190,10 +190,10 @@ struct Rows<Q6_K> {
 
   template <int M, class Block, class Part, class Fetch>
   TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
-    for (int l = 0; l < 8; ++l) fetch(l);
     __m256i dots[M];
     sum_lanes<M>(
         [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
+          fetch(l);
           const uint8_t* p = block(l);
           Ints code[4], scales[2];
           const __m256i scale = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 192)));

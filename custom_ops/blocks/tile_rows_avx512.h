@@ -27,28 +27,29 @@ class TileProduct {
   }
 
   void product(float* const* y) const {
-    Ahead ahead{w_, row_bytes_, supers_};
-    for (int t = 0; t < kTilesAhead; ++t) {
-      for (int r = 0; r < kRows; ++r) ahead.fetch(r);
+    const bool tiles = C == 4 && kShare % 64 == 0 && supers_ >= kLongRow;
+    Ahead ahead{w_, tiles ? row_bytes_ : kShare, tiles ? supers_ : 0};
+    if (!tiles) ahead.p += (kRows - 1) * row_bytes_ + kAhead<F>;
+    for (int t = 0; tiles && t < kTilesAhead; ++t) {
+      for (int i = 0; i < 4 * kLines; ++i) prefetch(ahead.group(i / kLines) + i % kLines * 64);
       ahead.advance();
     }
     for (int64_t j = 0; j < n_; j += kRows) rows(j, &ahead, y);
   }
 
  private:
-  static constexpr int kRows = 16 / C, kVectors = kChains / C, kTilesAhead = 3;
+  static constexpr int kRows = 16 / C, kVectors = kChains / C, kTilesAhead = 5;
+  static constexpr int kShare = 4 * F::kBytes, kLines = (kShare + 63) / 64;  // of a group
 
-  // Asks memory for the tiles that come a while after the one in use, also those of the next call.
+  // What comes a while after the tile in use, also that of the next call, a share for each group: tiles of long rows
+  // if these are whole lines, or else all bytes as they lie in memory.
   struct Ahead {
     const uint8_t* p;
-    int64_t row_bytes, supers, s = 0;
-    TRIGRAPH_INLINE void fetch(int r) const {
-      TRIGRAPH_UNROLL
-      for (int b = 0; b < C * F::kBytes; b += 64) prefetch(p + r * row_bytes + b);
-    }
+    int64_t step, supers, s = 0;  // bytes between shares; super-blocks of a row, 0 without tiles
+    TRIGRAPH_INLINE const uint8_t* group(int g) const { return p + g * step; }
     TRIGRAPH_INLINE void advance() {
-      p += C * F::kBytes, s += C;
-      if (s >= supers) s = 0, p += (kRows - 1) * row_bytes;
+      p += supers ? kShare : 4 * kShare, s += C;
+      if (supers && s >= supers) s = 0, p += (kRows - 1) * step;
     }
   };
 
@@ -84,13 +85,14 @@ class TileProduct {
   TRIGRAPH_INLINE void groups(Tile<F>* tile, const uint8_t* const* row, int64_t s, const Ahead& ahead,
                               Ints (*sum)[M]) const {
     constexpr int l = g % C, kFirst = g / C * 4;
-    TRIGRAPH_UNROLL
-    for (int r = g * kRows / 4; r < (g + 1) * kRows / 4; ++r) ahead.fetch(r);
     const uint8_t* p[4];
     TRIGRAPH_UNROLL
     for (int q = 0; q < 4; ++q) p[q] = row[kFirst + q] + s * F::kBytes + l * F::kBytes;
     const auto x = [this, s](int i) TRIGRAPH_INLINE_LAMBDA { return turned_[i] + (s + l) * Tile<F>::kVectors; };
-    tile->template group<M, g>(p, x, sum[g]);
+    const auto fetch = [&ahead](int q) TRIGRAPH_INLINE_LAMBDA {
+      for (int i = q * kLines / 4; i < (q + 1) * kLines / 4; ++i) prefetch_here(ahead.group(g) + 64 * i);
+    };
+    tile->template group<M, g>(p, x, fetch, sum[g]);
     if constexpr (g < 3) groups<g + 1>(tile, row, s, ahead, sum);
   }
 
