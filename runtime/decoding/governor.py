@@ -158,13 +158,14 @@ class Governor:
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
         """Within the budget, where a draft costs least: one more for a request in turn, one for each, or `others`."""
-        trials = [] if others is None or others == lengths else [others]
-        if longer := search.longer(lengths):
+        least = _LEAST_LOSS * len(lengths)  # for the guess of a loss may be too hopeful
+        trials = [others] if least <= self._budget and others not in (None, lengths) else []
+        if least <= self._budget and (longer := search.longer(lengths)):
             for more in ([longer[self._turn % len(longer)]], longer):
                 trials.append([length + (i in more) for i, length in enumerate(lengths)])
         found = [(search.loss(lengths, trial), sum(trial) - sum(lengths), trial) for trial in trials]
         for lost, _, trial in sorted(found, key=lambda one: one[0] / one[1]):
-            loss = max(lost, _LEAST_LOSS * len(lengths))  # for the guess may be too hopeful
+            loss = max(lost, least)
             if loss <= self._budget:
                 self._turn += 1
                 self._budget -= loss
