@@ -114,7 +114,7 @@ def load(
 
 def _rehearsed(engine: Engine, weight_bytes: int) -> Engine:
     if weight_bytes <= SMALL_BYTES and engine.device.name == "cpu" and engine.device.library is not None:
-        rehearse(engine.steps, engine.drafter, engine.costs)
+        rehearse(engine.steps, engine.drafter, engine.costs, engine.acceptance)
     return engine
 
 

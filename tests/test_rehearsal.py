@@ -1,4 +1,4 @@
-"""Rounds of a small model are timed when it is loaded; nothing else of them is left."""
+"""Rounds of a small model are timed when it is loaded, and right drafts counted; nothing else of them is left."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from support.fake_model import FakeModel, chaotic, mostly_right
 from support.packages import Packages
 from trigraph.runtime import Options, Sampling, load, loading
 from trigraph.runtime.decoding import rehearsal
+from trigraph.runtime.decoding.acceptance import Acceptance
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.speculation import MTPDrafter
 
@@ -18,10 +19,12 @@ def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_few_and_many_drafts_are_timed() -> None:
     logits = chaotic(23)
-    steps, costs = FakeModel(23, logits, mostly_right(logits)).steps(context=256), Costs()
-    rehearsal.rehearse(steps, MTPDrafter(steps), costs)
+    steps, costs, acceptance = FakeModel(23, logits, mostly_right(logits)).steps(context=256), Costs(), Acceptance(7)
+    unknown = acceptance.head
+    rehearsal.rehearse(steps, MTPDrafter(steps), costs, acceptance)
     assert all(costs.verify.timed(rows, 1) for rows in (1, 2, 4, 8))
     assert costs.draft.most_rows > 0
+    assert acceptance.head != unknown
     assert steps.state.slots.free == steps.state.slots.size
     assert steps.state.pages.free == steps.state.pages.size
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # how much an observed draft counts one observation later
-_PRIOR_WEIGHT = 4.0  # drafts that what is known of all requests counts for
+_COMMON_HEAD, _COMMON_NGRAM = (
+    12.0,
+    4.0,
+)  # drafts that what is known of all requests counts for; copied texts differ more
 _FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
 _CHAIN_WEIGHT = 6.0  # drafts that what is known of the one before counts for
 _HEAD_PRIOR = 0.6  # of the MTP head's drafts
@@ -26,10 +29,10 @@ class Rates:
         self._right[kind] = self._memory * self._right[kind] + right
         self._tried[kind] = self._memory * self._tried[kind] + 1
 
-    def known(self, prior: Sequence[float]) -> list[float]:
-        """The rates, where those of `prior` are what is known beforehand."""
+    def known(self, prior: Sequence[float], weight: float) -> list[float]:
+        """The rates, where those of `prior` are what is known beforehand, as if from `weight` drafts."""
         return [
-            (right + _PRIOR_WEIGHT * rate) / (tried + _PRIOR_WEIGHT)
+            (right + weight * rate) / (tried + weight)
             for right, tried, rate in zip(self._right, self._tried, prior, strict=True)
         ]
 
@@ -58,15 +61,16 @@ class Acceptance:
     def head(self) -> list[float]:
         """How often each draft of the head is right, if those before it are."""
         if self._known_head is None:
-            common = self._common
-            self._known_head = self._head.chained(_HEAD_PRIOR) if common is None else self._head.known(common.head)
+            common, own = self._common, self._head
+            self._known_head = own.chained(_HEAD_PRIOR) if common is None else own.known(common.head, _COMMON_HEAD)
         return self._known_head
 
     @property
     def ngram(self) -> list[float]:
         """How often a draft is right, by the kind of the match before it."""
         if self._known_ngram is None:
-            self._known_ngram = self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram)
+            prior = _NGRAM_PRIORS if self._common is None else self._common.ngram
+            self._known_ngram = self._ngram.known(prior, _COMMON_NGRAM)
         return self._known_ngram
 
     def head_chances(self, most: int) -> list[float]:

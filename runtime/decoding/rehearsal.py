@@ -1,7 +1,7 @@
-"""What the rounds of a small model cost, timed when it is loaded.
+"""What the rounds of a small model cost, and how often its drafts are right, seen when it is loaded.
 
 The first run of a shape takes as long as several rounds of such a model. Here nobody waits for their tokens, and the
-governor knows from the first round on what drafts cost.
+governor knows from the first round on what drafts cost and bring.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from trigraph.runtime.decoding.acceptance import Acceptance
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import Offer, Prices, Round
 from trigraph.runtime.decoding.governor import Governor
@@ -23,11 +24,11 @@ _DRAFTS = (0, 1, 1, 1) * 8 + (3, 3, 7, 7)  # of each round; the first 25 get fas
 _MOST_SECONDS = 0.02  # on a slow or busy machine
 
 
-def rehearse(steps: Steps, drafter: Drafter, costs: Costs) -> None:
+def rehearse(steps: Steps, drafter: Drafter, costs: Costs, acceptance: Acceptance) -> None:
     """Runs rounds with no draft, with one of the head, and with some that are given; none without a head."""
     if not steps.can_draft:
         return
-    sequence, rehearsed, governor = steps.new_sequence(), _Rehearsed(), Governor(costs)
+    sequence, rehearsed, governor = steps.new_sequence(), _Rehearsed(acceptance), Governor(costs)
     running = Running(sequence, 0, Sampler(Sampling(), []), rehearsed, rehearsed)
     ended = time.perf_counter() + _MOST_SECONDS
     try:
@@ -47,6 +48,9 @@ class _Rehearsed:
 
     left, finished, drafts = 1 << 30, False, 0
 
+    def __init__(self, acceptance: Acceptance) -> None:
+        self._acceptance = acceptance
+
     def push(self, token: int) -> bool:
         """See Completion."""
         return False
@@ -57,6 +61,8 @@ class _Rehearsed:
 
     def observe(self, offer: Offer, asked: int, finished: Round) -> None:
         """See DraftLength."""
+        if offer.tokens is None:
+            self._acceptance.observe_head(finished.drafted, finished.accepted)
 
     def report(self) -> str:
         """See DraftLength."""
