@@ -105,7 +105,10 @@ def test_drafts_that_were_timed_at_loading_are_taken_at_once() -> None:
         costs.draft.observe(1, 1, 1e-5)
     assert Governor(costs).choose([Offer(0, [0.9])]) == [1]
     governor = Governor(costs)
-    assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0], "there is nothing for trials yet"
+    for started in (0.0, 1e-4):
+        assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0], "there is nothing for trials yet"
+        governor.observe(1, started, started + 1e-4, 1e-4)
+    assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0]
     assert governor.holds(1)
 
 
@@ -201,8 +204,8 @@ def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
 
 def test_n_grams_need_no_draft_step() -> None:
     governor = known_governor()
-    for _ in range(8):
-        governor.costs.draft.observe(1, 1, 5.0)
+    for sequences in (1, 2, 3, 4) * 8:
+        governor.costs.draft.observe(sequences, sequences, 5.0)
     chances = [0.8, 0.6, 0.5]
     assert governor.choose([Offer(0, chances, [1, 2, 3])]) == [3]
     assert governor.choose([Offer(0, chances)]) == [0]
@@ -231,6 +234,9 @@ def test_a_choice_stands_while_rounds_are_short() -> None:
     offers = [Offer(0, [0.9, 0.1]), Offer(0, [0.02])]
     governor.observe(2, 0.0, 1.0, 1.0)
     assert governor.choose(offers, offering=1.0) == [1, 0]
+    assert not governor.holds(2), "it does not know yet what lies between two rounds"
+    governor.observe(2, 2.0, 3.0, 1.0)
+    assert governor.choose(offers, offering=1.0) == [1, 0]
     assert not governor.holds(1)
     held = 0
     while governor.holds(2):
@@ -247,7 +253,8 @@ def test_a_choice_stands_for_no_long_rounds() -> None:
 
 def test_a_choice_of_n_grams_is_for_one_round() -> None:
     governor = known_governor()
-    governor.observe(2, 0.0, 1.0, 1.0)
+    for started in (0.0, 1.0):
+        governor.observe(2, started, started + 1.0, 1.0)
     assert governor.choose([Offer(0, [0.9, 0.8], [7, 8])], offering=1.0) == [2]
     assert not governor.holds(1)
     assert governor.choose([Offer(0, [0.01], [7])], offering=1.0) == [0]

@@ -92,9 +92,10 @@ class Governor:
         self._requests, self._rounds_held = len(offers), 0
         lengths = self._choose(offers)
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
-        timed = self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
+        # Before it is known what lies between rounds, plain ones look cheaper than they are.
+        known = self._idle and self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
         self._deciding = offering + time.perf_counter() - started
-        if timed and by_head and self._may_hold and self._seconds:
+        if known and by_head and self._may_hold and self._seconds:
             self._rounds_held = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
         return lengths
 

@@ -17,7 +17,7 @@ class Stats:
     waiting_seconds: float  # until its prompt was begun
     prompt_seconds: float  # from then on to the first token, which other requests' steps may have put off
     tokens: int  # sampled, a final stop token included
-    seconds: float  # of the rounds, so without the first token, which the prompt's last step brings
+    seconds: float  # from the first token, which the prompt's last step brings, to the last one
     rounds: int
     drafted: int
     accepted: int

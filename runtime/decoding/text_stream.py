@@ -79,7 +79,7 @@ class TextStream(ABC):
             waiting_seconds=started - self.created,
             prompt_seconds=(now if self.first_token is None else self.first_token) - started,
             tokens=self.transcript.sampled,
-            seconds=sum(r.seconds for r in self.rounds),
+            seconds=self.rounds[-1].ended - self.first_token if self.rounds and self.first_token else 0.0,
             rounds=len(self.rounds),
             drafted=sum(r.drafted for r in self.rounds),
             accepted=sum(r.accepted for r in self.rounds),
