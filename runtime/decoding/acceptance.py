@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # how much an observed draft counts one observation later
-_COMMON_HEAD, _COMMON_NGRAM = (
-    12.0,
-    4.0,
-)  # drafts that what is known of all requests counts for; copied texts differ more
+# Drafts that what is known of all requests counts for; texts differ more in how much they repeat themselves.
+_COMMON_HEAD, _COMMON_NGRAM = 24.0, 4.0
 _FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
 _CHAIN_WEIGHT = 6.0  # drafts that what is known of the one before counts for
 _HEAD_PRIOR = 0.6  # of the MTP head's drafts

@@ -21,7 +21,7 @@ _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether
 _CLOSE = 1.25  # where drafting looks no faster than so much, the first ones without come after 1, 2, 4, .. rounds
 _KNOWN_PLAIN = 16  # the first of these, where drafts were timed before there was a request
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.01, 32  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_HELD = 0.005, 64  # of a round, that decisions may take; most rounds that one holds
 _RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
@@ -69,6 +69,7 @@ class Governor:
         # Of the last round, or of one that was timed at loading; when it ended, and what this round's choice took.
         self._seconds = sum(self.costs.verify.seconds(1, 0)[:1]) if known else 0.0
         self._ended = self._deciding = 0.0
+        self._choosing = 0.0  # seconds that the last choice took
         self._idle: deque[float] = deque(maxlen=_RECENT)  # seconds from round to round without those
         self._least_idle = 0.0  # of the recent ones
         self._trial_speed = self._trial_tokens = 0.0  # without this round's trial, and what it should bring and cost
@@ -94,7 +95,7 @@ class Governor:
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
         # Before it is known what lies between rounds, plain ones look cheaper than they are.
         known = self._idle and self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
-        self._deciding = offering + time.perf_counter() - started
+        self._deciding = self._choosing = offering + time.perf_counter() - started
         if known and by_head and self._may_hold and self._seconds:
             self._rounds_held = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
         return lengths
@@ -159,7 +160,8 @@ class Governor:
 
     def _trial(self, lengths: list[int], others: list[int] | None, search: _Search) -> list[int]:
         """Within the budget, where a draft costs least: one more for a request in turn, one for each, or `others`."""
-        least = _LEAST_LOSS * len(lengths)  # for the guess of a loss may be too hopeful
+        # The guess of a loss may be too hopeful, and a trial and the round after it need choices of their own.
+        least = _LEAST_LOSS * len(lengths) + 2 * self._choosing * search.speed
         trials = [others] if least <= self._budget and others not in (None, lengths) else []
         if least <= self._budget and (longer := search.longer(lengths)):
             for more in ([longer[self._turn % len(longer)]], longer):

@@ -31,7 +31,7 @@ class NgramIndex:
     def __init__(self, window: int = _WINDOW) -> None:
         self._window = window
         self._latest: dict[tuple[int, int, int], int] = {}
-        self._earlier = array("i", bytes(4 * window))  # the place before each, 0 for none
+        self._earlier = array("i", [0] * NGRAM)  # the place before each, 0 for none; as long as the text, or the window
         self._size = 0  # tokens taken in
 
     def find(self, tokens: Sequence[int], token: int, most: int) -> Match:
@@ -72,6 +72,9 @@ class NgramIndex:
                 if latest.get(forgotten) == oldest:
                     del latest[forgotten]
             key = (tokens[place - 3], tokens[place - 2], tokens[place - 1])
-            earlier[place % window] = latest.get(key, 0)
+            if place == len(earlier) < window:
+                earlier.append(latest.get(key, 0))
+            else:
+                earlier[place % window] = latest.get(key, 0)
             latest[key] = place
         self._size = max(self._size, len(tokens))

@@ -59,7 +59,7 @@ class _Rehearsed:
 
     def offer(self, tokens: Sequence[int], token: int, room: int, prices: Prices) -> Offer:
         """See DraftLength."""
-        return Offer(self.drafts, [1.0] * self.drafts, [0] * self.drafts if self.drafts > 1 else None)
+        return Offer(self.drafts, [1.0] * self.drafts, [*range(self.drafts)] if self.drafts > 1 else None)
 
     def observe(self, offer: Offer, asked: int, finished: Round) -> None:
         """See DraftLength."""
