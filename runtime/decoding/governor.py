@@ -21,7 +21,8 @@ _PLAIN_EVERY = 128  # rounds with drafts between two without, which show whether
 _CLOSE = 1.25  # where drafting looks no faster than so much, the first ones without come after 1, 2, 4, .. rounds
 _KNOWN_PLAIN = 16  # the first of these, where drafts were timed before there was a request
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of drafts that do not seem to pay may cost
-_DECIDING_SHARE, _MOST_HELD = 0.005, 64  # of a round, that decisions may take; most rounds that one holds
+_DECIDING_SHARE, _MOST_PLAIN = 0.01, 32  # of a round, that decisions may take; most plain rounds that one holds
+_MOST_HELD = 2 * _MOST_PLAIN  # rounds with drafts; plain ones are fewer, as n-grams may turn up
 _RECENT = 8  # rounds whose idle times count
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for
 _FIRST_BUDGET, _MOST_BUDGET = 2.0, 16.0  # tokens that trials may cost at first, and at once
@@ -97,7 +98,8 @@ class Governor:
         known = self._idle and self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
         self._deciding = self._choosing = offering + time.perf_counter() - started
         if known and by_head and self._may_hold and self._seconds:
-            self._rounds_held = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), self._may_hold)
+            plain = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), _MOST_PLAIN)
+            self._rounds_held = min(2 * plain if any(lengths) else plain, self._may_hold)
         return lengths
 
     def _choose(self, offers: Sequence[Offer]) -> list[int]:
