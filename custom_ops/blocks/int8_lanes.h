@@ -232,9 +232,8 @@ void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, con
 #if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
   if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
 #if defined(TRIGRAPH_ISA_avx512)
-  if constexpr (M >= Tile<F>::kLeastLong && M <= Tile<F>::kMost)
-    if (width % kSuper == 0 && (M >= Tile<F>::kLeast || supers(width) >= kLongRow))
-      return tile_rows<F, M>(w, n, row_bytes, width, x, y);
+  if constexpr (M >= Tile<F>::kLeast && M <= Tile<F>::kMost)
+    if (width % kSuper == 0) return tile_rows<F, M>(w, n, row_bytes, width, x, y);
 #endif
   if constexpr (M > 0 && M <= Rows<F>::kMost)
     if (whole_rows<F>(n, row_bytes, width) && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))

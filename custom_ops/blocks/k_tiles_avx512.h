@@ -7,12 +7,11 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Super-blocks of a type. kLeast to kMost: activation rows for which this is the fastest way; from kLeastLong on for
-// weight rows of kLongRow super-blocks or more.
-constexpr int64_t kLongRow = 16;
+// Super-blocks of a type. kLeast to kMost: activation rows for which this is the fastest way. (Two of Q4_K are so only
+// where memory is fast.)
 template <class F>
 struct Tile {
-  static constexpr int kLeast = 1, kLeastLong = 1, kMost = 0;
+  static constexpr int kLeast = 1, kMost = 0;
 };
 
 // Bytes of unpacked scales, as words: for each pair of blocks of a group.
@@ -34,7 +33,7 @@ TRIGRAPH_INLINE Ints swapped_lane_pairs(Ints a) { return _mm512_shuffle_epi32(a,
 // products of a lane fit 16 bits.
 template <>
 struct Tile<Q4_K> {
-  static constexpr int kLeast = 3, kLeastLong = 2, kMost = 4, kVectors = 4;
+  static constexpr int kLeast = 3, kMost = 4, kVectors = 4;
   Ints head[4], mins[4];
 
   // Activations in the order of codes.
@@ -112,7 +111,7 @@ struct Tile<Q4_K> {
 // Each lane has the codes of one run: lane 4 i + k those of run 4 k + i.
 template <>
 struct Tile<Q6_K> {
-  static constexpr int kLeast = 2, kLeastLong = 2, kMost = 4;
+  static constexpr int kLeast = 2, kMost = 4;
   static constexpr int kVectors = 5;  // four of codes, and what the 32 that codes have more adds
   Ints last[4];
 

@@ -27,7 +27,7 @@ class TileProduct {
   }
 
   void product(float* const* y) const {
-    const bool tiles = C == 4 && kShare % 64 == 0 && supers_ >= kLongRow;
+    const bool tiles = C == 4 && kShare % 64 == 0 && supers_ >= 16;
     Ahead ahead{w_, tiles ? row_bytes_ : kShare, tiles ? supers_ : 0};
     if (!tiles) ahead.p += (kRows - 1) * row_bytes_ + kAhead<F>;
     for (int t = 0; tiles && t < kTilesAhead; ++t) {
