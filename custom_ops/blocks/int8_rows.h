@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #if defined(TRIGRAPH_ISA_avx512)
 #include "grid_rows_avx512.h"
@@ -13,6 +14,18 @@
 #endif
 
 namespace trigraph::TRIGRAPH_ISA {
+
+template <>
+struct Rows<Q8_0> {
+  static constexpr int kMost = 8;
+};
+
+// Q8_0 is the only type of smaller blocks with rows of its own.
+template <class F, int M>
+void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
+  static_assert(std::is_same_v<F, Q8_0>);
+  TurnedRows<M>(row_bytes, width, x).product(w, n, y);
+}
 
 template <class F, int M>
 class RowProduct {

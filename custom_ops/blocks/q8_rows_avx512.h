@@ -169,16 +169,4 @@ class TurnedRows {
   const TurnedPart* parts_;
 };
 
-template <>
-struct Rows<Q8_0> {
-  static constexpr int kMost = 8;
-};
-
-// Q8_0 is the only type of smaller blocks with rows of its own.
-template <class F, int M>
-void block_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
-  static_assert(std::is_same_v<F, Q8_0>);
-  TurnedRows<M>(row_bytes, width, x).product(w, n, y);
-}
-
 }  // namespace trigraph::TRIGRAPH_ISA
