@@ -211,6 +211,17 @@ def test_n_grams_need_no_draft_step() -> None:
     assert governor.choose([Offer(0, chances)]) == [0]
 
 
+def test_one_draft_is_worth_what_its_run_takes() -> None:
+    """For n-grams and for two requests nothing changes."""
+    governor, head, ngrams = known_governor(), Offer(0, [0.5]), Offer(0, [0.5], [7])
+    assert governor.choose([head]) == [1]
+    for _ in range(2):
+        governor.costs.joined.observe(1, 1, 2.0)
+    assert governor.choose([head]) == [0]
+    assert governor.choose([ngrams]) == [1]
+    assert governor.choose([head, head]) == [1, 1]
+
+
 def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
     """Up to 4 rows more cost a lot, the next 4 nothing: the best is not at the first dip."""
     governor = thrifty(costs := Costs())

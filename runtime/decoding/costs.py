@@ -203,7 +203,31 @@ class Costs:
         """`routed`: the share of the experts that a token is routed to, 0 without experts."""
         self.verify = RunCost(routed)
         self.draft = RunCost()
+        self.joined = RunCost()
+        """Of one request and one draft of the head, where draft and verify are one run; rows: the draft's."""
         self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see _piece_line
+
+    @property
+    def knows_drafts(self) -> bool:
+        """Whether any of the head was timed."""
+        return self.draft.most_rows > 0 or self.joined.most_rows > 0
+
+    def timed(self, sequences: int, drafts: int) -> bool:
+        """Whether a verify of so many drafts was, or all of such a round."""
+        one = sequences == drafts == 1 and self.joined.most_rows > 0
+        return one or self.verify.timed(sequences + drafts, sequences)
+
+    def round_seconds(self, sequences: int, most: int, alone: bool) -> list[float]:
+        """Of the verifies of a round, without draft runs, by rows beyond one for each sequence: see RunCost.seconds.
+
+        `alone`: for one request and the head's drafts. Where that was timed as one run, its verify is what a draft run
+        leaves of it.
+        """
+        found = self.verify.seconds(sequences, most)
+        if not alone or len(found) < 2 or not self.joined.most_rows:
+            return found
+        one = self.joined.seconds(1, 1)[0] - self.draft_seconds(1)[1]
+        return [found[0], one, *found[2:]]
 
     def draft_seconds(self, sequences: int) -> list[float]:
         """Of a draft run of 0, 1, .. `sequences` sequences, one row each."""
@@ -218,6 +242,8 @@ class Costs:
         """Seconds that a draft run takes longer for each token that the head must be shown first."""
         if self.draft.most_rows:
             return self.draft.row
+        if self.joined.most_rows:
+            return self.joined.row
         plain = self.verify.seconds(1, 0)
         return _DRAFT_SHARE * plain[0] if plain else 0.0
 

@@ -57,7 +57,7 @@ class Governor:
         self.costs = costs or Costs()
         self.prices = Prices(0.0, 0.0)
         """Of drafts, as of the last round."""
-        known = self.costs.draft.most_rows > 0  # drafts were timed before there was a request
+        known = self.costs.knows_drafts  # drafts were timed before there was a request
         self._budget = 0.0 if known else _FIRST_BUDGET  # of which the first drafts take most otherwise
         self._seen = 0  # rounds so far
         self._begun = known  # whether drafts were chosen ever
@@ -95,7 +95,7 @@ class Governor:
         lengths = self._choose(offers)
         by_head = all(offer.tokens is None or not length for offer, length in zip(offers, lengths, strict=True))
         # Before it is known what lies between rounds, plain ones look cheaper than they are.
-        known = self._idle and self.costs.verify.timed(len(offers) + sum(lengths), len(offers))
+        known = self._idle and self.costs.timed(len(offers), sum(lengths))
         self._deciding = self._choosing = offering + time.perf_counter() - started
         if known and by_head and self._may_hold and self._seconds:
             plain = min(int(self._deciding / (_DECIDING_SHARE * self._seconds)), _MOST_PLAIN)
@@ -108,7 +108,8 @@ class Governor:
         if not spare:
             self._may_hold = _MOST_HELD
             return lengths
-        verify = self.costs.verify.seconds(len(offers), sum(lengths) + spare)
+        alone = len(offers) == 1 and offers[0].tokens is None
+        verify = self.costs.round_seconds(len(offers), sum(lengths) + spare, alone)
         if not verify:
             return lengths
         if not any(lengths) and not self.costs.verify.timed(len(offers), len(offers)):
@@ -149,7 +150,7 @@ class Governor:
         The first ones run what never ran, which takes as long as many rounds of a small model. So they wait until
         trials may cost that much, and for a request of which the drafter has seen nearly all tokens.
         """
-        if self._begun or self.costs.draft.most_rows:
+        if self._begun or self.costs.knows_drafts:
             return True
         rounds = min(_FIRST_SECONDS / plain, _MOST_BUDGET)
         missing = rounds + self.costs.catch_up * min(offer.behind for offer in offers) / plain - self._budget
