@@ -12,6 +12,9 @@
 #include "kernel.h"
 
 namespace trigraph {
+
+const OrtCustomOp* draw_tokens();  // no kernel of any instruction set: draw.cc
+
 namespace {
 
 const InstructionSet* choose_instruction_set(std::string* problem) {
@@ -34,6 +37,7 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   if (OrtStatus* status = api->CreateCustomOpDomain("trigraph", &domain)) return status;
   for (const OrtCustomOp* op : set->operators())
     if (OrtStatus* status = api->CustomOpDomain_Add(domain, op)) return status;
+  if (OrtStatus* status = api->CustomOpDomain_Add(domain, draw_tokens())) return status;
   return api->AddCustomOpDomain(options, domain);
 }
 

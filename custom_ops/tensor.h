@@ -10,7 +10,7 @@
 
 namespace trigraph {
 
-enum class DType : int { any = 0, f32 = 1, u8 = 2, i32 = 6, i64 = 7, f16 = 10, bf16 = 16 };
+enum class DType : int { any = 0, f32 = 1, u8 = 2, i32 = 6, i64 = 7, f16 = 10, f64 = 11, bf16 = 16 };
 
 struct Argument {
   const char* name;

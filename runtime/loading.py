@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from onnx import ModelProto
+from onnxruntime import InferenceSession
+
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_checked
@@ -29,6 +32,8 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.joined_graph import join
+from trigraph.runtime.execution.joined_round import JoinedRound
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
@@ -109,11 +114,11 @@ def load(
     identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
     shared = (scheduling, costs, weights, identity, _sampling(manifest), disk)
-    return _rehearsed(Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared), weight_bytes)
+    return _rehearsed(Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared), graphs.small)
 
 
-def _rehearsed(engine: Engine, weight_bytes: int) -> Engine:
-    if weight_bytes <= SMALL_BYTES and engine.device.name == "cpu" and engine.device.library is not None:
+def _rehearsed(engine: Engine, small: bool) -> Engine:
+    if small:
         rehearse(engine.steps, engine.drafter, engine.costs, engine.acceptance)
     return engine
 
@@ -164,10 +169,18 @@ class _Graphs:
     threads: int
     progress: Progress
 
+    @property
+    def small(self) -> bool:
+        """Whether the weights are few and read by our own kernels, on a CPU."""
+        weight_bytes = sum(file.bytes for file in self.manifest.weight_files)
+        return weight_bytes <= SMALL_BYTES and self.device.name == "cpu" and self.device.library is not None
+
     def steps(self, chunk: int, *, draft: bool) -> Steps:
         """The steps of the graphs; without `draft` they have none."""
         drafts, config = self.open("draft") if draft else None, self.manifest.config
         steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
+        if draft and self.small and not self.manifest.portable:
+            steps.joined = JoinedRound(self.joined(), self.state)
         # A verify's tokens, and the drafts that it is of.
         most = 2 * self.state.sequences * steps.max_pending
         steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
@@ -175,13 +188,32 @@ class _Graphs:
 
     def open(self, name: str) -> SessionGraph:
         """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
-        path = self.folder / f"{name}.onnx"
+        path = self._path(name)
+        model, adapted = self._model(path)
+        session = self._session(path, model, model if adapted else None)
+        check_contract(session, path, self.manifest)
+        return self._on_state(name, session)
+
+    def joined(self) -> SessionGraph:
+        """That of a round with one draft."""
+        path = self._path("verify")
+        model = join(self._model(self._path("draft"))[0], self._model(path)[0])
+        return self._on_state("joined", self._session(path, model, model))
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.onnx"
+
+    def _model(self, path: Path) -> tuple[ModelProto, bool]:
+        """As the device runs it; whether that is not what the file has."""
         model = load_checked(path, self.manifest.weight_paths(self.folder))
-        changed = model if self.device.adapt(model) else None
+        return model, self.device.adapt(model)
+
+    def _session(self, path: Path, model: ModelProto, changed: ModelProto | None) -> InferenceSession:
         initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
         base = self.manifest.weights_base(self.folder)
-        session = open_session(path, changed, initializers, base, self.threads, self.device)
-        check_contract(session, path, self.manifest)
+        return open_session(path, changed, initializers, base, self.threads, self.device)
+
+    def _on_state(self, name: str, session: InferenceSession) -> SessionGraph:
         return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
 
 

@@ -16,7 +16,8 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix_cache import PrefixCache, _Checkpoint
 from trigraph.runtime.cache.radix_tree import Node
 from trigraph.runtime.cache.session_file import SessionFile
-from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.execution.results import StepResult
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
 
 TOKENS = st.lists(st.integers(0, 2), max_size=12)

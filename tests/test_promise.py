@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.promise import PlainText, draft_chains, row_bits, sequence_bits
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine, Sampling, load
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations, keys and values: the three architectures, every block type
@@ -100,6 +100,18 @@ class History:
             )
             assert found == [text.drafts(seq.length) for seq, text, _ in members]
 
+    def join(self, number: int, kept: int) -> None:
+        """A draft and its verify as one run, where there is one; the draft is kept where the text goes on with it."""
+        if self.live:
+            sequence, text = self.live[number % len(self.live)]
+            if sequence.length and self.engine.steps.joins(sequence):
+                length = sequence.length
+                token, after = text.tokens[length : length + 2]
+                found = self.engine.steps.draft_and_verify(sequence, token, Sampling(seed=length).drawing)
+                count = 1 + (found.drafts[0][0] == after and length + 2 < LENGTH)
+                assert row_bits(found.result)[:count] == text.rows[length : length + count]
+                self.engine.steps.accept(sequence, min(kept, count))
+
     def mislead(self, counts: list[int]) -> None:
         """Drafts after a token that the text does not go on with."""
         if members := self._members(counts, LENGTH - 1):
@@ -135,6 +147,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("reject"), lists(K)),
     st.tuples(st.just("draft"), lists(1)),
     st.tuples(st.just("mislead"), lists(1)),
+    st.tuples(st.just("join"), st.integers(0, SEQUENCES - 1), st.integers(0, 2)),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.execution.steps import DraftResult
+from trigraph.runtime.execution.results import DraftResult
 
 
 class Contender(Protocol):

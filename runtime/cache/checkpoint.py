@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 

@@ -15,7 +15,8 @@ from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.radix_tree import Match, Node, RadixTree
 from trigraph.runtime.cache.session_file import SessionFile, save_session
-from trigraph.runtime.execution.steps import StepResult, Steps
+from trigraph.runtime.execution.results import StepResult
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.text.template import Message
 

@@ -15,8 +15,9 @@ from trigraph.runtime.decoding.draft_length import Offer, Round
 from trigraph.runtime.decoding.governor import Governor
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.device.device import Drawer, Drawing
-from trigraph.runtime.execution.device_rounds import DraftRun, RoundResult, run_device_round
-from trigraph.runtime.execution.steps import DraftResult, Steps
+from trigraph.runtime.execution.device_rounds import run_device_round
+from trigraph.runtime.execution.results import DraftResult, DraftRun, RoundResult
+from trigraph.runtime.execution.steps import Steps
 
 _TOKENS = attrgetter("tokens")
 _HELD = Offer()
@@ -81,7 +82,10 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in runs:
         governor.costs.draft.observe(*run)
-    governor.costs.verify.observe(row, len(running), ended - drafted)
+    if computed.joined:
+        governor.costs.joined.observe(computed.joined, 1, ended - drafted)
+    else:
+        governor.costs.verify.observe(row, len(running), ended - drafted)
     busy = ended - drafted + sum(run.seconds for run in runs)
     governor.observe(sum(map(len, kept)), started, ended, busy)
 
@@ -111,7 +115,10 @@ def _plan(running: list[Running], longest: int, governor: Governor) -> tuple[lis
 def _compute(
     steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
 ) -> tuple[RoundResult, float]:
-    """Drafts, and the verify of them; when that began."""
+    """Drafts, and the verify of them; when that began, or the one run that both are."""
+    if (drawing := _joins(steps, running, offers, asked, drafter)) is not None:
+        started = time.perf_counter()
+        return steps.draft_and_verify(running[0].sequence, running[0].token, drawing), started
     sequences = [request.sequence for request in running]
     drawings = None if steps.drawer is None else _drawings(steps.drawer, running)
     if steps.drawer is not None and drawings is not None and drafter.by_head:
@@ -131,6 +138,16 @@ def _compute(
         return RoundResult(drafts, steps.verify(sequences, tokens), runs), drafted
     computed = run_device_round(steps, steps.drawer, sequences, tokens, [0] * len(running), drawings)
     return computed._replace(drafts=drafts, runs=runs), drafted
+
+
+def _joins(
+    steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
+) -> Drawing | None:
+    """How tokens are drawn in a round that can be one run: one draft of the head, for one request."""
+    if steps.joined is None or asked != [1] or offers[0].tokens is not None or running[0].draft_p_min:
+        return None
+    ours = drafter.by_head and drafter.instead(running, [0]) is None
+    return running[0].sampler.drawing if ours and steps.joins(running[0].sequence) else None
 
 
 def _drawings(drawer: Drawer, running: list[Running]) -> list[Drawing | None]:

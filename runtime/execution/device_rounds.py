@@ -6,32 +6,15 @@ The host enqueues all of it, waits once, and reads tokens and hidden rows; logit
 from __future__ import annotations
 
 from collections import abc
-from typing import NamedTuple
 
 import numpy as np
 
 from trigraph.runtime.device.device import NOTHING, Draw, Drawer, Drawing, Fed, Memory
+from trigraph.runtime.execution.results import DraftRun, RoundResult
 from trigraph.runtime.execution.sessions import Binding
-from trigraph.runtime.execution.steps import Run, Sequences, StepResult, Steps, Tokens
+from trigraph.runtime.execution.steps import Run, Sequences, Steps, Tokens
 
 _GREEDY = Drawing(0.0, 0, 1.0, 0.0, 0)  # what nobody reads
-
-
-class DraftRun(NamedTuple):
-    """One run of a drafter's graph."""
-
-    rows: int
-    sequences: int
-    seconds: float
-
-
-class RoundResult(NamedTuple):
-    """What came of a round."""
-
-    drafts: abc.Sequence[list[int]]  # of each sequence, those of the head
-    result: StepResult  # of the verify
-    runs: abc.Sequence[DraftRun]
-    drawn: abc.Sequence[int] | None = None  # for each row of the result its token, -1 where the device does not draw it
 
 
 def run_device_round(

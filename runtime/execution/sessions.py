@@ -24,7 +24,12 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import is_shortage
 from trigraph.runtime.state.state import StateBuffer
 
-_DTYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
 # The odd ends of prompts should not fill memory with bindings.
 _MAX_BINDINGS = 64
 _ALIGNMENT = 256  # of arrays that lie together

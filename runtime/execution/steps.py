@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import abc
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,9 @@ from numpy.typing import NDArray
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
-from trigraph.runtime.device.device import Array, Drawer
+from trigraph.runtime.device.device import Array, Drawer, Drawing
+from trigraph.runtime.execution.joined_round import JoinedRound
+from trigraph.runtime.execution.results import DraftResult, RoundResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
@@ -21,30 +22,6 @@ Tokens = abc.Sequence[int]
 Run = abc.Callable[[Binding], None]
 """How a step is run whose inputs are filled in."""
 Sequences = abc.Sequence[Sequence]
-
-
-class StepResult(NamedTuple):
-    """Rows of a step, as views that the next step of the same graph overwrites.
-
-    After a verify, a row for each token, sequence after sequence; after a prefill, one for each sequence's last token.
-    """
-
-    logits: NDArray[np.float32]  # [rows, vocabulary]
-    tokens: NDArray[np.int64]  # [rows], the most likely next token, ties to the lowest id
-    hidden: NDArray[np.float32]  # [rows, hidden], after the output norm
-
-    def copy(self) -> StepResult:
-        """The same rows in memory of their own."""
-        return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
-
-
-class DraftResult(NamedTuple):
-    """What the MTP head predicts for each sequence, as views that the next draft overwrites."""
-
-    logits: NDArray[np.float32]  # [sequences, draft vocabulary]
-    tokens: NDArray[np.int64]  # [sequences], the most likely ones
-    probability: NDArray[np.float32]  # [sequences], of these tokens
-    hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
 
 
 class Steps:
@@ -65,6 +42,8 @@ class Steps:
         self.chunk = chunk
         self.drawer: Drawer | None = None
         """What draws tokens where the graphs run, if that is no place for the host."""
+        self.joined: JoinedRound | None = None
+        """Of a small model: a draft, its verify and their draws as one run."""
 
     @property
     def can_draft(self) -> bool:
@@ -179,6 +158,18 @@ class Steps:
         for sequence in sequences:
             sequence.drafted_len += 1
         return result
+
+    def joins(self, sequence: Sequence) -> bool:
+        """Whether `draft_and_verify` can: the head has seen all but the last token, or all, and there is room."""
+        seen = 0 <= sequence.length - sequence.mtp_len <= 1 and not sequence.pending
+        return seen and self.joined is not None and sequence.length + 2 <= self.state.limits.context
+
+    def draft_and_verify(self, sequence: Sequence, token: int, drawing: Drawing) -> RoundResult:
+        """`draft` after `token`, the draw of its token, `verify` of both, and the draws of its rows, in one run."""
+        self._check(sequence, [token], "sequence")
+        if self.joined is None or not self.joins(sequence):
+            raise TrigraphError("the draft and its verify are not one run here; call draft, and then verify")
+        return self.joined.run(sequence, token, drawing)
 
     def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
         """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""

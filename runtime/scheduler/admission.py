@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found
-from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trigraph.runtime.decoding.running import Running
 from trigraph.runtime.decoding.speculation import decode_round
-from trigraph.runtime.execution.steps import StepResult
+from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request

@@ -44,6 +44,7 @@ SKIPPED_ON_DEVICES = {"a device's memory is aligned"}
 
 ONNX_TYPE = {
     np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.float64): TensorProto.DOUBLE,
     np.dtype(np.float16): TensorProto.FLOAT16,
     np.dtype(np.uint8): TensorProto.UINT8,
     np.dtype(np.int32): TensorProto.INT32,

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from trigraph.runtime import Engine
-from trigraph.runtime.execution.steps import DraftResult, StepResult
+from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.state.sequence import Sequence
 
 CHAINED = 2  # drafts after the first one of a chain

@@ -1,0 +1,65 @@
+// DrawTokens: the tokens that a request draws from rows of logits, for a graph that goes on with them. See draw.cc.
+#include <cmath>
+#include <cstdint>
+
+#include "kernel.h"
+
+extern "C" int64_t trigraph_draw(const float* logits, const int64_t* ids, int64_t count, double temperature,
+                                 int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position);
+extern "C" int64_t trigraph_top_logits(const float* logits, int64_t count, int64_t k, int64_t* ids, float* values);
+
+namespace trigraph {
+namespace {
+
+// Row i is drawn at the first position + i; at temperature 0 it is the likeliest token. Rows without a finite logit
+// have token -1. `behind`: the tokens `before` and then those that were drawn, with 0 in place of -1.
+struct DrawTokens {
+  static constexpr const char* kName = "DrawTokens";
+  static constexpr Argument kInputs[] = {{"logits", DType::f32},   // [rows, vocab]
+                                         {"filters", DType::f64},  // temperature, top-p, min-p
+                                         {"numbers", DType::i64},  // top-k, seed, first position
+                                         {"before", DType::i64, true}};
+  static constexpr Argument kOutputs[] = {{"tokens", DType::i64}, {"behind", DType::i64, true}};
+
+  explicit DrawTokens(const KernelInfo&) {}
+
+  void compute(const Context& context) const {
+    const Tensor logits = context.input(0), filters = context.input(1), numbers = context.input(2);
+    const Tensor before = context.input(3);
+    logits.expect({-1, -1});
+    filters.expect({3});
+    numbers.expect({3});
+    context.expect_outputs(before.data ? 2 : 1);
+    const auto* real = filters.as<const double>();
+    const auto* whole = numbers.as<const int64_t>();
+    if (!(real[0] >= 0 && std::isfinite(real[0]))) fail("the temperature is %g; it must be 0 or more", real[0]);
+    if (whole[0] < 0) fail("top-k is %lld; it must be 0 (off) or more", static_cast<long long>(whole[0]));
+    const int64_t rows = logits.dims[0], vocab = logits.dims[1];
+    auto* tokens = context.output(0, {rows}).as<int64_t>();
+    for (int64_t i = 0; i < rows; ++i) tokens[i] = token(logits.as<const float>() + i * vocab, vocab, real, whole, i);
+    if (!before.data) return;
+    before.expect({-1});
+    const int64_t known = before.dims[0];
+    auto* behind = context.output(1, {known + rows}).as<int64_t>();
+    for (int64_t i = 0; i < known; ++i) behind[i] = before.as<const int64_t>()[i];
+    for (int64_t i = 0; i < rows; ++i) behind[known + i] = tokens[i] < 0 ? 0 : tokens[i];
+  }
+
+ private:
+  static int64_t token(const float* logits, int64_t vocab, const double* real, const int64_t* whole, int64_t row) {
+    const uint64_t seed = static_cast<uint64_t>(whole[1]), position = static_cast<uint64_t>(whole[2] + row);
+    if (real[0] > 0) return trigraph_draw(logits, nullptr, vocab, real[0], whole[0], real[1], real[2], seed, position);
+    int64_t likely;
+    float largest;
+    return trigraph_top_logits(logits, vocab, 1, &likely, &largest) && std::isfinite(largest) ? likely : -1;
+  }
+};
+
+}  // namespace
+
+const OrtCustomOp* draw_tokens() {
+  static const Op<DrawTokens> op;
+  return &op;
+}
+
+}  // namespace trigraph

@@ -1,0 +1,51 @@
+"""What steps and rounds give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class StepResult(NamedTuple):
+    """Rows of a step, as views that the next step of the same graph overwrites.
+
+    After a verify, a row for each token, sequence after sequence; after a prefill, one for each sequence's last token.
+    """
+
+    logits: NDArray[np.float32]  # [rows, vocabulary]
+    tokens: NDArray[np.int64]  # [rows], the most likely next token, ties to the lowest id
+    hidden: NDArray[np.float32]  # [rows, hidden], after the output norm
+
+    def copy(self) -> StepResult:
+        """The same rows in memory of their own."""
+        return StepResult(self.logits.copy(), self.tokens.copy(), self.hidden.copy())
+
+
+class DraftResult(NamedTuple):
+    """What the MTP head predicts for each sequence, as views that the next draft overwrites."""
+
+    logits: NDArray[np.float32]  # [sequences, draft vocabulary]
+    tokens: NDArray[np.int64]  # [sequences], the most likely ones
+    probability: NDArray[np.float32]  # [sequences], of these tokens
+    hidden: NDArray[np.float32]  # [sequences, hidden], of the head, for the next draft of the chain
+
+
+class DraftRun(NamedTuple):
+    """One run of a drafter's graph."""
+
+    rows: int
+    sequences: int
+    seconds: float
+
+
+class RoundResult(NamedTuple):
+    """What came of a round."""
+
+    drafts: Sequence[list[int]]  # of each sequence, those of the head
+    result: StepResult  # of the verify
+    runs: Sequence[DraftRun]
+    drawn: Sequence[int] | None = None  # for each row of the result its token, -1 where it was not drawn
+    joined: int = 0  # tokens that the head took where the draft and its verify were one run, else 0
