@@ -4,7 +4,19 @@ from functools import cache
 
 import pytest
 
-from support.fake_machine import DENSE, EXPERTS, GPU, TINY, Client, K, Machine, Simulation, crowd
+from support.fake_machine import (
+    DENSE,
+    EXPERTS,
+    GPU,
+    TINY,
+    Client,
+    K,
+    Machine,
+    Simulation,
+    crowd,
+    known_governor,
+    thrifty,
+)
 from trigraph.runtime.decoding.costs import Costs
 from trigraph.runtime.decoding.draft_length import FixedLength, Offer
 from trigraph.runtime.decoding.governor import Governor
@@ -176,25 +188,6 @@ def test_a_busy_spell_does_not_decide() -> None:
     assert sum(done.drafted for done in client[0].rounds) / len(client[0].rounds) > 1.7
 
 
-def thrifty(costs: Costs) -> Governor:
-    governor = Governor(costs)
-    governor._budget = -1e9
-    return governor
-
-
-def known_governor() -> Governor:
-    """One without budget for trials; a row costs a tenth of a step, and a draft step nothing to speak of."""
-    costs = Costs()
-    for rows in range(1, 40):
-        for sequences in (1, 2, 4):
-            for _ in range(2):
-                costs.verify.observe(rows, sequences, 1 + 0.1 * rows)
-    for sequences in (1, 2, 3, 4):
-        for _ in range(2):
-            costs.draft.observe(sequences, sequences, 0.01)
-    return thrifty(costs)
-
-
 def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
     governor = known_governor()
     fixed, forced = Offer(3, [0.1, 0.01, 0.001]), Offer(2, [1.0, 1.0], [5, 6], forced=True)
@@ -239,42 +232,10 @@ def test_nothing_is_decided_for_those_who_have_decided() -> None:
     assert Governor().choose(offers) == [0, 2, 3]
 
 
-def test_a_choice_stands_while_rounds_are_short() -> None:
-    """Offers that took as long as a round: the choice holds for the next ones, of as many requests."""
-    governor = known_governor()
-    offers = [Offer(0, [0.9, 0.1]), Offer(0, [0.02])]
-    governor.observe(2, 0.0, 1.0, 1.0)
-    assert governor.choose(offers, offering=1.0) == [1, 0]
-    assert not governor.holds(2), "it does not know yet what lies between two rounds"
-    governor.observe(2, 2.0, 3.0, 1.0)
-    assert governor.choose(offers, offering=1.0) == [1, 0]
-    assert not governor.holds(1)
-    held = 0
-    while governor.holds(2):
-        held += 1
-    assert 1 < held <= 64
-
-
-def test_a_choice_stands_for_no_long_rounds() -> None:
-    governor = known_governor()
-    governor.observe(2, 0.0, 1e9, 1e9)
-    governor.choose([Offer(0, [0.9, 0.1])], offering=1.0)
-    assert not governor.holds(1)
-
-
-def test_a_choice_of_n_grams_is_for_one_round() -> None:
-    governor = known_governor()
-    for started in (0.0, 1.0):
-        governor.observe(2, started, started + 1.0, 1.0)
-    assert governor.choose([Offer(0, [0.9, 0.8], [7, 8])], offering=1.0) == [2]
-    assert not governor.holds(1)
-    assert governor.choose([Offer(0, [0.01], [7])], offering=1.0) == [0]
-    assert governor.holds(1), "these were not wanted"
-
-
 def test_in_a_close_case_plain_rounds_come_soon() -> None:
     """After 1, 2, 4 and 8 rounds that draft."""
-    governor = thrifty(costs := Costs())
+    governor = Governor(costs := Costs())
+    governor._budget = 10.0
     for rows, seconds in ((1, 1.0), (2, 1.6)):
         for _ in range(2):
             costs.verify.observe(rows, 1, seconds)

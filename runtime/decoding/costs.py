@@ -15,7 +15,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from operator import mul
+from operator import itemgetter, mul
 
 _RECENT = 8  # times of a shape that count
 _SHAPES = 256  # shapes that are kept; the oldest go first
@@ -93,30 +93,34 @@ class RunCost:
 
     def _guess(self, sequences: int, most: int) -> list[float]:
         self._fit()
-        corrections = self._corrections(sequences)
-        if not corrections:
+        if not self.most_rows:
             return []
-        timed, ratios = [rows for rows, _ in corrections], [ratio for _, ratio in corrections]
+        corrections: list[tuple[int, float]] = []
         found = []
         for rows in range(sequences, sequences + most + 1):
-            above = bisect_left(timed, rows)
-            ratio = ratios[min(above, len(ratios) - 1)]
-            if 0 < above < len(timed):
-                share = (rows - timed[above - 1]) / (timed[above] - timed[above - 1])
-                ratio = ratios[above - 1] + share * (ratio - ratios[above - 1])
-            found.append(ratio * self._fitted_seconds(rows, sequences))
+            times = self._times.get((rows, sequences))
+            if times is not None and times.recent:
+                found.append(self._known(times, rows, sequences))
+            else:
+                corrections = corrections or self._corrections(sequences)
+                found.append(_between(corrections, rows) * self._fitted_seconds(rows, sequences))
         for i in range(most - 1, -1, -1):  # fewer rows never take longer
-            found[i] = min(found[i], found[i + 1])
+            if found[i] > found[i + 1]:
+                found[i] = found[i + 1]
         return found
+
+    def _known(self, times: _Times, rows: int, sequences: int) -> float:
+        """Seconds of a shape that was timed; the fit's, where those are old and look too long."""
+        if self._runs - times.last <= _STALE:
+            return times.least
+        return min(times.least, self._fitted_seconds(rows, sequences))
 
     def _corrections(self, sequences: int) -> list[tuple[int, float]]:
         """Numbers of rows that were timed, in order, and timed by fitted seconds there; of as many sequences first."""
         found: dict[int, tuple[int, float]] = {}
         for (rows, others), times in self._times.items():
             if times.recent:
-                ratio = times.least / self._fitted_seconds(rows, others)
-                if self._runs - times.last > _STALE:
-                    ratio = min(ratio, 1.0)
+                ratio = self._known(times, rows, others) / self._fitted_seconds(rows, others)
                 candidate = (abs(others - sequences), ratio)
                 found[rows] = min(found.get(rows, candidate), candidate)
         return [(rows, found[rows][1]) for rows in sorted(found)]
@@ -140,6 +144,15 @@ class RunCost:
         terms = [(1.0, rows, sequences, 1.0 - self._dense**rows) for rows, sequences, _, _ in points]
         weighted = [[term * point[3] / point[2] for term in row] for row, point in zip(terms, points, strict=True)]
         self._coefficients = non_negative(weighted, [point[3] for point in points])
+
+
+def _between(points: list[tuple[int, float]], x: int) -> float:
+    """The value at `x` of a line through the points, level before the first and after the last."""
+    above = bisect_left(points, x, key=itemgetter(0))
+    if not 0 < above < len(points):
+        return points[min(above, len(points) - 1)][1]
+    (left, low), (right, high) = points[above - 1], points[above]
+    return low + (x - left) / (right - left) * (high - low)
 
 
 def non_negative(terms: Sequence[Sequence[float]], targets: Sequence[float]) -> list[float]:

@@ -107,7 +107,7 @@ def _plan(running: list[Running], longest: int, governor: Governor) -> tuple[lis
         for request, room, tokens in zip(running, rooms, forced, strict=True)
     ]
     asked = governor.choose(offers, time.perf_counter() - started)
-    for request, drafts in zip(running, asked, strict=True):
+    for request, drafts in zip(running, governor.standing, strict=True):
         request.drafts = drafts
     return offers, asked
 

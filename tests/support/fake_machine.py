@@ -128,6 +128,7 @@ class Simulation:
             assert client.length is not None
             room = min(client.tokens - client.done, K) - 1
             offers.append(client.length.offer([], 0, room, self.governor.prices))
+        self.governor._held = 0  # a decision takes none of this machine's time
         asked = self.governor.choose(offers)
         drafting = 0.0
         for depth in range(max(asked)):
@@ -165,3 +166,23 @@ class Simulation:
             self.shapes.add(shape)
             milliseconds += self.machine.first
         return milliseconds / 1000
+
+
+def thrifty(costs: Costs) -> Governor:
+    """One that tries nothing."""
+    governor = Governor(costs)
+    governor._budget = -1e9
+    return governor
+
+
+def known_governor() -> Governor:
+    """One without budget for trials; a row costs a tenth of a step, and a draft step nothing to speak of."""
+    costs = Costs()
+    for rows in range(1, 40):
+        for sequences in (1, 2, 4):
+            for _ in range(2):
+                costs.verify.observe(rows, sequences, 1 + 0.1 * rows)
+    for sequences in (1, 2, 3, 4):
+        for _ in range(2):
+            costs.draft.observe(sequences, sequences, 0.01)
+    return thrifty(costs)
