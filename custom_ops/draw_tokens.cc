@@ -1,4 +1,5 @@
 // DrawTokens: the tokens that a request draws from rows of logits, for a graph that goes on with them. See draw.cc.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -11,15 +12,16 @@ extern "C" int64_t trigraph_top_logits(const float* logits, int64_t count, int64
 namespace trigraph {
 namespace {
 
-// Row i is drawn at the first position + i; at temperature 0 it is the likeliest token. Rows without a finite logit
-// have token -1. `behind`: the tokens `before` and then those that were drawn, with 0 in place of -1.
+// Row i is drawn at position + i; at temperature 0 it is the likeliest token. A row without a finite logit has token
+// -1. `before` are tokens that the rows follow, the first of them at position - 1; then a token is 0 in place of -1,
+// for the graph goes on with it.
 struct DrawTokens {
   static constexpr const char* kName = "DrawTokens";
   static constexpr Argument kInputs[] = {{"logits", DType::f32},   // [rows, vocab]
                                          {"filters", DType::f64},  // temperature, top-p, min-p
-                                         {"numbers", DType::i64},  // top-k, seed, first position
+                                         {"numbers", DType::i64},  // top-k, seed, position
                                          {"before", DType::i64, true}};
-  static constexpr Argument kOutputs[] = {{"tokens", DType::i64}, {"behind", DType::i64, true}};
+  static constexpr Argument kOutputs[] = {{"tokens", DType::i64}, {"all", DType::i64, true}};
 
   explicit DrawTokens(const KernelInfo&) {}
 
@@ -34,21 +36,24 @@ struct DrawTokens {
     const auto* whole = numbers.as<const int64_t>();
     if (!(real[0] >= 0 && std::isfinite(real[0]))) fail("the temperature is %g; it must be 0 or more", real[0]);
     if (whole[0] < 0) fail("top-k is %lld; it must be 0 (off) or more", static_cast<long long>(whole[0]));
-    const int64_t rows = logits.dims[0], vocab = logits.dims[1];
+    if (before.data) before.expect({-1});
+    const int64_t rows = logits.dims[0], vocab = logits.dims[1], known = before.data ? before.dims[0] : 0;
     auto* tokens = context.output(0, {rows}).as<int64_t>();
-    for (int64_t i = 0; i < rows; ++i) tokens[i] = token(logits.as<const float>() + i * vocab, vocab, real, whole, i);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t position = whole[2] + i + (known ? known - 1 : 0);
+      tokens[i] = token(logits.as<const float>() + i * vocab, vocab, real, whole, position);
+      if (before.data && tokens[i] < 0) tokens[i] = 0;
+    }
     if (!before.data) return;
-    before.expect({-1});
-    const int64_t known = before.dims[0];
-    auto* behind = context.output(1, {known + rows}).as<int64_t>();
-    for (int64_t i = 0; i < known; ++i) behind[i] = before.as<const int64_t>()[i];
-    for (int64_t i = 0; i < rows; ++i) behind[known + i] = tokens[i] < 0 ? 0 : tokens[i];
+    auto* all = context.output(1, {known + rows}).as<int64_t>();
+    std::copy_n(tokens, rows, std::copy_n(before.as<const int64_t>(), known, all));
   }
 
  private:
-  static int64_t token(const float* logits, int64_t vocab, const double* real, const int64_t* whole, int64_t row) {
-    const uint64_t seed = static_cast<uint64_t>(whole[1]), position = static_cast<uint64_t>(whole[2] + row);
-    if (real[0] > 0) return trigraph_draw(logits, nullptr, vocab, real[0], whole[0], real[1], real[2], seed, position);
+  static int64_t token(const float* logits, int64_t vocab, const double* real, const int64_t* whole, int64_t position) {
+    if (real[0] > 0)
+      return trigraph_draw(logits, nullptr, vocab, real[0], whole[0], real[1], real[2], static_cast<uint64_t>(whole[1]),
+                           static_cast<uint64_t>(position));
     int64_t likely;
     float largest;
     return trigraph_top_logits(logits, vocab, 1, &likely, &largest) && std::isfinite(largest) ? likely : -1;

@@ -33,7 +33,7 @@ from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.joined_graph import join
-from trigraph.runtime.execution.joined_round import JoinedRound
+from trigraph.runtime.execution.joined_rounds import JoinedRounds
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
@@ -50,6 +50,7 @@ _T = TypeVar("_T")
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_WAITING = 1024
+_MOST_JOINED = 3  # drafts of rounds that are one run
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
@@ -180,7 +181,7 @@ class _Graphs:
         drafts, config = self.open("draft") if draft else None, self.manifest.config
         steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
         if draft and self.small and not self.manifest.portable:
-            steps.joined = JoinedRound(self.joined(), self.state)
+            steps.joined = JoinedRounds(tuple(map(self.joined, range(1, _MOST_JOINED + 1))), self.state)
         # A verify's tokens, and the drafts that it is of.
         most = 2 * self.state.sequences * steps.max_pending
         steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
@@ -194,11 +195,11 @@ class _Graphs:
         check_contract(session, path, self.manifest)
         return self._on_state(name, session)
 
-    def joined(self) -> SessionGraph:
-        """That of a round with one draft."""
+    def joined(self, drafts: int) -> SessionGraph:
+        """That of rounds with so many drafts."""
         path = self._path("verify")
-        model = join(self._model(self._path("draft"))[0], self._model(path)[0])
-        return self._on_state("joined", self._session(path, model, model))
+        model = join(self._model(self._path("draft"))[0], self._model(path)[0], drafts)
+        return self._on_state(f"joined {drafts}", self._session(path, model, model))
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.onnx"

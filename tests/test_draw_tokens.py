@@ -45,12 +45,21 @@ def test_tokens_are_those_of_their_positions(filters: Filters, vocab: int) -> No
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_rows_without_a_number_go_on_with_token_0(filters: Filters, value: float) -> None:
+def test_rows_without_a_number(filters: Filters, value: float) -> None:
     logits = np.random.default_rng(0).standard_normal((3, 65), dtype=np.float32)
     logits[1] = value
-    tokens, behind = run(logits, filters, [7, 8])
-    assert tokens.tolist() == [expected(logits[0], filters, POSITION), -1, expected(logits[2], filters, POSITION + 2)]
-    assert behind.tolist() == [7, 8, tokens[0], 0, tokens[2]]
+    first, last = expected(logits[0], filters, POSITION), expected(logits[2], filters, POSITION + 2)
+    assert run(logits, filters)[0].tolist() == [first, -1, last]
+    assert run(logits, filters, [7])[0].tolist() == [first, 0, last], "the graph goes on with these tokens"
+
+
+def test_tokens_come_behind_those_before(isa: str) -> None:
+    logits = np.random.default_rng(0).standard_normal((2, 65), dtype=np.float32)
+    for before in ([7], [7, 8, 9]):
+        tokens, every = run(logits, FILTERS[0], before)
+        first = POSITION + len(before) - 1
+        assert tokens.tolist() == [expected(row, FILTERS[0], first + i) for i, row in enumerate(logits)]
+        assert every.tolist() == [*before, *tokens]
 
 
 def test_equal_logits_go_to_the_lowest_id() -> None:

@@ -6,6 +6,7 @@ threads and chunks of several sizes: each row, draft, state and KV entry has the
 
 import functools
 from dataclasses import dataclass, field
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -100,17 +101,17 @@ class History:
             )
             assert found == [text.drafts(seq.length) for seq, text, _ in members]
 
-    def join(self, number: int, kept: int) -> None:
-        """A draft and its verify as one run, where there is one; the draft is kept where the text goes on with it."""
+    def join(self, number: int, drafts: int, kept: int) -> None:
+        """Drafts and their verify as one run, where there is one; drafts are kept where the text goes on with them."""
         if self.live:
             sequence, text = self.live[number % len(self.live)]
-            if sequence.length and self.engine.steps.joins(sequence):
-                length = sequence.length
-                token, after = text.tokens[length : length + 2]
-                found = self.engine.steps.draft_and_verify(sequence, token, Sampling(seed=length).drawing)
-                count = 1 + (found.drafts[0][0] == after and length + 2 < LENGTH)
+            length, steps = sequence.length, self.engine.steps
+            if length and length + 1 + drafts < LENGTH and steps.joins(sequence, drafts):
+                after = text.tokens[length : length + 1 + drafts]
+                found = steps.draft_and_verify(sequence, after[0], drafts, Sampling(seed=length).drawing)
+                count = 1 + [*map(eq, found.drafts[0], after[1:]), False].index(False)
                 assert row_bits(found.result)[:count] == text.rows[length : length + count]
-                self.engine.steps.accept(sequence, min(kept, count))
+                steps.accept(sequence, min(kept, count))
 
     def mislead(self, counts: list[int]) -> None:
         """Drafts after a token that the text does not go on with."""
@@ -147,7 +148,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("reject"), lists(K)),
     st.tuples(st.just("draft"), lists(1)),
     st.tuples(st.just("mislead"), lists(1)),
-    st.tuples(st.just("join"), st.integers(0, SEQUENCES - 1), st.integers(0, 2)),
+    st.tuples(st.just("join"), st.integers(0, SEQUENCES - 1), st.integers(1, 3), st.integers(0, 4)),
 )
 
 

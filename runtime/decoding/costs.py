@@ -85,6 +85,10 @@ class RunCost:
         times = self._times.get((rows, sequences))
         return times is not None and len(times.recent) > 0
 
+    def knows(self, sequences: int) -> bool:
+        """Whether any run of so many sequences was timed."""
+        return any(shape[1] == sequences and times.recent for shape, times in self._times.items())
+
     @property
     def row(self) -> float:
         """Seconds that a row more takes, by the fit."""
@@ -217,7 +221,7 @@ class Costs:
         self.verify = RunCost(routed)
         self.draft = RunCost()
         self.joined = RunCost()
-        """Of one request and one draft of the head, where draft and verify are one run; rows: the draft's."""
+        """Of rounds that are one run: in place of sequences, one request's drafts; the rows are those of the head."""
         self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see _piece_line
 
     @property
@@ -227,20 +231,23 @@ class Costs:
 
     def timed(self, sequences: int, drafts: int) -> bool:
         """Whether a verify of so many drafts was, or all of such a round."""
-        one = sequences == drafts == 1 and self.joined.most_rows > 0
-        return one or self.verify.timed(sequences + drafts, sequences)
+        joined = sequences == 1 and self.joined.knows(drafts)
+        return joined or self.verify.timed(sequences + drafts, sequences)
 
     def round_seconds(self, sequences: int, most: int, alone: bool) -> list[float]:
         """Of the verifies of a round, without draft runs, by rows beyond one for each sequence: see RunCost.seconds.
 
-        `alone`: for one request and the head's drafts. Where that was timed as one run, its verify is what a draft run
-        leaves of it.
+        `alone`: for one request and the head's drafts. Where these were timed as one run, its verify is what draft runs
+        leave of it.
         """
         found = self.verify.seconds(sequences, most)
-        if not alone or len(found) < 2 or not self.joined.most_rows:
+        if not alone or not self.joined.most_rows:
             return found
-        one = self.joined.seconds(1, 1)[0] - self.draft_seconds(1)[1]
-        return [found[0], one, *found[2:]]
+        draft = self.draft_seconds(1)[1]
+        return [
+            self.joined.seconds(drafts, 1)[0] - drafts * draft if self.joined.knows(drafts) else seconds
+            for drafts, seconds in enumerate(found)
+        ]
 
     def draft_seconds(self, sequences: int) -> list[float]:
         """Of a draft run of 0, 1, .. `sequences` sequences, one row each."""

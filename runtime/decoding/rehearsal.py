@@ -20,22 +20,23 @@ from trigraph.runtime.execution.steps import Steps
 
 SMALL_BYTES = 32 << 20
 """Weights of a small model: a step takes a millisecond at most."""
-# Of each round: the head's, which get faster for 25 rounds; then as many as n-grams may bring, each twice,
-# for the first run of a shape allocates.
-_DRAFTS = (0, 1, 1, 1) * 8 + tuple(sorted([*range(2, 8), *range(2, 8)]))
+# Of each round: the head's, which get faster for 25 rounds; then more of them than are one run, and as many as n-grams
+# may bring, each twice, for the first run of a shape allocates.
+_BY_HEAD = (0, 1, 2, 3) * 8 + (4,) * 3
+_GIVEN = tuple(sorted([*range(1, 8), *range(1, 8)]))
 _MOST_SECONDS = 0.03  # on a slow or busy machine
 
 
 def rehearse(steps: Steps, drafter: Drafter, costs: Costs, acceptance: Acceptance) -> None:
-    """Runs rounds with no draft, with one of the head, and with some that are given; none without a head."""
+    """Runs rounds with no draft, with some of the head, and with some that are given; none without a head."""
     if not steps.can_draft:
         return
     sequence, rehearsed, governor = steps.new_sequence(), _Rehearsed(acceptance), Governor(costs)
     running = Running(sequence, 0, Sampler(Sampling(), []), rehearsed, rehearsed)
     ended = time.perf_counter() + _MOST_SECONDS
     try:
-        for drafts in _DRAFTS:
-            rehearsed.drafts = min(drafts, steps.max_pending - 1)
+        for i, drafts in enumerate(_BY_HEAD + _GIVEN):
+            rehearsed.drafts, rehearsed.given = min(drafts, steps.max_pending - 1), i >= len(_BY_HEAD)
             running.drafts = -1  # the last choice stands for no other round
             if sequence.length + steps.max_pending > steps.state.limits.context or time.perf_counter() > ended:
                 break
@@ -48,7 +49,7 @@ def rehearse(steps: Steps, drafter: Drafter, costs: Costs, acceptance: Acceptanc
 class _Rehearsed:
     """A completion that keeps nothing, and its drafts."""
 
-    left, finished, drafts = 1 << 30, False, 0
+    left, finished, drafts, given = 1 << 30, False, 0, False
 
     def __init__(self, acceptance: Acceptance) -> None:
         self._acceptance = acceptance
@@ -59,7 +60,7 @@ class _Rehearsed:
 
     def offer(self, tokens: Sequence[int], token: int, room: int, prices: Prices) -> Offer:
         """See DraftLength."""
-        return Offer(self.drafts, [1.0] * self.drafts, [*range(self.drafts)] if self.drafts > 1 else None)
+        return Offer(self.drafts, [1.0] * self.drafts, [*range(self.drafts)] if self.given else None)
 
     def observe(self, offer: Offer, asked: int, finished: Round) -> None:
         """See DraftLength."""

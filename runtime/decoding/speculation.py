@@ -83,7 +83,7 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
     for run in runs:
         governor.costs.draft.observe(*run)
     if computed.joined:
-        governor.costs.joined.observe(computed.joined, 1, ended - drafted)
+        governor.costs.joined.observe(computed.joined, len(drafts[0]), ended - drafted)
     else:
         governor.costs.verify.observe(row, len(running), ended - drafted)
     busy = ended - drafted + sum(run.seconds for run in runs)
@@ -118,7 +118,7 @@ def _compute(
     """Drafts, and the verify of them; when that began, or the one run that both are."""
     if (drawing := _joins(steps, running, offers, asked, drafter)) is not None:
         started = time.perf_counter()
-        return steps.draft_and_verify(running[0].sequence, running[0].token, drawing), started
+        return steps.draft_and_verify(running[0].sequence, running[0].token, asked[0], drawing), started
     sequences = [request.sequence for request in running]
     drawings = None if steps.drawer is None else _drawings(steps.drawer, running)
     if steps.drawer is not None and drawings is not None and drafter.by_head:
@@ -143,11 +143,11 @@ def _compute(
 def _joins(
     steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
 ) -> Drawing | None:
-    """How tokens are drawn in a round that can be one run: one draft of the head, for one request."""
-    if steps.joined is None or asked != [1] or offers[0].tokens is not None or running[0].draft_p_min:
+    """How tokens are drawn in a round that can be one run: drafts of the head, for one request."""
+    if steps.joined is None or len(asked) > 1 or offers[0].tokens is not None or running[0].draft_p_min:
         return None
     ours = drafter.by_head and drafter.instead(running, [0]) is None
-    return running[0].sampler.drawing if ours and steps.joins(running[0].sequence) else None
+    return running[0].sampler.drawing if ours and steps.joins(running[0].sequence, asked[0]) else None
 
 
 def _drawings(drawer: Drawer, running: list[Running]) -> list[Drawing | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ class Device:
 
     def part(self, memory: Memory, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Memory:
         """An array in `memory`, which is of bytes, from byte `start` on."""
-        piece: Array = memory[start : start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize]
+        piece: Array = memory[start : start + math.prod(shape) * dtype.itemsize]
         return piece.view(dtype).reshape(shape)
 
     def bind_input(self, io: ort.IOBinding, name: str, memory: Memory) -> None:

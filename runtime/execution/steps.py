@@ -12,7 +12,7 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
 from trigraph.runtime.device.device import Array, Drawer, Drawing
-from trigraph.runtime.execution.joined_round import JoinedRound
+from trigraph.runtime.execution.joined_rounds import JoinedRounds
 from trigraph.runtime.execution.results import DraftResult, RoundResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
@@ -42,8 +42,8 @@ class Steps:
         self.chunk = chunk
         self.drawer: Drawer | None = None
         """What draws tokens where the graphs run, if that is no place for the host."""
-        self.joined: JoinedRound | None = None
-        """Of a small model: a draft, its verify and their draws as one run."""
+        self.joined: JoinedRounds | None = None
+        """Of a small model: drafts, their verify and all draws as one run."""
 
     @property
     def can_draft(self) -> bool:
@@ -159,17 +159,19 @@ class Steps:
             sequence.drafted_len += 1
         return result
 
-    def joins(self, sequence: Sequence) -> bool:
-        """Whether `draft_and_verify` can: the head has seen all but the last token, or all, and there is room."""
-        seen = 0 <= sequence.length - sequence.mtp_len <= 1 and not sequence.pending
-        return seen and self.joined is not None and sequence.length + 2 <= self.state.limits.context
+    def joins(self, sequence: Sequence, drafts: int) -> bool:
+        """Whether `draft_and_verify` can: the head lacks no more tokens than such a round leaves, and there is room."""
+        if self.joined is None or not 1 <= drafts <= self.joined.most or sequence.pending:
+            return False
+        few = 0 <= sequence.length - sequence.mtp_len <= self.joined.most
+        return few and sequence.length + 1 + drafts <= self.state.limits.context
 
-    def draft_and_verify(self, sequence: Sequence, token: int, drawing: Drawing) -> RoundResult:
-        """`draft` after `token`, the draw of its token, `verify` of both, and the draws of its rows, in one run."""
+    def draft_and_verify(self, sequence: Sequence, token: int, drafts: int, drawing: Drawing) -> RoundResult:
+        """A chain of drafts after `token`, the draws of their tokens, `verify` of all, and the draws of its rows."""
         self._check(sequence, [token], "sequence")
-        if self.joined is None or not self.joins(sequence):
-            raise TrigraphError("the draft and its verify are not one run here; call draft, and then verify")
-        return self.joined.run(sequence, token, drawing)
+        if self.joined is None or not self.joins(sequence, drafts):
+            raise TrigraphError("drafts and their verify are not one run here; call draft, and then verify")
+        return self.joined.run(sequence, token, drafts, drawing)
 
     def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
         """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""
