@@ -22,7 +22,7 @@ SMALL_BYTES = 32 << 20
 """Weights of a small model: a step takes a millisecond at most."""
 # Of each round: the head's, which get faster for 25 rounds; then more of them than are one run, and as many as n-grams
 # may bring, each twice, for the first run of a shape allocates.
-_BY_HEAD = (0, 1, 2, 3) * 8 + (4,) * 3
+_BY_HEAD = (0, 0, 0, 1, 1, 1, 2, 2, 3, 3) * 4 + (4,) * 3
 _GIVEN = tuple(sorted([*range(1, 8), *range(1, 8)]))
 _MOST_SECONDS = 0.03  # on a slow or busy machine
 
