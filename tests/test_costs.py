@@ -98,10 +98,9 @@ def test_one_draft_in_one_run() -> None:
     learn(costs.draft, 1, 1, 0.5)
     apart = costs.round_seconds(1, 3, alone=True)
     assert costs.knows_drafts and not costs.timed(1, 4)
-    costs.joined.observe(1, 1, 1.3)
+    costs.joined.observe(2, 1, 1.3)
     assert costs.round_seconds(1, 3, alone=True) == apart, "the first run allocates"
-    learn(costs.joined, 2, 1, 1.4)
-    learn(costs.joined, 1, 1, 1.3)
+    learn(costs.joined, 2, 1, 1.4, 1.3)
     joined = costs.round_seconds(1, 3, alone=True)
     assert joined[1] + costs.draft_seconds(1)[1] == pytest.approx(1.3)
     assert joined[:1] + joined[2:] == apart[:1] + apart[2:]
@@ -112,10 +111,8 @@ def test_only_one_draft_in_one_run() -> None:
     """Draft runs were never timed: one draft is known, more are tried in hope."""
     costs = Costs()
     learn(costs.verify, 1, 1, 1.0)
-    learn(costs.joined, 1, 1, 1.3)
-    learn(costs.joined, 3, 1, 1.5)
+    learn(costs.joined, 2, 1, 1.3)
     assert costs.knows_drafts and costs.timed(1, 1) and not costs.timed(1, 2)
-    assert costs.catch_up == pytest.approx(0.1, rel=0.2)
     assert costs.round_seconds(1, 2, alone=True)[1] + costs.draft_seconds(1)[1] == pytest.approx(1.3)
 
 

@@ -209,7 +209,7 @@ def test_one_draft_is_worth_what_its_run_takes() -> None:
     governor, head, ngrams = known_governor(), Offer(0, [0.5]), Offer(0, [0.5], [7])
     assert governor.choose([head]) == [1]
     for _ in range(2):
-        governor.costs.joined.observe(1, 1, 2.0)
+        governor.costs.joined.observe(2, 1, 2.0)
     assert governor.choose([head]) == [0]
     assert governor.choose([ngrams]) == [1]
     assert governor.choose([head, head]) == [1, 1]

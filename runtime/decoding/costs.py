@@ -85,10 +85,6 @@ class RunCost:
         times = self._times.get((rows, sequences))
         return times is not None and len(times.recent) > 0
 
-    def knows(self, sequences: int) -> bool:
-        """Whether any run of so many sequences was timed."""
-        return any(shape[1] == sequences and times.recent for shape, times in self._times.items())
-
     @property
     def row(self) -> float:
         """Seconds that a row more takes, by the fit."""
@@ -221,7 +217,7 @@ class Costs:
         self.verify = RunCost(routed)
         self.draft = RunCost()
         self.joined = RunCost()
-        """Of rounds that are one run: in place of sequences, one request's drafts; the rows are those of the head."""
+        """Of verifies with the draft runs before them, where that is one run; a row for each token to verify."""
         self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see _piece_line
 
     @property
@@ -231,8 +227,7 @@ class Costs:
 
     def timed(self, sequences: int, drafts: int) -> bool:
         """Whether a verify of so many drafts was, or all of such a round."""
-        joined = sequences == 1 and self.joined.knows(drafts)
-        return joined or self.verify.timed(sequences + drafts, sequences)
+        return self.verify.timed(sequences + drafts, sequences) or self.joined.timed(sequences + drafts, sequences)
 
     def round_seconds(self, sequences: int, most: int, alone: bool) -> list[float]:
         """Of the verifies of a round, without draft runs, by rows beyond one for each sequence: see RunCost.seconds.
@@ -243,9 +238,9 @@ class Costs:
         found = self.verify.seconds(sequences, most)
         if not alone or not self.joined.most_rows:
             return found
-        draft = self.draft_seconds(1)[1]
+        joined, draft = self.joined.seconds(1, len(found) - 1), self.draft_seconds(1)[1]
         return [
-            self.joined.seconds(drafts, 1)[0] - drafts * draft if self.joined.knows(drafts) else seconds
+            joined[drafts] - drafts * draft if self.joined.timed(1 + drafts, 1) else seconds
             for drafts, seconds in enumerate(found)
         ]
 
@@ -262,8 +257,6 @@ class Costs:
         """Seconds that a draft run takes longer for each token that the head must be shown first."""
         if self.draft.most_rows:
             return self.draft.row
-        if self.joined.most_rows:
-            return self.joined.row
         plain = self.verify.seconds(1, 0)
         return _DRAFT_SHARE * plain[0] if plain else 0.0
 

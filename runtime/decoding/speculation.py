@@ -82,10 +82,8 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in runs:
         governor.costs.draft.observe(*run)
-    if computed.joined:
-        governor.costs.joined.observe(computed.joined, len(drafts[0]), ended - drafted)
-    else:
-        governor.costs.verify.observe(row, len(running), ended - drafted)
+    cost = governor.costs.joined if computed.joined else governor.costs.verify
+    cost.observe(row, len(running), ended - drafted)
     busy = ended - drafted + sum(run.seconds for run in runs)
     governor.observe(sum(map(len, kept)), started, ended, busy)
 
