@@ -8,7 +8,7 @@ namespace trigraph::TRIGRAPH_ISA {
 // Bytes between blocks of a weight row in use and those to ask memory for.
 template <class F>
 #if defined(TRIGRAPH_ISA_avx512)
-constexpr int64_t kAhead = 8192;
+constexpr int64_t kAhead = 16384;
 #else
 constexpr int64_t kAhead = 12288;
 #endif

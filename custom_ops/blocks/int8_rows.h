@@ -54,6 +54,7 @@ class RowProduct {
   // Up to rows_ weight rows: first the whole eights of each, then the super-blocks after them, side by side.
   TRIGRAPH_INLINE void group(const uint8_t* w, int64_t rows, float* const* y, int64_t j) const {
     Eight chains[kChains][M];
+    const uint8_t* ahead = w;  // in the order of memory, also where rests wait for each other
     for (int64_t r = 0; r < rows; ++r) {
       const uint8_t* row = w + r * row_bytes_;
       Eight sum[M];
@@ -65,16 +66,16 @@ class RowProduct {
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { x[i] = x_[i] + s; });
         Rows<F>::template values<M>([p](int l) TRIGRAPH_INLINE_LAMBDA { return p + l * F::kBytes; },
                                     [&x](int i, int l) TRIGRAPH_INLINE_LAMBDA -> const Int8Part& { return x[i][l]; },
-                                    [p](int l) TRIGRAPH_INLINE_LAMBDA { fetch(p, l); }, value);
+                                    [ahead](int l) TRIGRAPH_INLINE_LAMBDA { fetch(ahead, l); }, value);
+        ahead += kChains * F::kBytes;
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = fmadd(scales(x[i]), value[i], sum[i]); });
       }
-      for (int64_t l = 0; l < rest_; ++l) fetch(row + whole_ * F::kBytes, l);
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
         if (!rest_) y[i][j + r] = sum_of(sum[i]);
         chains[r][i] = sum[i];
       });
     }
-    if (rest_) add_rest(w, rows, chains, y, j);
+    if (rest_) add_rest(w, ahead, rows, chains, y, j);
   }
 
   // Rows of one, two or four super-blocks, which fill an eight together.
@@ -92,12 +93,13 @@ class RowProduct {
     });
   }
 
-  TRIGRAPH_INLINE void add_rest(const uint8_t* w, int64_t rows, const Eight (*chains)[M], float* const* y,
-                                int64_t j) const {
+  TRIGRAPH_INLINE void add_rest(const uint8_t* w, const uint8_t* ahead, int64_t rows, const Eight (*chains)[M],
+                                float* const* y, int64_t j) const {
     const uint8_t* block[kChains];
     for (int64_t l = 0; l < kChains; ++l) block[l] = w + (l < rows * rest_ ? offset_[l] : 0);
     Eight value[M];
-    rest_values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; }, [](int) {}, value);
+    rest_values([&block](int l) TRIGRAPH_INLINE_LAMBDA { return block[l]; },
+                [ahead](int l) TRIGRAPH_INLINE_LAMBDA { fetch(ahead, l); }, value);
     for (int64_t r = 0; r < rows; ++r)
       each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
         const Eight own = first(turned(value[i], r * rest_), rest_);  // the others may be NaN
