@@ -44,10 +44,11 @@ namespace trigraph::TRIGRAPH_ISA {
 #if defined(__GNUC__)
 // Always inline: GCC drops a call of a function that only prefetches.
 TRIGRAPH_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
-// The same at this place of the code: compilers gather prefetches, and many at once hold up the loads behind them.
+// Of what a step reads once, and at this place of the code: compilers gather prefetches, and many at once hold up the
+// loads behind them.
 TRIGRAPH_INLINE void prefetch_here(const void* p) {
   asm volatile("" : : : "memory");
-  __builtin_prefetch(p);
+  __builtin_prefetch(p, 0, 0);
 }
 // Keeps the compiler from turning one offset into a pointer for every row that it is added to: they would not fit
 // registers.
