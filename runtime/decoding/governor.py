@@ -92,7 +92,7 @@ class Governor:
         if self._held:
             most = _MOST_PAUSE if any(self.standing) else _MOST_PAUSE // 2
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), most)
-            self._silent = min(self._pause, self._held, self._affordable(offering))
+            self._silent = min(self._pause, self._affordable(offering))
         self._deciding = offering + time.perf_counter() - started
         return lengths
 
