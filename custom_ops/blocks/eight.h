@@ -7,11 +7,7 @@ namespace trigraph::TRIGRAPH_ISA {
 
 // Bytes between blocks of a weight row in use and those to ask memory for.
 template <class F>
-#if defined(TRIGRAPH_ISA_avx512)
 constexpr int64_t kAhead = 16384;
-#else
-constexpr int64_t kAhead = 12288;
-#endif
 
 using Eight = __m256;
 TRIGRAPH_INLINE Eight load_eight(const float* p) { return _mm256_loadu_ps(p); }

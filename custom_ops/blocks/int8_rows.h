@@ -132,7 +132,7 @@ class RowProduct {
       prefetch_here(p + kAhead<F> + 64 * i);
 #else  // l is not known in advance: some lines twice
     TRIGRAPH_UNROLL
-    for (int i = 0; i < F::kBytes; i += 64) prefetch(p + l * F::kBytes + kAhead<F> + i);
+    for (int i = 0; i < F::kBytes; i += 64) __builtin_prefetch(p + l * F::kBytes + kAhead<F> + i, 0, 0);  // read once
 #endif
   }
 
