@@ -48,7 +48,7 @@ class JoinedRounds:
         sequence.pending, sequence.to_commit = outputs["verified"].tolist(), 0
         sequence.hiddens.append(outputs["hidden"])
         result = StepResult(outputs["logits"], outputs["tokens"], outputs["hidden"])
-        return RoundResult([sequence.pending[1:]], result, (), outputs["drawn"].tolist(), len(seen) + drafts - 1)
+        return RoundResult([sequence.pending[1:]], result, (), outputs["drawn"].tolist(), joined=True)
 
 
 def _fill(inputs: Mapping[str, Array], sequence: Sequence, seen: list[int], slot: int, drawing: Drawing) -> None:
