@@ -7,7 +7,6 @@
 
 extern "C" int64_t trigraph_draw(const float* logits, const int64_t* ids, int64_t count, double temperature,
                                  int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t position);
-extern "C" int64_t trigraph_top_logits(const float* logits, int64_t count, int64_t k, int64_t* ids, float* values);
 
 namespace trigraph {
 namespace {
@@ -51,12 +50,9 @@ struct DrawTokens {
 
  private:
   static int64_t token(const float* logits, int64_t vocab, const double* real, const int64_t* whole, int64_t position) {
-    if (real[0] > 0)
-      return trigraph_draw(logits, nullptr, vocab, real[0], whole[0], real[1], real[2], static_cast<uint64_t>(whole[1]),
-                           static_cast<uint64_t>(position));
-    int64_t likely;
-    float largest;
-    return trigraph_top_logits(logits, vocab, 1, &likely, &largest) && std::isfinite(largest) ? likely : -1;
+    const bool likeliest = real[0] == 0;
+    return trigraph_draw(logits, nullptr, vocab, likeliest ? 1 : real[0], likeliest ? 1 : whole[0], real[1], real[2],
+                         static_cast<uint64_t>(whole[1]), static_cast<uint64_t>(position));
   }
 };
 

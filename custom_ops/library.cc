@@ -13,7 +13,7 @@
 
 namespace trigraph {
 
-const OrtCustomOp* draw_tokens();  // no kernel of any instruction set: draw.cc
+const OrtCustomOp* draw_tokens();  // the same for all instruction sets
 
 namespace {
 

@@ -181,7 +181,7 @@ class _Graphs:
         drafts, config = self.open("draft") if draft else None, self.manifest.config
         steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
         if draft and self.small and not self.manifest.portable:
-            steps.joined = JoinedRounds(tuple(map(self.joined, range(1, _MOST_JOINED + 1))), self.state)
+            steps.joined = JoinedRounds(self.joined(), self.state)
         # A verify's tokens, and the drafts that it is of.
         most = 2 * self.state.sequences * steps.max_pending
         steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
@@ -195,11 +195,14 @@ class _Graphs:
         check_contract(session, path, self.manifest)
         return self._on_state(name, session)
 
-    def joined(self, drafts: int) -> SessionGraph:
-        """That of rounds with so many drafts."""
-        path = self._path("verify")
-        model = join(self._model(self._path("draft"))[0], self._model(path)[0], drafts)
-        return self._on_state(f"joined {drafts}", self._session(path, model, model))
+    def joined(self) -> tuple[SessionGraph, ...]:
+        """Those of rounds with 1, 2, .. drafts."""
+        path, found = self._path("verify"), []
+        (draft, _), (verify, _) = self._model(self._path("draft")), self._model(path)
+        for drafts in range(1, _MOST_JOINED + 1):
+            model = join(draft, verify, drafts)
+            found.append(self._on_state(f"joined {drafts}", self._session(path, model, model)))
+        return tuple(found)
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.onnx"

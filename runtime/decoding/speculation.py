@@ -142,10 +142,11 @@ def _joins(
     steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
 ) -> Drawing | None:
     """How tokens are drawn in a round that can be one run: drafts of the head, for one request."""
-    if steps.joined is None or len(asked) > 1 or offers[0].tokens is not None or running[0].draft_p_min:
+    if len(asked) > 1 or not steps.joins(running[0].sequence, asked[0]):
         return None
-    ours = drafter.by_head and drafter.instead(running, [0]) is None
-    return running[0].sampler.drawing if ours and steps.joins(running[0].sequence, asked[0]) else None
+    if offers[0].tokens is not None or running[0].draft_p_min:
+        return None
+    return running[0].sampler.drawing if drafter.by_head and drafter.instead(running, [0]) is None else None
 
 
 def _drawings(drawer: Drawer, running: list[Running]) -> list[Drawing | None]:
