@@ -18,7 +18,7 @@ PACKAGE := build/tiny
 PROMPT ?= In the beginning
 
 FUZZ_COUNT ?= 20000
-SANITIZED_TESTS ?= $(wildcard $(addprefix tests/test_,operator_errors.py block*.py gated*.py grouped*.py paged*.py))
+SANITIZED_TESTS ?= $(wildcard $(addprefix tests/custom_ops/test_,operator_errors.py block*.py gated*.py grouped*.py paged*.py))
 # The runtime library of AddressSanitizer comes first, and the C++ library whose exceptions it follows; memory comes from
 # malloc itself, block by block.
 SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)" \
@@ -35,7 +35,7 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
 # In two processes at once, as many tests use one core only. Ray forks, and OpenBLAS has hung in a process after that.
-APART := tests/test_cuda.py tests/test_fake_cuda.py tests/test_ray.py tests/test_ray_updates.py
+APART := tests/cuda/test_cuda.py tests/cuda/test_fake_cuda.py tests/server/test_ray.py tests/server/test_ray_updates.py
 test: $(VENV)/.test
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
@@ -93,7 +93,7 @@ uninitialised: $(VENV)/.test
 
 # What nvcc makes of the kernels, for sm_80, sm_89 and sm_90: spills, registers, loads. nvcc is a Python package here.
 sass: $(VENV)/.sass
-	$(BIN)/python -m pytest tests/test_sass.py
+	$(BIN)/python -m pytest tests/cuda/test_sass.py
 
 # The CUDA library, for --device cuda. CMake keeps the choice: from then on a change of the sources compiles it too.
 cuda: $(VENV)/.installed

@@ -1,4 +1,4 @@
-// The random choice of a token from a row of logits. runtime/decoding/draws.py is the same in NumPy, to the bit.
+// The random choice of a token from a row of logits. runtime/sampling/draws.py is the same in NumPy, to the bit.
 #include "draw.h"
 
 #include <algorithm>

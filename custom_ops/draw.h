@@ -1,5 +1,5 @@
 // The arithmetic of random choices, for processors and devices: plain IEEE operations in one order, no function of a
-// mathematics library, so that all of them draw the same token. runtime/decoding/draws.py says what is computed.
+// mathematics library, so that all of them draw the same token. runtime/sampling/draws.py says what is computed.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ from typing import Any
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.session_file import SessionFile
-from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.request import Request, Runner
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.reply import Event, assistant_message

@@ -9,8 +9,8 @@ from typing import Any, SupportsIndex
 
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
-from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.driver import Driver, Load
 from trigraph.runtime.scheduler.request import Request
 

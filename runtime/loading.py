@@ -22,14 +22,12 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import OFF
-from trigraph.runtime.decoding.rehearsal import SMALL_BYTES, rehearse
-from trigraph.runtime.decoding.sampling import Sampling
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage, free_memory
+from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.drafting.draft_length import OFF
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.joined_graph import join
@@ -39,6 +37,8 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.model import Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
+from trigraph.runtime.rehearsal import SMALL_BYTES, rehearse
+from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
 from trigraph.runtime.state.state import State

@@ -12,19 +12,19 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
-from trigraph.runtime.decoding.acceptance import Acceptance
-from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
-from trigraph.runtime.decoding.constraint import Constraint, Guide, guidance_vocabulary
-from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import OFF, DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import Governor
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.sampling import Sampling
-from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter
-from trigraph.runtime.decoding.thought import Thought, ThoughtTokens
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.drafting.acceptance import Acceptance
+from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.drafting.draft_length import OFF, DraftLength, FixedLength
+from trigraph.runtime.drafting.governor import Governor
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.sampling.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.sampling.sampling import Sampling
+from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
+from trigraph.runtime.speculation import Drafter, MTPDrafter
 from trigraph.runtime.text.template import ChatTemplate, the_template
 from trigraph.runtime.text.tokenizer import Tokenizer
 

@@ -32,9 +32,9 @@ from typing import Any
 from support.ray_cluster import MARK, engines, kill, serving_ids
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling
-from trigraph.runtime.server.ray import RayReplicas
-from trigraph.runtime.server.remote import RemoteEngine
-from trigraph.runtime.server.replica import Ticket, Update
+from trigraph.runtime.server.cluster.ray import RayReplicas
+from trigraph.runtime.server.cluster.remote import RemoteEngine
+from trigraph.runtime.server.cluster.replica import Ticket, Update
 
 WORDS = ("And", "it", "came", "to", "pass", "when", "the", "king", "heard", "words", "of", "captain", "unto", "them")
 
@@ -209,7 +209,7 @@ def throughput(options: argparse.Namespace) -> int:
 
 
 ROUTERS = {
-    "by prefix": "trigraph.runtime.server.prefix_router.PrefixRouter",
+    "by prefix": "trigraph.runtime.server.cluster.prefix_router.PrefixRouter",
     "consistent hash of the conversation": "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter",
     "power of two choices": "ray.serve._private.request_router.pow_2_router.PowerOfTwoChoicesRequestRouter",
 }

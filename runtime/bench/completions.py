@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
-from trigraph.runtime.decoding.acceptance import Acceptance
-from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
-from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength
-from trigraph.runtime.decoding.governor import Governor
-from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode
+from trigraph.runtime.drafting.acceptance import Acceptance
+from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.draft_length import DraftLength, FixedLength
+from trigraph.runtime.drafting.governor import Governor
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.requests.running import Running
+from trigraph.runtime.sampling.sampling import Sampler, Sampling
+from trigraph.runtime.speculation import Drafter, MTPDrafter, decode
 
 
 def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -> Iterator[Timing]:

@@ -17,13 +17,13 @@ from trigraph.runtime.bench.replay import ReplayDrafter
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.bench.request_result import Ratio, ratio
-from trigraph.runtime.decoding.governor import Governor
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.sampling import Sampler, Sampling
-from trigraph.runtime.decoding.speculation import Drafter, MTPDrafter, decode, decode_round
+from trigraph.runtime.drafting.governor import Governor
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.running import Running
+from trigraph.runtime.sampling.sampling import Sampler, Sampling
+from trigraph.runtime.speculation import Drafter, MTPDrafter, decode, decode_round
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 GOVERNOR = "governor"

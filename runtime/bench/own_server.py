@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from trigraph.runtime.bench.load import Load, Served, Turn
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.sampling import Sampling
-from trigraph.runtime.decoding.stats import peak_memory
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.stats import peak_memory
+from trigraph.runtime.sampling.sampling import Sampling
 
 
 class OwnServer:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.decoding.draws import exp
-from trigraph.runtime.decoding.logprobs import log_of_sum
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.logprobs import log_of_sum
+from trigraph.runtime.sampling.draws import exp
 
 PARALLEL = 4
 """Windows that share a step; engines must be loaded with this many sequences."""

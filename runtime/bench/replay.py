@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.speculation import MTPDrafter, Proposal
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.running import Running
+from trigraph.runtime.speculation import MTPDrafter, Proposal
 
 
 class ReplayDrafter:

@@ -28,7 +28,7 @@ from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.session_file import SessionFile, page_tensors, write_session
 from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable
-from trigraph.runtime.decoding.costs import Costs
+from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence

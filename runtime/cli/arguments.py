@@ -16,8 +16,8 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema, Regex
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
+from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 
 Model = Annotated[
     Path,

@@ -15,8 +15,8 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
 from trigraph.runtime.cli.line_input import LineInput
-from trigraph.runtime.decoding.options import Options
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import Event
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.decoding.sampling import Sampling
+from trigraph.runtime.sampling.sampling import Sampling
 
 _SAMPLING = Sampling()
 

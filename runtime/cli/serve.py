@@ -118,7 +118,7 @@ class ReplicaArguments:
     def engines(self, model: Path, arguments: dict[str, Any]) -> Backend:
         """The engines, once they are there."""
         try:
-            from trigraph.runtime.server.ray import Deployed, engines_on
+            from trigraph.runtime.server.cluster.ray import Deployed, engines_on
         except ImportError as error:
             raise TrigraphError(f"replicas need {error.name}: pip install 'trigraph[ray]'") from error
         deployed = None

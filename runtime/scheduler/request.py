@@ -10,12 +10,12 @@ from typing import Protocol, SupportsIndex
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.decoding.logprobs import RecordingSampler, TokenLogprob, sampler_of
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.text_stream import TextStream
-from trigraph.runtime.decoding.transcript import Transcript
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.logprobs import RecordingSampler, TokenLogprob, sampler_of
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.state.sequence import Sequence
 
 

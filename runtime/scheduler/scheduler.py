@@ -7,13 +7,13 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trigraph.runtime.decoding.running import Running
-from trigraph.runtime.decoding.speculation import decode_round
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.running import Running
 from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
+from trigraph.runtime.speculation import decode_round
 
 
 @dataclass

@@ -11,20 +11,20 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from trigraph.runtime.server.chat_completions import ChatCompletion
-from trigraph.runtime.server.completions import Completion
+from trigraph.runtime.server.anthropic.messages import Messages, count_tokens
+from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.exchange import Job, answer, look_up
-from trigraph.runtime.server.messages import Messages, count_tokens
 from trigraph.runtime.server.metrics import CONTENT_TYPE
+from trigraph.runtime.server.openai.chat_completions import ChatCompletion
+from trigraph.runtime.server.openai.completions import Completion
+from trigraph.runtime.server.openai.responses import Responses
+from trigraph.runtime.server.openai.schema import ChatRequest, CompletionRequest
+from trigraph.runtime.server.openai.schema_responses import ResponsesRequest
 from trigraph.runtime.server.openapi import describe
 from trigraph.runtime.server.page import FOLDER, Page
 from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
-from trigraph.runtime.server.responses import Responses
 from trigraph.runtime.server.schema import Schema
-from trigraph.runtime.server.schema_anthropic import MessagesRequest, TokensRequest
-from trigraph.runtime.server.schema_openai import ChatRequest, CompletionRequest
-from trigraph.runtime.server.schema_responses import ResponsesRequest
 from trigraph.runtime.server.security import Security
 from trigraph.runtime.server.service import Service
 

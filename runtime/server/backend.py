@@ -7,9 +7,9 @@ from typing import Protocol
 
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.sampling import Sampling
-from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Load
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer

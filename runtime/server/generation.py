@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from trigraph.runtime.decoding.logprobs import TokenLogprob
-from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser

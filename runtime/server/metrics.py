@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.samples import Sample
 
-from trigraph.runtime.decoding.text_stream import TextStream
+from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.server.backend import Backend
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

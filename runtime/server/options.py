@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from trigraph.models.errors import quote
-from trigraph.runtime.decoding.constraint import Constraint, Grammar, JsonSchema
-from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.schema import ResponseFormat, Sampling
 from trigraph.runtime.server.settings import Settings

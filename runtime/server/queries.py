@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
-from trigraph.runtime.server.chat_completions import as_message
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.openai.chat_completions import as_message
+from trigraph.runtime.server.openai.schema import ChatMessage
 from trigraph.runtime.server.prompt import chat_prompt, check_length, encoded
 from trigraph.runtime.server.schema import Ids, Items, Object, Schema, parse
-from trigraph.runtime.server.schema_openai import ChatMessage
 from trigraph.runtime.server.service import Service
 
 

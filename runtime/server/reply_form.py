@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trigraph.models.errors import quote
-from trigraph.runtime.decoding.constraint import Constraint
+from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.text.reply_parser import ReplyFormat
 from trigraph.runtime.text.tool_arguments import types_of

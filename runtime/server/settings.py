@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trigraph.runtime.decoding.options import Options
+from trigraph.runtime.requests.options import Options
 from trigraph.runtime.text.template import ChatTemplate
 
 

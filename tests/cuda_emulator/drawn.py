@@ -1,6 +1,6 @@
 """Tokens drawn on a device: what NumPy draws from the same rows, to the bit.
 
-tests/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
+tests/cuda/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_path
-from trigraph.runtime.decoding import draws
-from trigraph.runtime.decoding.draws import Filters
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_drawer import CudaDrawer
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.device import Draw, Drawing, Exchange
+from trigraph.runtime.sampling import draws
+from trigraph.runtime.sampling.draws import Filters
 
 FILTERS = [
     Filters(0.7, 20, 0.95, 0.0),

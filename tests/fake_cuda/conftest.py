@@ -1,4 +1,4 @@
-"""Fixtures of what runs on the fake device; tests/test_fake_cuda.py starts it."""
+"""Fixtures of what runs on the fake device; tests/cuda/test_fake_cuda.py starts it."""
 
 import pytest
 

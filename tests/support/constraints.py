@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 from trigraph.runtime import Grammar, JsonSchema, Regex
-from trigraph.runtime.decoding.constraint import Constraint
+from trigraph.runtime.sampling.constraint import Constraint
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
 NAME = {"type": "string", "minLength": 1, "maxLength": 12}

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trigraph.runtime.decoding.acceptance import Acceptance
-from trigraph.runtime.decoding.adaptive_length import AdaptiveLength
-from trigraph.runtime.decoding.costs import Costs
-from trigraph.runtime.decoding.draft_length import DraftLength, FixedLength, Round
-from trigraph.runtime.decoding.governor import Governor
+from trigraph.runtime.drafting.acceptance import Acceptance
+from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.drafting.draft_length import DraftLength, FixedLength, Round
+from trigraph.runtime.drafting.governor import Governor
 
 K = 8
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from trigraph.runtime.decoding.draft_length import Round
-from trigraph.runtime.decoding.logprobs import TokenLogprob
-from trigraph.runtime.decoding.options import Options
-from trigraph.runtime.decoding.text_stream import TextStream
-from trigraph.runtime.decoding.transcript import Transcript
+from trigraph.runtime.drafting.draft_length import Round
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.server.ray import EngineReplica
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.requests.transcript import Transcript
+from trigraph.runtime.server.cluster.ray import EngineReplica
 
 
 class Pacer:

@@ -15,8 +15,8 @@ from typing import Any
 import ray
 from ray import serve
 
-from trigraph.runtime.server.ray import NAME, PREFIX_ROUTER, Deployed, engines_on
-from trigraph.runtime.server.remote import RemoteEngine
+from trigraph.runtime.server.cluster.ray import NAME, PREFIX_ROUTER, Deployed, engines_on
+from trigraph.runtime.server.cluster.remote import RemoteEngine
 
 MARK = "TRIGRAPH_TEST_CLUSTER"
 _TITLE = b"ServeReplica:trigraph:engine"

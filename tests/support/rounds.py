@@ -9,7 +9,7 @@ import pytest
 from support.fake_engine import END, TEMPLATE, VOCAB, engine_of
 from support.fake_model import FakeModel, FakeStep, chaotic, mostly_right
 from trigraph.runtime import Engine, Options, Sampling
-from trigraph.runtime.decoding.sampling import Sampler
+from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler

@@ -1,1 +1,0 @@
-"""Choosing tokens: sampling, constraints, drafts and how many of them."""

@@ -1,0 +1,46 @@
+"""What a request asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trigraph.models.checks import check
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.sampling.sampling import Sampling
+
+DRAFTERS = ("auto", "mtp", "ngram")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a request asks for. `max_tokens` None: as many as the context holds."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    constraint: Constraint | None = None  # of what comes after the thought, if the prompt opens one
+    reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
+    speculate: bool = True
+    draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
+    drafter: str = "auto"  # "mtp": the model's head; "ngram": repetitions of the text; "auto": what is likelier right
+    draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
+    logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampling, Sampling):
+            raise TrigraphError(f"sampling is {quote(self.sampling)}; it must be a Sampling")
+        if not (self.constraint is None or isinstance(self.constraint, Constraint)):
+            raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
+        if not (isinstance(self.stop, tuple | list) and all(isinstance(stop, str) for stop in self.stop)):
+            raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
+        check("ignore_eos", self.ignore_eos, bool)
+        check("speculate", self.speculate, bool)
+        if self.drafter not in DRAFTERS:
+            raise TrigraphError(f"drafter is {quote(self.drafter)}; it must be one of {', '.join(DRAFTERS)}")
+        for name in ("max_tokens", "reasoning_budget", "draft_tokens", "logprobs"):
+            if getattr(self, name) is not None:
+                check(name, getattr(self, name), int, lambda value: value >= 0, "0 or more")
+        if self.draft_p_min is not None:
+            check("draft_p_min", self.draft_p_min, float, lambda value: 0 <= value <= 1, "from 0 to 1")

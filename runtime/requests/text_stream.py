@@ -1,0 +1,134 @@
+"""A completion in the making as its owner sees it, wherever it is computed."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.drafting.draft_length import Round
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.stats import Stats, peak_memory
+from trigraph.runtime.requests.transcript import Transcript
+
+
+class TextStream(ABC):
+    """`async for` gives the text in pieces, once. It begins then, unless it was begun before; leaving early ends it."""
+
+    def __init__(self, prompt: list[int], options: Options, transcript: Transcript) -> None:
+        self.prompt = prompt
+        self.options = options
+        self.transcript = transcript
+        self.rounds: list[Round] = []
+        self.done = False
+        """Whether it has ended, with or without success, and holds no state."""
+        self.error: BaseException | None = None
+        """Why it failed."""
+        self.reused = 0
+        """Tokens of the prompt that a cache had."""
+        self.preemptions = 0
+        self.created = time.perf_counter()
+        self.started: float | None = None
+        self.first_token: float | None = None
+        self._iterated = False
+        self._listeners: list[Callable[[], object]] = []
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Queues it, unless it was before. Raises QueueFullError."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ends the completion after the round in progress."""
+
+    @abstractmethod
+    def work(self) -> None:
+        """Sees to it that it is computed while its owner waits."""
+
+    @property
+    @abstractmethod
+    def speculation(self) -> str:
+        """See Stats."""
+
+    @property
+    @abstractmethod
+    def logprobs(self) -> list[TokenLogprob]:
+        """Those of the tokens so far, a final stop token's too; none unless the options ask for them."""
+
+    @property
+    def text(self) -> str:
+        """What was generated so far."""
+        return self.transcript.text
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids so far, without a final stop token."""
+        return self.transcript.ids
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times so far; complete when it is done."""
+        now = time.perf_counter()
+        started = now if self.started is None else self.started
+        return Stats(
+            prompt_tokens=len(self.prompt) - self.reused,
+            reused_tokens=self.reused,
+            waiting_seconds=started - self.created,
+            prompt_seconds=(now if self.first_token is None else self.first_token) - started,
+            tokens=self.transcript.sampled,
+            seconds=self.rounds[-1].ended - self.first_token if self.rounds and self.first_token else 0.0,
+            rounds=len(self.rounds),
+            drafted=sum(r.drafted for r in self.rounds),
+            accepted=sum(r.accepted for r in self.rounds),
+            preemptions=self.preemptions,
+            speculation=self.speculation,
+            finish_reason=self.transcript.finish_reason or "unfinished",
+            seed=self.options.sampling.seed,
+            peak_memory=peak_memory(),
+        )
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        shown = 0
+        async with aclosing(self.news()) as news:
+            async for _ in news:
+                if len(text := self.text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
+
+    async def news(self) -> AsyncGenerator[None, None]:
+        """Begins it, and yields when it has come on; the last time when it is done. Raises what it failed with."""
+        import asyncio  # which most programs do without
+
+        if self._iterated:
+            raise TrigraphError("this completion has been begun; call generate for another one")
+        self._iterated = True
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        self.listen(lambda: loop.call_soon_threadsafe(changed.set))
+        try:
+            self.begin()
+            self.work()
+            while True:
+                done = self.done  # looked at first: what comes with the end is seen
+                yield
+                if done:
+                    break
+                await changed.wait()
+                changed.clear()
+            if self.error is not None:
+                raise self.error
+        finally:
+            if not self.done:
+                self.cancel()
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Has `listener` called after each round that it was part of, in the thread of that round."""
+        self._listeners.append(listener)
+
+    def notify(self) -> None:
+        """Calls the listeners."""
+        for listener in self._listeners:
+            with suppress(RuntimeError):  # an event loop that was closed
+                listener()

@@ -1,0 +1,200 @@
+"""Completions by replicas of an engine. A stream outlives the replica that computes it: another one goes on.
+
+A token's bits depend on the tokens before it, its random number on seed and position. So prompt, options and the tokens
+so far are all that another replica needs; the front keeps them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from typing import Protocol
+
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.requests.transcript import Transcript
+from trigraph.runtime.scheduler.driver import Load
+from trigraph.runtime.scheduler.request import checked_prompt
+from trigraph.runtime.scheduler.waiting import QueueFullError
+from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Ticket, Update
+from trigraph.runtime.server.errors import ApiError, log
+
+_MOST_LOSSES = 10  # in a row without a token: then it may be the request that brings replicas down
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds; twice as long each time
+
+
+class ReplicaLostError(Exception):
+    """A replica has gone, or does not do for the ticket: another one may."""
+
+    def __init__(self, message: str = "", replica: str | None = None) -> None:
+        """`replica`: its name, where one had taken the ticket."""
+        super().__init__(message)
+        self.replica = replica
+
+
+class Replicas(Protocol):
+    """Replicas of one engine."""
+
+    def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        """See Replica; some replica's. Raises ReplicaLostError besides."""
+
+    async def describe(self) -> Description:
+        """See Replica; some replica's."""
+
+
+class RemoteEngine(Description):
+    """A Backend whose engine is elsewhere. To be used in one event loop."""
+
+    disk = None
+
+    def __init__(self, description: Description, replicas: Replicas, max_waiting: int) -> None:
+        """`max_waiting`: requests that may wait for their first token."""
+        super().__init__(**vars(description))
+        self.replicas = replicas
+        self.streams: set[RemoteStream] = set()
+        """Those that were begun and are not done."""
+        self._max_waiting = max_waiting
+        self._renewing = asyncio.Lock()
+
+    @property
+    def load(self) -> Load:
+        """What this front asks of the replicas; `kv_usage` is that of the fullest."""
+        waiting = sum(stream.first_token is None for stream in self.streams)
+        usage = max((stream.kv_usage for stream in self.streams), default=0.0)
+        return Load(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
+
+    def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> RemoteStream:
+        """See Backend."""
+        return RemoteStream(self, prompt, options, checkpoints)
+
+    def enter(self, stream: RemoteStream) -> None:
+        """Takes note of a stream. Raises QueueFullError."""
+        if self.load.waiting >= self._max_waiting:
+            raise QueueFullError(f"{self._max_waiting} requests wait already; try again later, or raise max_waiting")
+        self.streams.add(stream)
+
+    async def renew(self, weights: str) -> None:
+        """Learns what the replicas are, now that none has `weights` any more."""
+        async with self._renewing:
+            if self.identity.weights == weights:
+                found = await self.replicas.describe()
+                if found.tokenizer.as_json() == self.tokenizer.as_json():
+                    found.tokenizer = self.tokenizer
+                vars(self).update(vars(found))
+
+
+class RemoteStream(TextStream):
+    """A completion that replicas make, one after the other where one is lost."""
+
+    def __init__(self, engine: RemoteEngine, prompt: list[int], options: Options, checkpoints: Collection[int]) -> None:
+        ids = checked_prompt(prompt, options, engine.context, engine.vocab)
+        super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context))
+        self.kv_usage = 0.0
+        self._engine = engine
+        self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
+        self._checkpoints = tuple(checkpoints)
+        self._logprobs: list[TokenLogprob] = []
+        self._speculation = "unknown"
+        self._fingerprint: str | None = None  # of the replica that began it
+        self._preempted = 0  # at replicas that were lost
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def speculation(self) -> str:
+        """See Stats."""
+        return self._speculation
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """See TextStream."""
+        return self._logprobs
+
+    def begin(self) -> None:
+        """See TextStream."""
+        if self not in self._engine.streams and not self.done:
+            self._engine.enter(self)
+
+    def work(self) -> None:
+        """See TextStream."""
+        if self._task is None and not self.done:
+            self._task = asyncio.create_task(self._run())
+
+    def cancel(self) -> None:
+        """See TextStream."""
+        self.transcript.cancel()
+        if self._task is None:
+            self._end()
+        else:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._complete()
+        except asyncio.CancelledError:
+            self.transcript.cancel()
+        except Exception as error:
+            self.error = error
+        finally:
+            self._end()
+
+    async def _complete(self) -> None:
+        """Has replicas compute it until it is whole."""
+        losses, pause, lost = 0, _FIRST_PAUSE, None
+        names: tuple[str, ...] = ()
+        while not self.transcript.finished:
+            before = len(self.ids)
+            ticket = Ticket(
+                self.prompt, self.options, self._checkpoints, [*self.ids], self._weights, self._fingerprint, names
+            )
+            try:
+                async with aclosing(self._engine.replicas.complete(ticket)) as updates:
+                    async for update in updates:
+                        if lost is not None:
+                            log.info("a lost replica's completion goes on after %.2f s", time.perf_counter() - lost)
+                            lost = None
+                        self._take(update)
+            except (ReplicaLostError, OtherModelError) as error:
+                lost = lost or time.perf_counter()
+                if isinstance(error, OtherModelError):
+                    await self._follow()
+                elif error.replica is not None:
+                    names = (*names, error.replica)
+                self._preempted = self.preemptions
+                if len(self.ids) > before:
+                    losses, pause = 0, _FIRST_PAUSE
+                if (losses := losses + 1) == _MOST_LOSSES:
+                    message = f"{losses} replicas in a row were lost with this request, the last one so: {error}"
+                    raise ApiError(message, 500, code="replicas_lost") from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _follow(self) -> None:
+        """Turns to the model that the replicas have now, unless tokens of the old one are there."""
+        if self._fingerprint is None:
+            await self._engine.renew(self._weights)
+            if self._engine.tokenizer is not self._tokenizer:
+                raise ApiError("the model has just been replaced; send the request again", 503, code="model_replaced")
+            self._weights = self._engine.identity.weights
+
+    def _take(self, update: Update) -> None:
+        now = time.perf_counter()
+        if self.first_token is None:
+            self.first_token, self.started = now, now - update.prompt_seconds
+            self.reused, self._fingerprint = update.reused, update.fingerprint
+        for token in update.tokens:
+            self.transcript.push(token)
+        self._logprobs += update.logprobs
+        self.rounds += [done._replace(ended=now) for done in update.rounds]
+        self.preemptions = self._preempted + update.preemptions
+        self.kv_usage, self._speculation = update.kv_usage, update.speculation
+        if update.finish_reason is not None:
+            self.transcript.end(update.finish_reason, update.sampled)
+        self.notify()
+
+    def _end(self) -> None:
+        self._engine.streams.discard(self)
+        self.done = True
+        self.notify()

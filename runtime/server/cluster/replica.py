@@ -1,0 +1,175 @@
+"""The engine's side of a front: completes what tickets ask for, and tells what a front has to know of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from trigraph.custom_ops import library_version
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.drafting.draft_length import Round
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.sampling.sampling import Sampling
+from trigraph.runtime.text.template import ChatTemplate, the_template
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+_GAP = 0.02  # seconds between updates, at least: they cost a front more than tokens do, and no reader sees it
+# Their versions decide bits as well: of what is sampled, and of what a constraint allows.
+_PACKAGES = ("trigraph", "numpy", "llguidance", "tokenizers")
+
+
+class OtherModelError(TrigraphError):
+    """A replica is asked to go on with what another model, or another version of the program, has begun."""
+
+
+@dataclass
+class Description:
+    """What a front knows of the engines behind it."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    context: int
+    vocab: int
+    identity: ModelIdentity
+    sampling: Sampling
+    pages: int
+    """KV pages of an engine, each for `page_size` tokens."""
+    page_size: int
+    kernels: str
+    """The instruction set; the bits do not depend on it."""
+    fingerprint: str
+    """Replicas with the same one continue each other's completions to the bit."""
+
+    @classmethod
+    def of(cls, engine: Engine) -> Description:
+        """That of an engine."""
+        load = engine.load
+        return cls(
+            engine.tokenizer,
+            engine.template,
+            engine.context,
+            engine.vocab,
+            engine.identity,
+            engine.sampling,
+            load.pages,
+            load.page_size,
+            engine.kernels,
+            fingerprint(engine),
+        )
+
+    def chat_template(self) -> ChatTemplate:
+        """See Backend."""
+        return the_template(self.template)
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A completion to make, or to go on with."""
+
+    prompt: list[int]
+    options: Options
+    checkpoints: tuple[int, ...]
+    """See Engine.generate."""
+    completed: list[int]
+    """The tokens that other replicas have made already."""
+    weights: str
+    """See ModelIdentity: tokens of another model mean nothing."""
+    fingerprint: str | None = None
+    """That of the replica that began the completion."""
+    lost: tuple[str, ...] = ()
+    """Names of replicas that had it and were lost."""
+
+
+class Update(NamedTuple):
+    """What has come of a ticket since the update before."""
+
+    tokens: list[int]
+    """Without a final stop token."""
+    rounds: list[Round]
+    logprobs: list[TokenLogprob]
+    sampled: int
+    """Tokens of the completion in all, a final stop token included."""
+    reused: int
+    preemptions: int
+    prompt_seconds: float
+    kv_usage: float
+    speculation: str
+    finish_reason: str | None
+    """See Stats; None while it goes on."""
+    fingerprint: str
+    """See Description."""
+
+
+class Replica:
+    """An engine that serves fronts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.fingerprint = fingerprint(engine)
+
+    def describe(self) -> Description:
+        """What a front has to know."""
+        return Description.of(self.engine)
+
+    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        """Computes a ticket; what it yields, put together, is the rest of the completion.
+
+        Raises OtherModelError, and what Engine.generate raises. One that is left early ends the request.
+        """
+        if ticket.weights != self.engine.identity.weights or ticket.fingerprint not in (None, self.fingerprint):
+            raise OtherModelError(
+                f"the completion was begun with weights {ticket.weights[:8]} and fingerprint {ticket.fingerprint}; "
+                f"this replica has {self.engine.identity.weights[:8]} and {self.fingerprint}"
+            )
+        request = self.engine.generate(
+            ticket.prompt, ticket.options, checkpoints=ticket.checkpoints, completed=ticket.completed
+        )
+        tokens, rounds, logprobs = len(ticket.completed), 0, 0
+        async with aclosing(request.news()) as news:
+            async for _ in news:
+                done = request.done  # looked at first: then all has come
+                if len(request.ids) == tokens and not done:
+                    continue
+                update = Update(
+                    request.ids[tokens:],
+                    request.rounds[rounds:],
+                    request.logprobs[logprobs:],
+                    request.transcript.sampled,
+                    request.reused,
+                    request.preemptions,
+                    request.stats.prompt_seconds,
+                    self.engine.load.kv_usage,
+                    request.speculation,
+                    request.transcript.finish_reason if done else None,
+                    self.fingerprint,
+                )
+                tokens += len(update.tokens)
+                rounds += len(update.rounds)
+                logprobs += len(update.logprobs)
+                told = time.monotonic()
+                yield update
+                if not done:
+                    await asyncio.sleep(told + _GAP - time.monotonic())
+
+
+def fingerprint(engine: Engine) -> str:
+    """A hash of all that decides the tokens of a completion, beside its request."""
+    library = "bodies" if engine.device.library is None else library_version(engine.device.name)
+    parts = [str(engine.identity), engine.identity.weights, library, engine.context, *map(_version, _PACKAGES)]
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"

@@ -1,0 +1,197 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from trigraph.models.errors import quote
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.exchange import Job, sent_event
+from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.openai.logprobs import chat_logprobs
+from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, NamedTool
+from trigraph.runtime.server.openai.usage import openai_usage, timings
+from trigraph.runtime.server.options import choice_options, form, request_options
+from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.reply_form import ToolChoice, reply_form
+from trigraph.runtime.server.schema import parse
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.reply import Arguments, CallBegun, Content, Event, Reasoning, assistant_message
+from trigraph.runtime.text.template import Message
+
+_FINISH_REASONS = {"call": "tool_calls", "length": "length", "context": "length", "timeout": "length"}
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+
+
+class ChatCompletion(Job):
+    """A request for chat completions."""
+
+    def __init__(self, service: Service, body: bytes) -> None:
+        """Raises ApiError or TrigraphError for what is wrong with the request."""
+        fields = parse(ChatRequest, body)
+        engine = service.engine
+        choice = _tool_choice(fields)
+        messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
+        variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
+        prompt = chat_prompt(service, messages, choice.tools, variables)
+        answer = form(fields, fields.response_format)
+        self.logprobs = bool(fields.logprobs)
+        self.stream = bool(fields.stream)
+        self.usage_asked = fields.stream_options
+        options = request_options(
+            fields,
+            service.settings,
+            max_tokens=next(
+                (n for n in (fields.max_completion_tokens, fields.max_tokens, fields.n_predict) if n is not None), None
+            ),
+            constraint=reply_form(prompt.template.reply_format, choice, answer),
+            logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+        )
+        self.generations = [
+            Generation(
+                engine.generate(prompt.ids, choice_options(options, number), checkpoints=prompt.checkpoints),
+                prompt.parser(),
+                parallel_calls=choice.parallel,
+            )
+            for number in range(fields.n or 1)
+        ]
+        self._head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": service.settings.model,
+            "system_fingerprint": service.fingerprint,
+        }
+        self._tokenizer = engine.tokenizer
+
+    async def result(self) -> dict[str, Any]:
+        """See Job."""
+        async for _ in merged(self.generations):
+            pass
+        choices = [
+            {
+                "index": i,
+                "message": _said(generation),
+                "logprobs": self._logprobs(generation, 0),
+                "finish_reason": finish_reason(generation),
+            }
+            for i, generation in enumerate(self.generations)
+        ]
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": self._usage(),
+            "timings": timings(self.generations),
+        }
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """See Job."""
+        for i in range(len(self.generations)):
+            yield self._chunk(i, {"role": "assistant", "content": ""})
+        sent = [0] * len(self.generations)
+        async for i, events in merged(self.generations):
+            logprobs = self._logprobs(self.generations[i], sent[i])
+            sent[i] += len(logprobs["content"]) if logprobs else 0
+            for event in events:
+                if delta := _delta(event):
+                    yield self._chunk(i, delta, logprobs)
+                    logprobs = None
+        for i, generation in enumerate(self.generations):
+            yield self._chunk(i, {}, self._logprobs(generation, sent[i]), finish_reason(generation))
+        if self.usage_asked is not None and self.usage_asked.include_usage:
+            yield sent_event(
+                {
+                    **self._head,
+                    "object": "chat.completion.chunk",
+                    "choices": [],
+                    "usage": self._usage(),
+                    "timings": timings(self.generations),
+                }
+            )
+        yield b"data: [DONE]\n\n"
+
+    def failed(self, error: ApiError) -> bytes:
+        """See Job."""
+        return sent_event(error.body("/v1/chat/completions"))
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+        if self.usage_asked is not None and self.usage_asked.continuous_usage_stats:
+            chunk["usage"] = self._usage()
+        return sent_event(chunk)
+
+    def _usage(self) -> dict[str, Any]:
+        return openai_usage(Usage.of(self.generations, len(self.generations)))
+
+    def _logprobs(self, generation: Generation, start: int) -> dict[str, Any] | None:
+        return chat_logprobs(self._tokenizer, generation.logprobs(start)) if self.logprobs else None
+
+
+def finish_reason(generation: Generation) -> str:
+    """Why a generation has ended, as OpenAI says it."""
+    return _FINISH_REASONS.get(generation.finish_reason, "stop")
+
+
+def as_message(message: ChatMessage, number: int) -> Message:
+    """A message as chat templates take it. Raises ApiError for parts that are no text."""
+    content: Any = message.content
+    if isinstance(content, list):
+        for i, part in enumerate(content):
+            if part.type not in _TEXT_PARTS:
+                raise ApiError(
+                    f"messages[{number}].content[{i}].type is {quote(part.type)}; the model reads text only",
+                    param=f"messages[{number}].content[{i}].type",
+                    code="invalid_value",
+                )
+        content = [{"type": "text", "text": part.text or part.refusal or ""} for part in content]
+    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    for name in ("reasoning_content", "tool_call_id", "name"):
+        if (value := getattr(message, name)) is not None:
+            found[name] = value
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": call.function.model_dump()}
+            for call in message.tool_calls
+            if call.function is not None
+        ]
+    return found
+
+
+def _tool_choice(fields: ChatRequest) -> ToolChoice:
+    choice = fields.tool_choice
+    if choice == "none":
+        return ToolChoice()
+    tools = [
+        {"type": "function", "function": tool.function.model_dump(exclude_none=True)}
+        for tool in fields.tools or ()
+        if tool.type == "function" and tool.function is not None
+    ]
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    return ToolChoice(tools, choice == "required", named, fields.parallel_tool_calls is not False)
+
+
+def _said(generation: Generation) -> Message:
+    message = assistant_message(generation.events)
+    content = message["content"] or (None if message.get("tool_calls") else "")
+    return {**message, "content": content, "refusal": None, "annotations": []}
+
+
+def _delta(event: Event) -> dict[str, Any]:
+    match event:
+        case Reasoning():
+            return {"reasoning_content": event.text}
+        case Content():
+            return {"content": event.text}
+        case CallBegun():
+            function = {"name": event.name, "arguments": ""}
+            return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
+        case Arguments():
+            return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
+        case _:
+            return {}

@@ -1,0 +1,144 @@
+"""OpenAI's completions: plain text, without a chat template."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.exchange import Job, sent_event
+from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.openai.chat_completions import finish_reason
+from trigraph.runtime.server.openai.logprobs import completion_logprobs
+from trigraph.runtime.server.openai.schema import CompletionRequest
+from trigraph.runtime.server.openai.usage import openai_usage, timings
+from trigraph.runtime.server.options import choice_options, form, request_options
+from trigraph.runtime.server.prompt import check_length, encoded
+from trigraph.runtime.server.schema import parse
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.reply import Content, Event
+
+_MOST = 128  # completions of a request
+
+
+class Completion(Job):
+    """A request for completions."""
+
+    def __init__(self, service: Service, body: bytes) -> None:
+        """Raises ApiError or TrigraphError for what is wrong with the request."""
+        fields = parse(CompletionRequest, body)
+        self._engine = service.engine
+        self._choices = fields.n or 1
+        prompts = self._prompts(fields)
+        if len(prompts) * self._choices > _MOST:
+            raise ApiError(
+                f"prompt and n ask for {len(prompts) * self._choices} completions; at most {_MOST} are made at once",
+                param="prompt",
+            )
+        self.stream = bool(fields.stream)
+        self._stream_options = fields.stream_options
+        self._logprobs = fields.logprobs
+        options = request_options(
+            fields,
+            service.settings,
+            max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
+            constraint=form(fields, fields.response_format),
+            logprobs=fields.logprobs,
+        )
+        self.generations = [
+            Generation(service.engine.generate(prompt, choice_options(options, choice)))
+            for prompt in prompts
+            for choice in range(self._choices)
+        ]
+        self._echoed = [
+            self._engine.tokenizer.spell(generation.request.prompt) if fields.echo else ""
+            for generation in self.generations
+        ]
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.settings.model,
+            "system_fingerprint": service.fingerprint,
+        }
+
+    async def result(self) -> dict[str, Any]:
+        """See Job."""
+        async for _ in merged(self.generations):
+            pass
+        choices = [
+            self._choice(i, self._echoed[i] + generation.text, 0, len(self._echoed[i]), finish_reason(generation))
+            for i, generation in enumerate(self.generations)
+        ]
+        return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self.generations)}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """See Job."""
+        tokens, characters = [0] * len(self.generations), [0] * len(self.generations)
+        for i, echoed in enumerate(self._echoed):
+            if echoed:
+                yield self._chunk(self._choice(i, echoed, None, 0, None))
+                characters[i] = len(echoed)
+        async for i, events in merged(self.generations):
+            text = _text(events)
+            yield self._chunk(self._choice(i, text, tokens[i], characters[i], None))
+            tokens[i] = len(self.generations[i].request.ids)
+            characters[i] += len(text)
+        for i, generation in enumerate(self.generations):
+            yield self._chunk(self._choice(i, "", tokens[i], characters[i], finish_reason(generation)))
+        if self._stream_options is not None and self._stream_options.include_usage:
+            last = {"choices": [], "usage": self._usage(), "timings": timings(self.generations)}
+            yield sent_event({**self._head, **last})
+        yield b"data: [DONE]\n\n"
+
+    def failed(self, error: ApiError) -> bytes:
+        """See Job."""
+        return sent_event(error.body("/v1/completions"))
+
+    def _prompts(self, fields: CompletionRequest) -> list[list[int]]:
+        vocab, prompts = self._engine.vocab, []
+        for ids in self._ids(fields.prompt):
+            check_length(self._engine, ids, "prompt")
+            if (largest := max(ids, default=0)) >= vocab:
+                raise ApiError(
+                    f"prompt has token {largest}; ids of this model are from 0 to {vocab - 1}",
+                    param="prompt",
+                    code="invalid_value",
+                )
+            prompts.append(ids)
+        if not prompts:
+            raise ApiError("prompt is empty; give a string or token ids", param="prompt", code="invalid_value")
+        return prompts
+
+    def _ids(self, prompt: str | list[str] | list[int] | list[list[int]]) -> Iterator[list[int]]:
+        """The ids of each prompt."""
+        if isinstance(prompt, str):
+            prompt = [prompt]
+        for part in prompt:
+            if isinstance(part, int):  # one prompt of token ids
+                yield [token for token in prompt if isinstance(token, int)]
+                return
+            yield encoded(self._engine, part) if isinstance(part, str) else part
+
+    def _choice(self, index: int, text: str, start: int | None, offset: int, finish: str | None) -> dict[str, Any]:
+        """`start`: the first token whose log-probability is given; `offset`: where the text stands in all of it."""
+        logprobs = None
+        if self._logprobs is not None and start is not None:
+            found = self.generations[index].logprobs(start)
+            logprobs = completion_logprobs(self._engine.tokenizer, found, offset)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        chunk = {**self._head, "choices": [choice]}
+        if self._stream_options is not None and self._stream_options.continuous_usage_stats:
+            chunk["usage"] = self._usage()
+        return sent_event(chunk)
+
+    def _usage(self) -> dict[str, Any]:
+        return openai_usage(Usage.of(self.generations, self._choices))
+
+
+def _text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Content))

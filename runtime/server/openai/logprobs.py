@@ -1,0 +1,43 @@
+"""Log-probabilities of tokens, as OpenAI writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+_LEAST = -9999.0  # JSON has no infinity
+
+
+def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """The `logprobs` of a choice of a chat completion."""
+    content = []
+    for token in logprobs:
+        top = [_entry(tokenizer, other, value) for other, value in token.top]
+        content.append({**_entry(tokenizer, token.token, token.logprob), "top_logprobs": top})
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    """The `logprobs` of a choice of a completion; `offset`: where its first token stands in the text."""
+    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for token in logprobs:
+        text = tokenizer.spell([token.token])
+        found["tokens"].append(text)
+        found["token_logprobs"].append(_number(token.logprob))
+        found["top_logprobs"].append({tokenizer.spell([other]): _number(value) for other, value in token.top})
+        found["text_offset"].append(offset)
+        offset += len(text)
+    return found
+
+
+def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    text = tokenizer.spell([token])
+    return {"token": text, "logprob": _number(logprob), "bytes": list(tokenizer.token_bytes(token) or text.encode())}
+
+
+def _number(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LEAST

@@ -1,0 +1,171 @@
+"""OpenAI's Responses API, without memory of earlier responses."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from trigraph.models.errors import quote
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.exchange import Job, sent_event
+from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.openai.response_items import ResponseItems
+from trigraph.runtime.server.openai.responses_history import input_messages, tool_choice
+from trigraph.runtime.server.openai.schema_responses import Reasoning, ResponsesRequest
+from trigraph.runtime.server.options import form, request_options
+from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.reply_form import reply_form
+from trigraph.runtime.server.schema import ResponseFormat, parse
+from trigraph.runtime.server.service import Service
+
+_LIMITS = ("length", "context", "timeout")
+
+
+class Responses(Job):
+    """A request for a response."""
+
+    def __init__(self, service: Service, body: bytes) -> None:
+        """Raises ApiError or TrigraphError for what is wrong with the request."""
+        fields = parse(ResponsesRequest, body)
+        _check_stateless(fields)
+        messages = input_messages(fields)
+        if not messages:
+            raise ApiError("input has no message; give one", param="input", code="invalid_value")
+        choice = tool_choice(fields)
+        effort = None if fields.reasoning is None else fields.reasoning.effort
+        variables = template_variables(fields.chat_template_kwargs, effort)
+        prompt = chat_prompt(service, messages, choice.tools, variables)
+        options = request_options(
+            fields,
+            service.settings,
+            max_tokens=fields.max_output_tokens,
+            constraint=reply_form(prompt.template.reply_format, choice, form(fields, _format(fields))),
+        )
+        request = service.engine.generate(prompt.ids, options, checkpoints=prompt.checkpoints)
+        self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
+        self.stream = bool(fields.stream)
+        self._items = ResponseItems()
+        self._number = 0
+        self._head = _head(fields, service) | {
+            name: getattr(options.sampling, name)
+            for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+        }
+
+    async def result(self) -> dict[str, Any]:
+        """See Job."""
+        async for _, events in merged(self.generations):
+            for event in events:
+                for _ in self._items.take(event):
+                    pass
+        for _ in self._items.close(self._status()):
+            pass
+        return self._response(self._status())
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """See Job."""
+        for state in ("created", "in_progress"):
+            yield self._event({"type": f"response.{state}", "response": self._response("in_progress")})
+        async for _, events in merged(self.generations):
+            for event in events:
+                for data in self._items.take(event):
+                    yield self._event(data)
+        status = self._status()
+        for data in self._items.close(status):
+            yield self._event(data)
+        yield self._event({"type": f"response.{status}", "response": self._response(status)})
+
+    def failed(self, error: ApiError) -> bytes:
+        """See Job."""
+        failure = {"code": "server_error", "message": error.message}
+        return self._event({"type": "response.failed", "response": {**self._response("failed"), "error": failure}})
+
+    def _status(self) -> str:
+        return "incomplete" if self.generations[0].finish_reason in _LIMITS else "completed"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        done = status not in ("in_progress", "failed")
+        return {
+            **self._head,
+            "status": status,
+            "completed_at": int(time.time()) if done else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "output": self._items.output if done else [],
+            "usage": self._usage() if done else None,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        usage = Usage.of(self.generations)
+        return {
+            "input_tokens": usage.prompt,
+            "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+            "output_tokens": usage.completion,
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+            "total_tokens": usage.prompt + usage.completion,
+        }
+
+    def _event(self, data: dict[str, Any]) -> bytes:
+        event = sent_event({**data, "sequence_number": self._number}, data["type"])
+        self._number += 1
+        return event
+
+
+def _check_stateless(fields: ResponsesRequest) -> None:
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if (value := getattr(fields, name)) is not None:
+            raise ApiError(
+                f"{name} is {quote(value)}, and this server keeps nothing; send the whole conversation as input",
+                param=name,
+                code="unsupported_parameter",
+            )
+    if fields.background:
+        raise ApiError(
+            "background is true; this server answers at once only: leave it out",
+            param="background",
+            code="unsupported_parameter",
+        )
+
+
+def _format(fields: ResponsesRequest) -> ResponseFormat | None:
+    if fields.text is None or fields.text.format is None:
+        return None
+    return ResponseFormat(type=fields.text.format.type, schema_=fields.text.format.schema_)
+
+
+def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
+    """What all states of the response have: every field that the API requires."""
+    reasoning = Reasoning() if fields.reasoning is None else fields.reasoning
+    format = {"type": "text"}
+    if fields.text is not None and fields.text.format is not None:
+        format = {"name": "output", **fields.text.format.model_dump(by_alias=True, exclude_none=True)}
+    return {
+        "id": f"resp_{uuid.uuid4().hex}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": service.settings.model,
+        "error": None,
+        "instructions": fields.instructions,
+        "max_output_tokens": fields.max_output_tokens,
+        "metadata": fields.metadata or {},
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": reasoning.model_dump(),
+        "store": False,
+        "background": False,
+        "service_tier": "default",
+        "safety_identifier": fields.safety_identifier,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "max_tool_calls": None,
+        "top_logprobs": 0,
+        "text": {"format": format},
+        "tool_choice": fields.tool_choice or "auto",
+        "tools": [_tool(tool) for tool in fields.tools or ()],
+        "truncation": "disabled",
+    }
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool as it was given; a function with every field that the API requires."""
+    defaults = {"description": None, "parameters": None, "strict": None}
+    return {**defaults, **tool} if tool.get("type") == "function" else tool

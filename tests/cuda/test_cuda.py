@@ -1,0 +1,167 @@
+"""The CUDA library: its kernels in an emulator, what nvcc makes of them, and what is said where no GPU is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.emulator import build_emulator
+from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
+from support.packages import Packages
+from support.step_rows import rows_of_steps
+from trigraph.custom_ops import library_path
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime.device.cuda import open_cuda
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.doctor.examine import compute, make_packages, recorded_bits
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def emulator(operator_library: Path) -> Path:
+    """A folder with the CUDA library as a C++ compiler builds it, and the CPU library that exports need."""
+    if sys.platform != "linux":
+        pytest.skip("the emulator of CUDA needs Linux")
+    return build_emulator(operator_library)
+
+
+@pytest.mark.parametrize("file", OPERATOR_TESTS)
+def test_operators(emulator: Path, file: str) -> None:
+    """The operators' own tests: references, bits of rows, errors."""
+    environment = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(emulator), "TRIGRAPH_TEST_LIBRARY": "cuda"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(ROOT / "tests" / file)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A run that skips its tests passes too.
+    assert re.search(r"\b[1-9]\d* passed", done.stdout), done.stdout
+    assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED_ON_DEVICES, done.stdout
+
+
+@pytest.mark.parametrize(("model", "rows", "calls"), [("small", "1,4,8,16", 4 * 27 + 3 * 4), ("odd", "3", 27 + 4)])
+def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
+    """The program for a first look at a GPU, on shapes that the emulator can do."""
+    command = [str(emulator / "gpu_kernels"), "--bits", "--rows", rows, model]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(done.stdout)["models"]
+    assert len(found["kernels"]) == calls and all(row["bits"] for row in found["kernels"])
+
+
+WRITER = """
+int main(int, char** arguments) {
+  const size_t zone = emulator::red_zone();
+  std::vector<char> memory(40 + 2 * zone);
+  emulator::prepare_scratch(memory.data(), 40, zone);
+  memory[zone + std::atoi(arguments[1])] = 1;
+  emulator::check_zones(memory.data(), 40, zone);
+}
+"""
+
+
+def test_writes_beside_scratch_memory_are_seen(emulator: Path, tmp_path: Path) -> None:
+    (tmp_path / "writer.cc").write_text(WRITER)
+    here, program = ROOT / "tests" / "cuda_emulator", tmp_path / "writer"
+    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-include", str(here / "cuda_emulator.h")]
+    subprocess.run([*command, tmp_path / "writer.cc", here / "host_calls.cc", "-o", program], check=True)
+    for at, words in ((0, ""), (39, ""), (40, "wrote behind its scratch"), (-1, "wrote before its scratch")):
+        done = subprocess.run([program, str(at)], capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (not words) and words in done.stderr
+
+
+@pytest.fixture
+def emulated(emulator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--device cuda` is the emulator."""
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(emulator))
+    open_cuda.cache_clear()
+
+
+def test_texts_with_and_without_speculation(emulated: None, packages: Packages) -> None:
+    """Sessions, state and results on a device of its own memory; a fork copies a page there."""
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
+    assert engine.kernels == "CUDA"
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    for sampling in (Sampling(temperature=0), Sampling(seed=7, repeat_penalty=1.1)):
+        plain, drafted = (
+            engine.generate(prompt, Options(sampling, max_tokens=8, ignore_eos=True, draft_tokens=drafts))
+            for drafts in (0, 3)
+        )
+        plain.run(), drafted.run()
+        assert plain.ids == drafted.ids
+    parent = engine.steps.new_sequence()
+    engine.steps.prefill([parent], [prompt])
+    child = engine.steps.fork(parent)
+    one, other = (engine.steps.verify([text], [[7, 8]]).logits.copy() for text in (parent, child))
+    assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("experts", ["gpu", "cpu"])
+@pytest.mark.parametrize("activations", ["int8", "float32"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+def test_whole_graphs_have_the_bits_of_the_portable_kernels(
+    emulated: None, packages: Packages, monkeypatch: pytest.MonkeyPatch, geometry: str, activations: str, experts: str
+) -> None:
+    package = packages(geometry, "Q4_K_M", activations=activations)
+    found = rows_of_steps(load(package, device="cuda", experts=experts, context=64, sequences=3))
+    monkeypatch.setenv("TRIGRAPH_ISA", "portable")
+    assert found == rows_of_steps(load(package, device="cpu", context=64, sequences=3))
+
+
+def test_the_recorded_bits(emulated: None, tmp_path: Path) -> None:
+    assert compute("cuda", make_packages(tmp_path)) == recorded_bits()
+
+
+def test_where_experts_are(emulated: None, packages: Packages) -> None:
+    with pytest.raises(TrigraphError, match="experts is disk; it must be one of gpu, cpu"):
+        load(packages("tiny-moe", "Q4_K_M"), device="cuda", experts="disk")
+
+
+def test_a_device_error_is_raised_after_the_run(emulated: None, packages: Packages) -> None:
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [[1, 2, 3]])
+    sequence.pages[0] = 99
+    with pytest.raises(TrigraphError, match=r"Paged\w+: input page_table\[0\]\[0\] is page 99, outside \[0, 2\)"):
+        engine.steps.verify([sequence], [[4]])
+
+
+def test_the_library_that_nvcc_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        path = library_path("cuda")
+    except TrigraphError as error:
+        pytest.skip(str(error))
+    library = CudaLibrary(path)
+    assert library.provider == "CUDAExecutionProvider"
+    assert library.problem() == "" or "CUDA" in library.problem() or "no device" in library.problem()
+
+
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(tmp_path))
+    with pytest.raises(TrigraphError, match=r"libtrigraph_cuda\S* not found in .*: build it with nvcc: `make cuda`"):
+        library_path("cuda")
+
+
+def test_no_gpu_is_a_sentence_and_no_silent_cpu_run(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_cuda.cache_clear()
+    try:
+        open_cuda()
+    except TrigraphError as error:
+        reason = str(error)
+    else:
+        pytest.skip("this machine has a GPU")
+    assert "--device cpu" in reason
+    package = packages("tiny-moe", "Q4_K_M")
+    with pytest.raises(TrigraphError, match="--device cpu"):
+        load(package, device="cuda", context=64)
+    engine = load(package, device="auto", context=64)
+    assert engine.device.name == "cpu" and engine.device.reason == reason
+    with pytest.raises(TrigraphError, match="device is gpu; it must be one of auto, cpu, cuda"):
+        load(package, device="gpu")

@@ -1,0 +1,138 @@
+"""Repacked weights: another order of the same bytes, and the same bits of every product and of whole models."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from support.block_weights import MatMul, activations, random_blocks, weights
+from support.expert_layer import Layer
+from support.operators import LIBRARY, Operator, same_bits
+from support.packages import Packages
+from support.promise import PlainText
+from trigraph.custom_ops import instruction_sets, library_function
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, load, rehearsal
+from trigraph.runtime.bench import RequestOptions, bench_requests
+from trigraph.runtime.device import choice
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
+
+BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+
+pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
+sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
+
+
+def repacked(type: str, plain: NDArray[np.uint8], rows: int) -> NDArray[np.uint8]:
+    """[.., rows, row_bytes] as the library repacks them, `rows` at a time."""
+    out, count = np.full_like(plain, 255), ctypes.c_int64
+    repack = library_function("trigraph_repack")
+    counts = (plain.size // plain.shape[-1] // rows, rows, plain.shape[-1] // BYTES[type], BYTES[type])
+    repack(plain.ctypes.data_as(ctypes.c_void_p), *map(count, counts), out.ctypes)
+    return out
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+@pytest.mark.parametrize("type", BYTES)
+def test_the_order(type: str, rows: int) -> None:
+    """Words of a super-block of all rows of a group, interleaved, then the halves that are left."""
+    plain = np.random.default_rng(1).integers(0, 256, (3 * rows, 3 * BYTES[type]), np.uint8)
+    blocks = plain.reshape(3, rows, 3, BYTES[type]).transpose(0, 2, 1, 3)  # group, super-block, row, byte
+    whole = BYTES[type] // 4 * 4
+    words = blocks[..., :whole].reshape(3, 3, rows, -1, 4).transpose(0, 1, 3, 2, 4).reshape(3, 3, -1)
+    expected = np.concatenate([words, blocks[..., whole:].reshape(3, 3, -1)], axis=-1)
+    assert repacked(type, plain, rows).tobytes() == expected.tobytes()
+
+
+@sets
+@pytest.mark.parametrize("type", BYTES)
+@pytest.mark.parametrize("width", [256, 512, 1280, 2048, 3072])
+def test_products(isa: str, type: str, width: int) -> None:
+    """As from plain weights, for any number of activation rows and of groups of weight rows."""
+    x = activations(70, width)
+    x[3:6] = np.where(np.random.default_rng(6).random((3, width)) < 0.5, -1, 1)
+    side = SIDE_BY_SIDE[isa]
+    for rows, threads in ((side, 1), (5 * side, 1), (17 * side, 2)):
+        for plain in (weights(type, rows, width), random_blocks(type, rows, width // 256, seed=rows)):
+            plain_product, product = (MatMul(name, "int8", threads) for name in (type, f"{type}_R{side}"))
+            whole, packed = plain_product(x, plain), repacked(type, plain, side)
+            for count in (*range(1, 19), 63, 64, 65, 70):
+                assert same_bits(product(x[:count], packed), whole[:count]), (rows, count)
+
+
+@sets
+@pytest.mark.parametrize("up_type", ["Q5_K", None])
+def test_experts(isa: str, up_type: str | None) -> None:
+    shape: dict[str, Any] = dict(width=512, ffn=256, experts=6, k=3, activations="int8")
+    layer = Layer(**shape, gate_type="Q4_K", down_type="Q6_K", up_type=up_type)
+    side = SIDE_BY_SIDE[isa]
+    types = {name: value if name == "activations" else f"{value}_R{side}" for name, value in layer.attributes.items()}
+    stacks = ((layer.gate_type, layer.gate), (layer.down_type, layer.down), (up_type, layer.up))
+    packed = [stack if stack is None or type is None else repacked(type, stack, side) for type, stack in stacks]
+    for count in (1, 2, 3, 8, 65):
+        inputs = [*layer.tokens(count), *packed]
+        (y,) = Operator("GroupedExpertFFN", inputs, [np.float32], types)(*inputs)
+        assert same_bits(y, layer.run(*layer.tokens(count))), count
+
+
+@sets
+@pytest.mark.parametrize("type", BYTES)
+def test_rows_in_whole_groups(isa: str, type: str) -> None:
+    side = SIDE_BY_SIDE[isa]
+    name = f"{type}_R{side}"
+    with pytest.raises(Exception, match=rf"input weight has 12 rows, expected a multiple of {side} for type {name}"):
+        MatMul(name, "int8")(activations(1, 256), weights(type, 12, 256))
+    with pytest.raises(Exception, match=rf'type "{name}" has no kernel'):
+        MatMul(name, "float32")
+
+
+@sets
+def test_gate_and_up_in_whole_groups(isa: str) -> None:
+    side = SIDE_BY_SIDE[isa]
+    layer = Layer(width=256, ffn=3 * side // 2, experts=2, k=1, gate_type="Q4_K", down_type="F32", activations="int8")
+    inputs = [*layer.tokens(1), layer.gate, layer.down, None]
+    types = layer.attributes | dict(gate_type=f"Q4_K_R{side}")
+    with pytest.raises(Exception, match=f"input gate has {3 * side} rows an expert, expected a multiple of {2 * side}"):
+        Operator("GroupedExpertFFN", inputs, [np.float32], types)(*inputs)
+
+
+def opened(packages: Packages, model: Sequence[str], **options: Any) -> Engine:
+    return load(packages(*model, activations="int8", kv_type="f16"), context=200, **options)
+
+
+@sets
+@pytest.mark.parametrize("model", [("tiny-moe", "Q4_K_M"), ("tiny-dense", "mixed"), ("tiny-next", "Q4_K_M")])
+def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    engine = opened(packages, model, repack=True)
+    assert isinstance(engine.device, RepackingDevice)
+    assert engine.device.copies
+    plain, copied = PlainText(opened(packages, model), 60, 0), PlainText(engine, 60, 0)
+    assert copied.rows == plain.rows
+    assert copied.bits(57) == plain.bits(57)
+
+
+@sets
+def test_small_models_are_rehearsed(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    monkeypatch.setattr(rehearsal, "_MOST_SECONDS", 600.0)
+    assert opened(packages, ("tiny-moe", "Q4_K_M"), repack=True).costs.knows_drafts
+
+
+@pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))
+def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "instruction_set", lambda: kernels)
+    with pytest.raises(TrigraphError, match=f"here those of {kernels} run, which read weights as they are"):
+        load(packages("tiny-moe", "Q4_K_M"), repack=True)
+    with pytest.raises(TrigraphError, match="which read weights as they are"):
+        bench_requests(packages("tiny-moe", "Q4_K_M"), RequestOptions(1, repack=True))
+
+
+def test_another_device() -> None:
+    with pytest.raises(TrigraphError, match="repacked weights are for the CPU, and the device is cuda"):
+        choice.open_device("cuda", repack=True)

@@ -1,0 +1,170 @@
+"""The decoding loop: requests that share steps are decoded as if each were alone."""
+
+import numpy as np
+import pytest
+
+from support.fake_model import FakeModel, chaotic, mostly_right
+from support.packages import Packages
+from support.prompts import PROMPTS
+from trigraph.runtime import Options, load
+from trigraph.runtime.drafting.acceptance import Acceptance
+from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.draft_length import FixedLength
+from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.running import Running
+from trigraph.runtime.sampling.sampling import Sampler, Sampling
+from trigraph.runtime.speculation import MTPDrafter, decode, decode_round
+
+VOCAB = 23
+
+
+class Limit:
+    """A completion of so many tokens."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens: list[int] = []
+        self._limit = limit
+
+    @property
+    def left(self) -> int:
+        return self._limit - len(self.tokens)
+
+    @property
+    def finished(self) -> bool:
+        return not self.left
+
+    def push(self, token: int) -> bool:
+        assert not self.finished, "a token leaked past the end"
+        self.tokens.append(token)
+        return self.finished
+
+
+def model() -> FakeModel:
+    logits = chaotic(VOCAB)
+    return FakeModel(VOCAB, logits, mostly_right(logits))
+
+
+def request(steps: Steps, number: int) -> tuple[Running, Limit]:
+    """Running `number` of a mixed crowd: its own prompt, sampling, draft length, floor and end."""
+    prompt = [int(token) for token in np.random.default_rng(number).integers(0, VOCAB, 1 + 3 * number)]
+    sampling = Sampling(temperature=0 if number % 2 else 0.9, seed=number, repeat_penalty=1.2 if number % 3 else 1.0)
+    sampler, completion = Sampler(sampling, prompt), Limit(9 + 7 * number)
+    sequence = steps.new_sequence()
+    token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
+    completion.push(token)
+    length = AdaptiveLength(Acceptance(7), 7, ngrams=True) if number == 4 else FixedLength(2 * number, "fixed")
+    return Running(sequence, token, sampler, completion, length, 0.5 if number == 3 else 0.0), completion
+
+
+def alone(number: int) -> tuple[list[int], list[list[int]]]:
+    """The tokens of a request that shares no step, and those of its rounds."""
+    steps = model().steps(context=128)
+    single, completion = request(steps, number)
+    for _ in decode(steps, [single], MTPDrafter(steps), Governor()):
+        pass
+    return completion.tokens, [finished.tokens for finished in single.rounds]
+
+
+@pytest.mark.parametrize("numbers", [[1], [0, 1], [3, 0, 2], [0, 1, 2, 3, 4], [4, 4, 3, 3]])
+def test_companions_change_nothing(numbers: list[int]) -> None:
+    fake = model()
+    steps = fake.steps(context=128, sequences=5)
+    crowd = [request(steps, number) for number in numbers]
+    fake.runs.clear()
+    requests = [member for member, _ in crowd]
+    rounds = sum(1 for _ in decode(steps, requests, MTPDrafter(steps), Governor()))
+    for number, (member, completion) in zip(numbers, crowd, strict=True):
+        tokens, of_rounds = alone(number)
+        assert completion.tokens == tokens
+        if number != 4:  # the governor goes by times
+            assert [finished.tokens for finished in member.rounds] == of_rounds
+        verified = member.rounds[0].sequences
+        assert verified == len(numbers)
+    assert sum(graph == "verify" for graph, _ in fake.runs) == rounds == max(len(r.rounds) for r in requests)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.8, seed=3)], ids=["0", "0.8"])
+def test_companions_change_no_bit_of_a_trained_model(packages: Packages, sampling: Sampling) -> None:
+    """Four prompts in one loop, each with its own draft length and end, against each of them alone."""
+    engine = load(packages("trained", "Q8_0"), context=256, threads=2, sequences=4)
+    steps = engine.steps
+    crowd: list[Running] = []
+    expected, found = [], []
+    for number, prompt in enumerate(PROMPTS[:4]):
+        limit = 20 + 9 * number
+        options = Options(sampling, max_tokens=limit, ignore_eos=True, speculate=False)
+        alone = engine.generate(prompt, options)
+        alone.run()
+        expected.append(alone.ids)
+        ids = engine.tokenizer.encode(prompt)
+        sampler, completion, sequence = Sampler(sampling, ids), Limit(limit), steps.new_sequence()
+        token = sampler.pick(steps.prefill([sequence], [ids]), 0, len(ids))
+        completion.push(token)
+        crowd.append(Running(sequence, token, sampler, completion, FixedLength(2 * number, "fixed"), 0.1 * number))
+        found.append(completion.tokens)
+    for _ in decode(steps, crowd, MTPDrafter(steps), Governor()):
+        pass
+    assert found == expected
+    assert sum(finished.accepted for member in crowd for finished in member.rounds) > 0
+
+
+def test_a_request_that_is_complete_costs_nothing() -> None:
+    steps = model().steps()
+    single, completion = request(steps, 0)
+    while not completion.finished:
+        completion.push(0)
+    assert list(decode(steps, [single], MTPDrafter(steps), Governor())) == []
+    assert single.rounds == []
+
+
+def test_drafts_are_counted_for_the_request_that_they_are_of() -> None:
+    steps = model().steps(context=128, sequences=5)
+    crowd = [request(steps, number)[0] for number in (0, 2)]
+    for _ in decode(steps, crowd, MTPDrafter(steps), Governor()):
+        pass
+    plain, speculative = crowd
+    assert sum(finished.drafted for finished in plain.rounds) == 0
+    drafted = sum(finished.drafted for finished in speculative.rounds)
+    accepted = sum(finished.accepted for finished in speculative.rounds)
+    assert 0 < accepted < drafted
+    assert sum(len(finished.tokens) for finished in speculative.rounds) >= accepted
+
+
+class Broken(Limit):
+    """A completion that fails at its token number `after`."""
+
+    def __init__(self, limit: int, after: int) -> None:
+        super().__init__(limit)
+        self._after = after
+
+    def push(self, token: int) -> bool:
+        if len(self.tokens) == self._after:
+            raise ValueError("broken")
+        return super().push(token)
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+def test_a_request_fails_alone(after: int) -> None:
+    steps = model().steps(context=128, sequences=5)
+    crowd = [request(steps, number) for number in (1, 4, 2)]
+    failing = crowd[1][0]
+    failing.draft_length = FixedLength(3, "fixed")
+    failing.completion = broken = Broken(40, after)
+    broken.push(failing.token)
+    running = [member for member, _ in crowd]
+    drafter, governor = MTPDrafter(steps), Governor()
+    while unfinished := [member for member in running if not member.finished]:
+        decode_round(steps, unfinished, drafter, governor)
+    assert str(failing.error) == "broken"
+    assert broken.tokens == alone(4)[0][:after]
+    assert failing.sequence.tokens[-after + 1 :] == broken.tokens[:-1] or after == 1
+    assert [crowd[i][1].tokens for i in (0, 2)] == [alone(number)[0] for number in (1, 2)]
+
+
+def test_decode_raises_what_a_request_raised() -> None:
+    steps = model().steps(context=128)
+    single, _ = request(steps, 1)
+    single.completion = Broken(9, 3)
+    with pytest.raises(ValueError, match="broken"):
+        list(decode(steps, [single], MTPDrafter(steps), Governor()))

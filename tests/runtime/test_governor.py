@@ -1,0 +1,245 @@
+"""Draft lengths in a simulation: a machine with known costs, and drafts that are right at known rates."""
+
+from functools import cache
+
+import pytest
+
+from support.fake_machine import (
+    DENSE,
+    EXPERTS,
+    GPU,
+    TINY,
+    Client,
+    K,
+    Machine,
+    Simulation,
+    crowd,
+    known_governor,
+    thrifty,
+)
+from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.drafting.draft_length import FixedLength, Offer
+from trigraph.runtime.drafting.governor import Governor
+
+MACHINES = {"experts": EXPERTS, "dense": DENSE, "gpu": GPU}
+TOKENS = 256
+
+
+@cache
+def sweep(machine: str, concurrency: int, accept: float) -> list[float]:
+    """The speed of each fixed draft length."""
+    return [
+        Simulation(MACHINES[machine], drafts, seed=5).speed(crowd(4 * concurrency, TOKENS, accept), concurrency)
+        for drafts in range(K)
+    ]
+
+
+def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]:
+    """Its speed in the first turn, in which it has everything to learn, and afterwards; means of some seeds."""
+    first, later, seeds = 0.0, 0.0, range(4)
+    for seed in seeds:
+        simulation = Simulation(MACHINES[machine], seed=seed)
+        first += simulation.speed(crowd(concurrency, TOKENS, accept), concurrency)
+        later += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency)
+    return first / len(seeds), later / len(seeds)
+
+
+@pytest.mark.parametrize("accept", [0.0, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("machine", ["experts", "dense"])
+def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
+    fixed = sweep(machine, concurrency, accept)
+    first, later = speeds(machine, concurrency, accept)
+    assert first > 0.9 * max(fixed), "too much was lost in learning"
+    assert later > 0.92 * max(fixed)
+    assert min(first, later) > 0.96 * fixed[0], "slower than without drafts"
+
+
+@pytest.mark.parametrize("accept", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
+def test_on_a_gpu(concurrency: int, accept: float) -> None:
+    """After one request alone, others come: never slower than without drafts, and near the best fixed length."""
+    fixed, speed, seeds = sweep("gpu", concurrency, accept), 0.0, range(3)
+    for seed in seeds:
+        simulation = Simulation(GPU, seed=seed)
+        simulation.speed(crowd(4, TOKENS, accept), 1)
+        speed += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency) / len(seeds)
+    assert speed > 0.98 * fixed[0]
+    assert speed > 0.8 * max(fixed)
+
+
+def test_drafts_are_held_against_what_was_timed() -> None:
+    """A batch that is new decodes without drafts until that was timed: a guess from others may be far off."""
+    governor = Governor(costs := Costs())
+    for rows in range(1, 9):
+        for _ in range(2):
+            costs.verify.observe(rows, 1, 1.0)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.01)
+    offers = [Offer(0, [0.9, 0.8])] * 4
+    for _ in range(2):
+        assert governor.choose(offers) == [0] * 4
+        costs.verify.observe(4, 4, 1.0)
+    assert sum(governor.choose(offers)) > 0
+
+
+def test_two_requests_of_a_dense_model_gain() -> None:
+    _, later = speeds("dense", 2, 0.8)
+    assert later > 1.15 * sweep("dense", 2, 0.8)[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_small_model_loses_nothing(seed: int) -> None:
+    """The first drafts take as long as many of its rounds: it must have saved up for them."""
+    simulation = Simulation(TINY, seed=seed)
+    client = crowd(1, 400, 0.7)
+    plain = Simulation(TINY, 0, seed).speed(crowd(1, 400, 0.7), 1)
+    assert simulation.speed(client, 1) > 0.99 * plain
+    assert not any(done.drafted for done in client[0].rounds)
+    assert simulation.speed(crowd(20, 400, 0.7), 1) > 0.98 * plain
+    assert simulation.governor.costs.draft.most_rows > 0, "it never tried"
+
+
+def test_a_small_model_drafts_where_that_pays() -> None:
+    """In spite of the first ones; from the start of a request, for it would take long to show the head all tokens."""
+    machine = Machine(TINY.verify, lambda rows, n: 0.01 + 0.001 * rows, first=1.0)
+    simulation = Simulation(machine, seed=1)
+    simulation.speed(crowd(6, 400, 0.9), 1)
+    plain = Simulation(machine, 0, 1).speed(crowd(1, 400, 0.9), 1)
+    assert simulation.speed(crowd(2, 400, 0.9), 1) > 1.3 * plain
+
+
+def test_drafts_that_were_timed_at_loading_are_taken_at_once() -> None:
+    costs = Costs()
+    for _ in range(2):
+        costs.verify.observe(1, 1, 1e-4)
+        costs.verify.observe(2, 1, 1.2e-4)
+        costs.draft.observe(1, 1, 1e-5)
+    assert Governor(costs).choose([Offer(0, [0.9])]) == [1]
+    governor = Governor(costs)
+    for started in (0.0, 1e-4):
+        assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0], "there is nothing for trials yet"
+        governor.observe(1, started, started + 1e-4, 1e-4)
+    assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0]
+    assert governor.holds(1)
+
+
+def test_a_slow_round_is_not_taken_for_a_large_model() -> None:
+    governor, now = Governor(costs := Costs()), 0.0
+    for seconds in (2e-3, 5e-3, 2e-4, 2e-4):
+        assert governor.choose([Offer(0, [0.9] * 7)]) == [0]
+        costs.verify.observe(1, 1, seconds)
+        governor.observe(1, now, now + seconds, seconds)
+        now += seconds
+    assert governor.choose([Offer(0, [0.9] * 7)]) == [0]
+    assert governor.holds(1)
+
+
+def test_rows_go_where_they_bring_most() -> None:
+    """One of four is predictable: it drafts, the others do not."""
+    simulation = Simulation(Machine(DENSE.verify, lambda rows, n: 1.0 + 0.1 * rows), seed=3)
+    clients = [*crowd(3, 400, 0.05), *crowd(1, 1200, 0.97)]
+    simulation.speed(clients, 4)
+    drafted = [sum(done.drafted for done in client.rounds[20:]) / len(client.rounds[20:]) for client in clients]
+    assert max(drafted[:3]) < 0.4
+    assert drafted[3] > 0.9
+
+
+def test_a_predictable_stretch_is_found_after_a_bad_one() -> None:
+    """Parked drafts are tried again, and a head that has become right is used again."""
+    deep = Machine(lambda rows, n: 10 * DENSE.verify(rows, n), DENSE.draft)
+    simulation = Simulation(deep, seed=1)
+    client = Client(2500, [0.0] * (K - 1))
+    simulation._start(client)
+    while client.done < 300:
+        simulation._round([client])
+    bad = [done.drafted for done in client.rounds[-100:]]
+    client.rates = [0.95] * (K - 1)
+    while client.done < 2400:
+        simulation._round([client])
+    assert sum(length > 0 for length in bad) < 12
+    assert sum(done.drafted for done in client.rounds[-100:]) > 150
+
+
+def test_what_was_learnt_holds_for_other_batches() -> None:
+    """Requests that come and go: knowledge of one batch size serves the next."""
+    simulation = Simulation(DENSE, seed=2)
+    for concurrency in (1, 4, 2):
+        simulation.speed(crowd(concurrency, 200, 0.8), concurrency)
+    tokens = simulation.speed(crowd(6, 200, 0.8), 3)
+    assert tokens > 0.94 * max(sweep("dense", 3, 0.8))
+    newcomer = crowd(1, 60, 0.8)
+    simulation.speed(newcomer, 1)
+    assert newcomer[0].rounds[0].drafted > 0, "a new request does not start from what others showed"
+
+
+def test_a_busy_spell_does_not_decide() -> None:
+    """Every eighth run takes three times as long: the least times count."""
+    runs = iter(range(10**9))
+
+    def busy(milliseconds: float) -> float:
+        return milliseconds * (3 if next(runs) % 8 == 0 else 1)
+
+    machine = Machine(lambda rows, n: busy(DENSE.verify(rows, n)), lambda rows, n: busy(DENSE.draft(rows, n)))
+    simulation = Simulation(machine, seed=4)
+    simulation.speed(crowd(1, 400, 0.9), 1)
+    client = crowd(1, 300, 0.9)
+    simulation.speed(client, 1)
+    assert sum(done.drafted for done in client[0].rounds) / len(client[0].rounds) > 1.7
+
+
+def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
+    governor = known_governor()
+    fixed, forced = Offer(3, [0.1, 0.01, 0.001]), Offer(2, [1.0, 1.0], [5, 6], forced=True)
+    good, bad = Offer(0, [0.9, 0.8, 0.7, 0.1]), Offer(0, [0.02] * 4)
+    assert governor.choose([fixed, forced, good, bad]) == [3, 2, 3, 0]
+
+
+def test_n_grams_need_no_draft_step() -> None:
+    governor = known_governor()
+    for sequences in (1, 2, 3, 4) * 8:
+        governor.costs.draft.observe(sequences, sequences, 5.0)
+    chances = [0.8, 0.6, 0.5]
+    assert governor.choose([Offer(0, chances, [1, 2, 3])]) == [3]
+    assert governor.choose([Offer(0, chances)]) == [0]
+
+
+def test_one_draft_is_worth_what_its_run_takes() -> None:
+    """For n-grams and for two requests nothing changes."""
+    governor, head, ngrams = known_governor(), Offer(0, [0.5]), Offer(0, [0.5], [7])
+    assert governor.choose([head]) == [1]
+    for _ in range(2):
+        governor.costs.joined.observe(2, 1, 2.0)
+    assert governor.choose([head]) == [0]
+    assert governor.choose([ngrams]) == [1]
+    assert governor.choose([head, head]) == [1, 1]
+
+
+def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
+    """Up to 4 rows more cost a lot, the next 4 nothing: the best is not at the first dip."""
+    governor = thrifty(costs := Costs())
+    for rows in range(1, 9):
+        for _ in range(2):
+            costs.verify.observe(rows, 1, 1.0 if rows == 1 else 1.9)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.01)
+    assert governor.choose([Offer(0, [0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5])]) == [7]
+
+
+def test_nothing_is_decided_for_those_who_have_decided() -> None:
+    fixed = FixedLength(3, "as asked")
+    offers = [fixed.offer([], 0, room, Governor().prices) for room in (0, 2, 7)]
+    assert Governor().choose(offers) == [0, 2, 3]
+
+
+def test_in_a_close_case_plain_rounds_come_soon() -> None:
+    """After 1, 2, 4 and 8 rounds that draft."""
+    governor = Governor(costs := Costs())
+    governor._budget = 10.0
+    for rows, seconds in ((1, 1.0), (2, 1.6)):
+        for _ in range(2):
+            costs.verify.observe(rows, 1, seconds)
+    for _ in range(2):
+        costs.draft.observe(1, 1, 0.01)
+    lengths = [governor.choose([Offer(0, [0.8])])[0] for _ in range(20)]
+    assert lengths == [1, 0, 1, 1, 0, *[1] * 4, 0, *[1] * 8, 0, 1]

@@ -1,0 +1,169 @@
+"""Replicas of an engine on Ray Serve, one of which is killed while it streams."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime import Options, Sampling, load
+
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+
+from support.ray_cluster import await_replicas, engines, kill, listening, replica_ids
+from trigraph.runtime.server.cluster.remote import RemoteEngine, RemoteStream
+from trigraph.runtime.server.cluster.replica import Ticket, Update
+
+PROMPTS = [f"In the beginning there was number {number}, and it said" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RemoteEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+        with engines(TINY_GGUF, 2, sequences=8) as engine:
+            yield engine
+
+
+def asked(number: int, **others: object) -> Options:
+    sampling = Sampling(temperature=0.8, repeat_penalty=1.1, seed=number)
+    return Options(sampling, **{"max_tokens": 800, "ignore_eos": True, **others})  # type: ignore[arg-type]
+
+
+async def text_of(stream: RemoteStream) -> str:
+    return "".join([piece async for piece in stream])
+
+
+async def all_begun(engine: RemoteEngine) -> list[asyncio.Task[str]]:
+    """The texts of all prompts, which have begun."""
+    texts = []
+    for i, prompt in enumerate(PROMPTS):
+        stream = engine.generate(engine.tokenizer.encode(prompt), asked(i))
+        texts.append(asyncio.create_task(text_of(stream)))
+        while not stream.ids:  # so that the next one goes to another replica
+            await asyncio.sleep(0.005)
+    return texts
+
+
+def test_streams_outlive_a_replica_that_is_killed(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = load(TINY_GGUF, threads=1)
+    expected = [local.generate(prompt, asked(i)).run() for i, prompt in enumerate(PROMPTS)]
+
+    tickets: list[Ticket] = []
+    complete = engine.replicas.complete
+
+    def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+        tickets.append(ticket)
+        return complete(ticket)
+
+    monkeypatch.setattr(engine.replicas, "complete", recorded)
+
+    async def ask() -> list[str]:
+        texts = await all_begun(engine)
+        kill(replica_ids()[0])
+        return await asyncio.gather(*texts)
+
+    assert len(replica_ids()) == 2
+    assert asyncio.run(ask()) == expected
+    assert not engine.streams
+    assert any(ticket.completed for ticket in tickets), "no stream was cut"
+
+
+def test_a_conversation_goes_where_its_state_is(engine: RemoteEngine) -> None:
+    async def talk(number: int) -> int:
+        text, stream = f"{number} " + "It was a dark night; " * 20, None
+        for _ in range(2):
+            stream = engine.generate(engine.tokenizer.encode(text), asked(number, max_tokens=8))
+            text += await text_of(stream) + " And then it was "
+        assert stream is not None
+        return stream.reused
+
+    async def ask() -> list[int]:
+        return await asyncio.gather(*(talk(number) for number in range(8)))
+
+    assert min(asyncio.run(ask())) > 60
+
+
+def test_a_replica_that_falls_silent_is_lost(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.server.cluster.ray._SILENCE_SECONDS", 3.0)
+
+    async def ask() -> list[str]:
+        texts = await all_begun(engine)
+        os.kill(stopped, signal.SIGSTOP)  # as when its machine has lost its power: no connection ends
+        return await asyncio.gather(*texts)
+
+    local = load(TINY_GGUF, threads=1)
+    expected = [local.generate(prompt, asked(i)).run() for i, prompt in enumerate(PROMPTS)]
+    await_replicas(2)
+    stopped = replica_ids()[0]
+    started = time.monotonic()
+    try:
+        assert asyncio.run(ask()) == expected
+        assert time.monotonic() - started < 25  # sooner than Ray's check of its health
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
+def test_streams_that_are_left_end_at_the_replica(engine: RemoteEngine) -> None:
+    async def ask() -> float:
+        long = [engine.generate([1, 2, 3 + i], asked(i, max_tokens=None)) for i in range(8)]
+        for stream in long:
+            stream.begin()
+            stream.work()
+        while min(len(stream.ids) for stream in long) < 10:
+            await asyncio.sleep(0.005)
+        for stream in long:
+            stream.cancel()
+        started = time.monotonic()
+        await asyncio.gather(*(text_of(engine.generate([1, 2, i], asked(i, max_tokens=2))) for i in range(8)))
+        return time.monotonic() - started
+
+    assert asyncio.run(ask()) < 5  # the long ones would take longer
+
+
+def test_nothing_listens_on_the_network(engine: RemoteEngine) -> None:
+    found = listening()
+    assert len(found) > 5
+    assert [each for each in found if not each.startswith("127.")] == []
+
+
+def test_errors_are_those_of_the_engine(engine: RemoteEngine) -> None:
+    with pytest.raises(TrigraphError, match="token ids must be from 0"):
+        engine.generate([10**6], asked(0))
+    stream = engine.generate([1, 2, 3], asked(0, draft_tokens=99))
+    with pytest.raises(TrigraphError, match="draft_tokens is 99"):
+        asyncio.run(text_of(stream))
+
+
+def test_the_manifest_is_one_that_ray_takes() -> None:
+    yaml = pytest.importorskip("yaml")
+    from ray.serve.schema import ServeDeploySchema
+
+    from trigraph.runtime.server.cluster.ray import Arguments
+
+    manifest = yaml.safe_load((Path(__file__).parents[2] / "docs" / "kuberay.yaml").read_text())
+    (application,) = ServeDeploySchema.model_validate(yaml.safe_load(manifest["spec"]["serveConfigV2"])).applications
+    arguments = Arguments.model_validate(application.args)
+    assert set(application.args) <= set(Arguments.model_fields)
+    cluster = manifest["spec"]["rayClusterConfig"]  # fields as KubeRay's types of ray.io/v1 have them
+    assert set(cluster) == {"rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs"}
+    assert set(cluster["headGroupSpec"]) == {"rayStartParams", "template"}
+    (group,) = cluster["workerGroupSpecs"]
+    assert set(group) == {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
+    parameters = [*cluster["headGroupSpec"]["rayStartParams"].values(), *group["rayStartParams"].values()]
+    assert all(isinstance(value, str) for value in parameters)
+    (container,) = group["template"]["spec"]["containers"]
+    most = group["maxReplicas"] * int(container["resources"]["requests"]["cpu"])
+    assert arguments.threads is not None
+    assert arguments.max_replicas is not None
+    assert arguments.max_replicas * arguments.threads + arguments.fronts <= most
+    package, _, name = application.import_path.partition(":")
+    assert callable(getattr(import_module(package), name))

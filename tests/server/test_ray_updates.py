@@ -1,0 +1,149 @@
+"""Replicas on Ray Serve that become others, more or fewer while they work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime import Options, Sampling, load
+
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+
+from ray import serve
+
+from support.paced import PacedReplica
+from support.ray_cluster import await_replicas, engines, kill, replica_ids, states
+from trigraph.runtime.server.cluster.ray import NAME, Deployed
+from trigraph.runtime.server.cluster.remote import RemoteStream
+from trigraph.runtime.server.cluster.replica import Ticket, Update
+
+PROMPTS = [f"{number} times it was said in the beginning that" for number in range(6)]
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """The tiny model with a louder last norm: other weights, other probabilities, the same tokenizer."""
+    path = tmp_path / "other.gguf"
+    shutil.copy(TINY_GGUF, path)
+    tensors = {tensor.name: tensor.data for tensor in GGUFReader(path, "r+").tensors}
+    np.multiply(tensors["output_norm.weight"], 1.5, out=tensors["output_norm.weight"])
+    return path
+
+
+def asked(number: int, tokens: int) -> Options:
+    return Options(Sampling(temperature=0.9, seed=number), max_tokens=tokens, ignore_eos=True)
+
+
+async def text_of(stream: RemoteStream) -> str:
+    return "".join([piece async for piece in stream])
+
+
+def alone(model: Path, tokens: int) -> list[str]:
+    """What one engine says."""
+    engine = load(model, threads=1)
+    requests = [engine.submit(prompt, asked(i, tokens)) for i, prompt in enumerate(PROMPTS)]
+    return [request.result() for request in requests]
+
+
+@pytest.mark.slow
+def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
+    """The model is replaced while streams go on, and one of the old replicas is killed."""
+    expected, tickets = alone(TINY_GGUF, 3000), list[Ticket]()
+
+    async def ask() -> tuple[list[str], list[str]]:
+        complete = engine.replicas.complete
+
+        def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+            tickets.append(ticket)
+            return complete(ticket)
+
+        engine.replicas.complete = recorded  # type: ignore[method-assign]
+        old = []
+        for i, text in enumerate(PROMPTS):
+            stream = engine.generate(engine.tokenizer.encode(text), asked(i, 3000))
+            old.append(asyncio.create_task(text_of(stream)))
+            while not stream.ids:  # so that the next one goes to another replica
+                await asyncio.sleep(0.01)
+        old_ids = replica_ids()
+        replaced = Deployed(str(other), 3, None, {"threads": 1, "sequences": 8}).application()
+        updating = asyncio.create_task(asyncio.to_thread(serve.run, replaced, name=NAME, route_prefix=None))
+        while "STOPPING" not in await asyncio.to_thread(states):
+            await asyncio.sleep(0.05)
+        kill(old_ids[0])
+        texts = await asyncio.gather(*old)
+        await updating
+        streams = [engine.generate(engine.tokenizer.encode(text), asked(i, 50)) for i, text in enumerate(PROMPTS)]
+        return texts, await asyncio.gather(*map(text_of, streams))
+
+    with engines(TINY_GGUF, 3, sequences=8) as engine:
+        weights = engine.identity.weights
+        before, after = asyncio.run(ask())
+        assert engine.identity.weights != weights
+    assert before == expected
+    assert any(ticket.completed for ticket in tickets), "no stream was cut"
+    assert after == alone(other, 50) != alone(TINY_GGUF, 50)
+
+
+@pytest.mark.slow
+def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas that compute nothing: twenty tokens a second for each stream."""
+    monkeypatch.setattr("trigraph.runtime.server.cluster.ray.EngineReplica", PacedReplica)
+    monkeypatch.setattr("trigraph.runtime.server.cluster.ray._SHRINKING_SECONDS", 2.0)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    tickets: list[Ticket] = []
+
+    async def until(count: str, streams: list[RemoteStream]) -> None:
+        while count not in str(await asyncio.to_thread(states)):
+            assert not all(stream.done for stream in streams), "all ended before"
+            await asyncio.sleep(0.1)
+
+    async def begun(count: int, tokens: int) -> list[asyncio.Task[str]]:
+        tasks = []
+        streams.clear()
+        for i in range(count):
+            stream = engine.generate([100 + i, 101, 102], asked(i, tokens))
+            streams.append(stream)
+            tasks.append(asyncio.create_task(text_of(stream)))
+            if i < 2:
+                while not stream.ids:
+                    await asyncio.sleep(0.01)
+        return tasks
+
+    async def ask() -> None:
+        complete = engine.replicas.complete
+
+        def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+            tickets.append(ticket)
+            return complete(ticket)
+
+        engine.replicas.complete = recorded  # type: ignore[method-assign]
+        many = await begun(8, 800)
+        await until("'RUNNING': 2", streams)
+        await asyncio.gather(*many)
+        few = await begun(2, 1200)
+        await until("'STOPPING': 1", streams)
+        assert not any(stream.done for stream in streams)
+        await asyncio.gather(*few)
+        assert [stream.ids for stream in streams] == [[100 + i, 101, 102] * 400 for i in range(2)]
+
+    streams: list[RemoteStream] = []
+    with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05) as engine:
+        asyncio.run(ask())
+        await_replicas(1)
+    assert len(tickets) == 10
+    assert not any(ticket.completed for ticket in tickets), "a stream was cut"
