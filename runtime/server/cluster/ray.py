@@ -1,7 +1,8 @@
 """Engines as replicas of a deployment on Ray Serve.
 
 With `trigraph serve --replicas` this process is the front: the usual server, whose engine is `engines_on`. With
-`serve run trigraph.runtime.server.cluster.ray:app model=MODEL.gguf` fronts are a deployment as well, behind Ray's proxies.
+`serve run trigraph.runtime.server.cluster.ray:app model=MODEL.gguf` fronts are a deployment as well, behind Ray's
+proxies.
 """
 
 from __future__ import annotations
