@@ -19,7 +19,7 @@ from replicas import Server, posted, server
 from support.paced import PacedReplica
 from support.ray_cluster import engines
 from trigraph.models.tiny import TINY_GGUF
-from trigraph.runtime.server import ray as deployments
+from trigraph.runtime.server.cluster import ray as deployments
 
 
 async def stream(address: str, tokens: int) -> tuple[int, float]:
