@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
-  $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda_emulator/*.cc cuda_emulator/*.h fake_cuda/*.cc \
-    fake_cuda/*.h gpu_kernels/*.cu gpu_kernels/*.h))
+  $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda/emulator/*.cc cuda/emulator/*.h cuda/fake_cuda/*.cc \
+    cuda/fake_cuda/*.h cuda/gpu_kernels/*.cu cuda/gpu_kernels/*.h))
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf
@@ -54,7 +54,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FORMATTED)
-	$(BIN)/cmake -S tests/cuda_emulator -B build/lint -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	$(BIN)/cmake -S tests/cuda/emulator -B build/lint -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log || { cat build/lint.log; exit 1; }
 	printf '%s\n' $(filter %.cu,$(CXX_FORMATTED)) | xargs -P$$(nproc) -n1 $(BIN)/clang-tidy --quiet -p build/lint
 
@@ -72,21 +72,21 @@ sanitize: $(VENV)/.test
 	$(BIN)/cmake --build build/sanitize
 	$(SANITIZED) -m pytest $(SANITIZED_TESTS)
 	$(SANITIZED) -m fuzz operators --count $(FUZZ_COUNT)
-	$(BIN)/cmake -S tests/cuda_emulator -B build/sanitize/cuda $(SANITIZER) \
+	$(BIN)/cmake -S tests/cuda/emulator -B build/sanitize/cuda $(SANITIZER) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(abspath build/sanitize)
 	$(BIN)/cmake --build build/sanitize/cuda
 	TRIGRAPH_TEST_LIBRARY=cuda TRIGRAPH_SEPARATE_SCRATCH=1 $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
 
 # Races between the threads of a block: every kernel in the emulator, under ThreadSanitizer.
 races: $(VENV)/.test
-	$(BIN)/cmake -S tests/cuda_emulator -B build/races -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	$(BIN)/cmake -S tests/cuda/emulator -B build/races -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=thread"
 	$(BIN)/cmake --build build/races --target gpu_kernels
 	TSAN_OPTIONS=halt_on_error=1 setarch -R build/races/gpu_kernels --bits small
 
 # Reads of what nothing has written, in the same calls: Valgrind, which knows no AVX-512.
 uninitialised: $(VENV)/.test
-	$(BIN)/cmake -S tests/cuda_emulator -B build/uninitialised -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	$(BIN)/cmake -S tests/cuda/emulator -B build/uninitialised -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DMARCH=x86-64-v3 -DCMAKE_CXX_FLAGS="-g1 -DTRIGRAPH_VALGRIND"
 	$(BIN)/cmake --build build/uninitialised --target gpu_kernels
 	valgrind -q --error-exitcode=1 build/uninitialised/gpu_kernels --bits --rows 1,3,8 odd
@@ -101,10 +101,10 @@ cuda: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable . --config-settings=cmake.define.TRIGRAPH_CUDA=ON \
 	  $(if $(CUDA_ARCHITECTURES),--config-settings="cmake.define.CMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
 
-# What only a machine with a GPU can tell: tests/gpu.py.
+# What only a machine with a GPU can tell: tools/gpu.py.
 gpu: CUDA_ARCHITECTURES ?= native
 gpu: $(VENV)/.test cuda
-	$(BIN)/python tests/gpu.py
+	$(BIN)/python tools/gpu.py
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

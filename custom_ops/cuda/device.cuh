@@ -1,4 +1,4 @@
-// What device code stands on: CUDA, or the emulator of the tests (tests/cuda_emulator), which is included before. Rows
+// What device code stands on: CUDA, or the emulator of the tests (tests/cuda/emulator), which is included before. Rows
 // keep their bits because every fma is written out and the compiler may contract no others (-fmad=false).
 #pragma once
 

@@ -69,7 +69,7 @@ int main(int, char** arguments) {
 
 def test_writes_beside_scratch_memory_are_seen(emulator: Path, tmp_path: Path) -> None:
     (tmp_path / "writer.cc").write_text(WRITER)
-    here, program = ROOT / "tests" / "cuda_emulator", tmp_path / "writer"
+    here, program = ROOT / "tests" / "cuda" / "emulator", tmp_path / "writer"
     command = [os.environ.get("CXX", "c++"), "-std=c++17", "-include", str(here / "cuda_emulator.h")]
     subprocess.run([*command, tmp_path / "writer.cc", here / "host_calls.cc", "-o", program], check=True)
     for at, words in ((0, ""), (39, ""), (40, "wrote behind its scratch"), (-1, "wrote before its scratch")):

@@ -1,4 +1,4 @@
-"""ONNX Runtime's real CUDA provider, on a device that is not there (tests/fake_cuda), with our kernels emulated.
+"""ONNX Runtime's real CUDA provider, on a device that is not there (tests/cuda/fake_cuda), with our kernels emulated.
 
 What needs no GPU to be known: where nodes go, what a step launches, allocates and waits for, what a captured graph
 runs, and that whole texts have the CPU's bits.
@@ -18,7 +18,7 @@ import pytest
 from support.emulator import build, build_emulator
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "tests" / "fake_cuda"
+FOLDER = ROOT / "tests" / "cuda" / "fake_cuda"
 EAGER = {"TRIGRAPH_CUDA_GRAPHS": "0"}
 
 
@@ -29,7 +29,7 @@ def fake(operator_library: Path) -> dict[str, str]:
     if not provider.exists():
         pytest.skip("this onnxruntime has no CUDA provider for Linux; onnxruntime-gpu has it")
     out = ROOT / "build" / "fake_cuda"
-    build("fake_cuda", out, f"-DPROVIDER={provider}")
+    build("cuda/fake_cuda", out, f"-DPROVIDER={provider}")
     libraries = build_emulator(operator_library)
     modules = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
     return {"LD_LIBRARY_PATH": str(out), "TRIGRAPH_LIBRARY_DIR": str(libraries), "PYTHONPATH": modules}
@@ -49,7 +49,7 @@ def fake(operator_library: Path) -> dict[str, str]:
     ids=lambda value: value if isinstance(value, str) else "eager" if value else "captured",
 )
 def test_on_the_fake_device(fake: dict[str, str], file: str, settings: dict[str, str]) -> None:
-    """Runs tests/fake_cuda/FILE.py."""
+    """Runs tests/cuda/fake_cuda/FILE.py."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER / f"{file}.py")]
     environment = os.environ | fake | settings
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -43,7 +43,7 @@ def test_a_thread_moves_only_off_its_callers_processor(tmp_path: Path) -> None:
     if compiler is None:
         pytest.skip("needs a C++ compiler")
     program = tmp_path / "affinity"
-    sources = [ROOT / "tests/affinity.cc", ROOT / "custom_ops/affinity.cc"]
+    sources = [ROOT / "tests/custom_ops/affinity.cc", ROOT / "custom_ops/affinity.cc"]
     flags = ["-std=c++17", "-pthread", f"-I{ROOT / 'custom_ops'}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)

@@ -41,9 +41,9 @@ def compile_neon(out: Path, sources: list[Path], *options: str) -> Path:
 
 @pytest.fixture(scope="session")
 def common_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """tests/neon_rows.cc and what else has none of the instructions that not every set has."""
+    """neon_rows.cc and what else has none of the instructions that not every set has."""
     out = tmp_path_factory.mktemp("neon")
-    sources = [ROOT / "tests" / "neon_rows.cc", *(KERNELS / "blocks").glob("*.cc")]
+    sources = [ROOT / "tests" / "custom_ops" / "neon_rows.cc", *(KERNELS / "blocks").glob("*.cc")]
     common = [source for source in sources if source.name != "int8_kernels.cc"]
     return [compile_neon(out / f"{source.stem}.o", [source], "-c") for source in common]
 
@@ -52,7 +52,7 @@ def common_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def program(
     request: pytest.FixtureRequest, common_objects: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> list[str]:
-    """The command that runs tests/neon_rows.cc with the products of a set, given its features."""
+    """The command that runs neon_rows.cc with the products of a set, given its features."""
     out = tmp_path_factory.mktemp("neon")
     kernels = [KERNELS / "blocks" / "int8_kernels.cc"]
     products = compile_neon(out / "int8_kernels.o", kernels, "-c", f"-march=armv8.2-a{request.param}")
@@ -88,11 +88,11 @@ def test_equal_to_portable(program: list[str], type: str, kind: str) -> None:
 
 
 def test_gated_delta_net_and_attention(tmp_path: Path) -> None:
-    """tests/vector_bits.cc prints the same lines for both instruction sets; it is compiled without an emulator too."""
+    """vector_bits.cc prints the same lines for both instruction sets; it is compiled without an emulator too."""
     native = shutil.which(os.environ.get("CXX", "c++"))
     if not native:
         pytest.skip("needs a C++ compiler")
-    source = ROOT / "tests" / "vector_bits.cc"
+    source = ROOT / "tests" / "custom_ops" / "vector_bits.cc"
     options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", str(source), "-o"]
     portable = str(tmp_path / "portable")
     subprocess.run([native, "-DTRIGRAPH_ISA=portable", "-DTRIGRAPH_ISA_portable=1", *options, portable], check=True)
@@ -109,7 +109,7 @@ def test_sets_by_processor(tmp_path: Path) -> None:
     """Each processor gets the sets whose instructions it has, the best one first."""
     compiler, emulator = cross_tools()
     program = tmp_path / "sets"
-    sources = [str(ROOT / "tests" / "arm_sets.cc"), str(KERNELS / "isa.cc")]
+    sources = [str(ROOT / "tests" / "custom_ops" / "arm_sets.cc"), str(KERNELS / "isa.cc")]
     subprocess.run([compiler, "-std=c++17", "-static", f"-I{KERNELS}", *sources, "-o", str(program)], check=True)
     sets = ["i8mm", "dotprod", "neon", "portable"]
     for processor, first in (("cortex-a72", 2), ("cortex-a76", 1), ("max", 0)):

@@ -55,14 +55,14 @@ ROOMS = {
     ],
 }
 # Longer, as they are lists: grids of block types, and what the emulator has of CUDA's names.
-TABLES = {"custom_ops/blocks/grids.h", "tests/cuda_emulator/cuda_emulator.h"}
+TABLES = {"custom_ops/blocks/grids.h", "tests/cuda/emulator/cuda_emulator.h"}
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
 
 
 def sources() -> list[Path]:
     """The sources of the checkout, relative to its root; what is built there is not among them."""
     kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh", "*.js")
-    folders = [ROOT / folder for folder in (*ROOMS, "tests")]
+    folders = [ROOT / folder for folder in (*ROOMS, "tests", "tools")]
     return sorted(path.relative_to(ROOT) for folder in folders for kind in kinds for path in folder.rglob(kind))
 
 

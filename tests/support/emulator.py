@@ -27,7 +27,7 @@ def build(source: str, out: Path, *options: str) -> None:
 
 def build_emulator(operator_library: Path) -> Path:
     """A folder with the CUDA library, and the CPU library that exports need."""
-    build("cuda_emulator", EMULATOR)
+    build("cuda/emulator", EMULATOR)
     copy = EMULATOR / "copy"
     shutil.copy(operator_library, copy)
     copy.replace(EMULATOR / operator_library.name)  # not written in place: this process may have it open

@@ -1,4 +1,4 @@
-"""What was asked of the fake GPU of tests/fake_cuda, under which this process runs."""
+"""What was asked of the fake GPU of tests/cuda/fake_cuda, under which this process runs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "../cuda_emulator/host_calls.h"
+#include "../emulator/host_calls.h"
 #include "memory.h"
 #include "stream.h"
 

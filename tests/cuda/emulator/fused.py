@@ -1,6 +1,6 @@
 """Nodes that the CUDA library has as one: the bits of the portable kernels of each, and what is left as it was.
 
-tests/cuda/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
+tests/cuda/test_cuda.py runs this with the library of the emulator, tools/gpu.py on a GPU.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,5 @@
 // The draw of a token from each row of logits, as an operator: all rows by the same filters, seed and position.
-#include "../../custom_ops/cuda/kernel.h"
+#include "../../../custom_ops/cuda/kernel.h"
 #include "host.h"
 
 extern "C" {

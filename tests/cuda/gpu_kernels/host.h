@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../../custom_ops/kernel.h"
+#include "../../../custom_ops/kernel.h"
 
 namespace gpu_kernels {
 

@@ -1,8 +1,8 @@
 """What replicas promise, on one machine: streams outlive them, and how fast they are.
 
-    python tests/replicas.py kills --requests 300 --clients 16 --replicas 3 --every 3
-    python tests/replicas.py throughput MODEL.gguf
-    python tests/replicas.py routing
+    python tools/replicas.py kills --requests 300 --clients 16 --replicas 3 --every 3
+    python tools/replicas.py throughput MODEL.gguf
+    python tools/replicas.py routing
 
 Each starts `trigraph serve` with replicas of one thread on a Ray cluster of its own. Runs for minutes, outside the test
 suite; prints figures, and ends with a status of 1 when a stream was not what one engine says.
@@ -28,6 +28,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.ray_cluster import MARK, engines, kill, serving_ids
 from trigraph.models.tiny import TINY_GGUF

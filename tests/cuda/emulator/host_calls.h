@@ -1,6 +1,6 @@
 // What the kernels' library asks of CUDA on the host: libcudart.so.13, which is either host_calls.cc beside the library
 // (device memory is the host's, and a stream is no queue) or, where it is found first, the fake device
-// (tests/fake_cuda).
+// (tests/cuda/fake_cuda).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 """Tokens drawn on a device: what NumPy draws from the same rows, to the bit.
 
-tests/cuda/test_cuda.py runs this with the library of the emulator, tests/gpu.py on a GPU.
+tests/cuda/test_cuda.py runs this with the library of the emulator, tools/gpu.py on a GPU.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What only a machine with a GPU can tell: `make gpu`, or `python tests/gpu.py [STAGE ...] [--layers N]`.
+"""What only a machine with a GPU can tell: `make gpu`, or `python tools/gpu.py [STAGE ...] [--layers N]`.
 
 Runs every kernel, the operators' and the runtime's tests on the GPU, looks for memory errors with compute-sanitizer,
 and times synthetic files of published geometries, first of 4 layers. Every stage runs alone too, has a time limit, and
@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
 from trigraph.custom_ops import library_path
@@ -85,7 +87,7 @@ class Session:
             cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
             out, started = self.folder / "gpu_kernels", time.monotonic()
             options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=native")
-            self.run(cmake or "cmake", "-S", ROOT / "tests" / "gpu_kernels", "-B", out, *options, limit=60)
+            self.run(cmake or "cmake", "-S", ROOT / "tests" / "cuda" / "gpu_kernels", "-B", out, *options, limit=60)
             self.run(cmake or "cmake", "--build", out, "--parallel", str(os.cpu_count() or 1), limit=1800)
             self.program = out / "gpu_kernels"
             self.deadline += time.monotonic() - started
@@ -114,7 +116,7 @@ def operators(session: Session) -> None:
 def bits(session: Session) -> None:
     """Whole models: cuts of prompts, verifies, rejected tokens, drafts, forks and companions."""
     for graphs, name in (("0", "launch by launch"), ("1", "CUDA graphs")):
-        session.note("bits", f"tests, {name}", session.test("test_promise.py", graphs=graphs))
+        session.note("bits", f"tests, {name}", session.test("promise/test_promise.py", graphs=graphs))
 
 
 def sanitizer(session: Session) -> None:

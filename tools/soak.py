@@ -1,6 +1,6 @@
 """Thousands of requests at random on the shipped model: memory stays flat, no slot or page is lost, nobody starves.
 
-    python tests/soak.py --requests 10000
+    python tools/soak.py --requests 10000
 
 Runs for minutes, outside the test suite. Prints a line for each twentieth of the requests and ends with a status of 1
 when something was lost.

@@ -1,4 +1,4 @@
-"""Prints, as Markdown, what each CUDA kernel of a step takes on paper: `python tests/kernel_table.py`, no GPU needed.
+"""Prints, as Markdown, what each CUDA kernel of a step takes on paper: `python tools/kernel_table.py`, no GPU needed.
 
 Launches are those of whole models on the fake device, bytes those of the roofline of `trigraph bench`, registers and
 loads those of nvcc's machine code. A launch takes its gap and two waits for memory, and then as long as its bytes need:
@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 
 import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.emulator import ROOT, build, build_emulator
 from support.fake_cuda import FakeDevice, Launch
@@ -143,7 +145,7 @@ def recorded() -> dict[str, list[Row]]:
     """What `record` writes, from a process that finds the fake device first."""
     provider = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
     fake = ROOT / "build" / "fake_cuda"
-    build("fake_cuda", fake, f"-DPROVIDER={provider}")
+    build("cuda/fake_cuda", fake, f"-DPROVIDER={provider}")
     libraries = build_emulator(library_path("cpu"))
     environment = {"LD_LIBRARY_PATH": str(fake), "TRIGRAPH_LIBRARY_DIR": str(libraries), "TRIGRAPH_FAKE_CUDA": "dry"}
     environment["TRIGRAPH_CUDA_GRAPHS"] = "0"  # each launch is recorded

@@ -1,6 +1,6 @@
 """What a front costs: processor time for a token where each update has one, with HTTP and all else.
 
-    python tests/front_work.py --streams 16 --seconds 0.03
+    python tools/front_work.py --streams 16 --seconds 0.03
 
 Its replicas compute nothing: each stream gets a token every so many seconds. Runs outside the test suite.
 """
@@ -10,11 +10,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
 
 import ray
+
 from replicas import Server, posted, server
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.paced import PacedReplica
 from support.ray_cluster import engines
@@ -56,7 +60,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200, help="Of a stream")
     parser.add_argument("--port", type=int, default=8190)
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
     deployments.EngineReplica = PacedReplica  # type: ignore[misc]
     with engines(TINY_GGUF, options.replicas, sequences=options.streams, seconds=options.seconds):
         address = ray.get_runtime_context().gcs_address
