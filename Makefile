@@ -25,7 +25,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint format sanitize races uninitialised sass cuda gpu clean
+.PHONY: run test lint docs format sanitize races uninitialised sass cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -46,10 +46,16 @@ else
 	echo "waiting for $(APART)"; wait $$apart; apart=$$?; cat build/apart.log; exit $$((rest | apart))
 endif
 
-# The links give mypy the folders under their import names.
-lint: $(VENV)/.lint
-	mkdir -p build/src/trigraph
-	cd build/src/trigraph && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
+# The links give mypy and the documentation the folders under their import names.
+build/src/trigraph:
+	mkdir -p $@
+	cd $@ && for name in $(SUBPACKAGES); do ln -sfn ../../../$$name $$name; done
+
+# The site, in build/site. A dead link fails.
+docs: $(VENV)/.docs build/src/trigraph
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
+lint: $(VENV)/.lint build/src/trigraph
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -125,7 +131,7 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	$(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.lint $(VENV)/.sass: $(VENV)/.%: $(VENV)/.installed
+$(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable ".[$*]"
 	@touch $@
 
