@@ -36,7 +36,7 @@ Device = Annotated[
     str,
     typer.Option(
         "--device",
-        help="Where to compute: cpu, cuda, or auto: a GPU if one can be used.",
+        help="Device: cpu, cuda, or auto (a GPU if there is a usable one).",
         autocompletion=lambda: list(DEVICES),
     ),
 ]
@@ -58,14 +58,14 @@ RopeScaling = Annotated[
     str | None,
     typer.Option(
         metavar="yarn:FACTOR|none",
-        help="Extend the context by YaRN, such as yarn:4: four times as long (default: as the file says)",
+        help="Extend the context by YaRN; yarn:4 makes it four times as long (default: from the file)",
     ),
 ]
 Repack = Annotated[
     bool,
     typer.Option(
         "--repack",
-        help="On x86, copy K-type weights when loading, in an order that is read faster; takes as much memory.",
+        help="On x86, copy K-type weights into a faster layout when loading; doubles their memory.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -73,7 +73,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """The model, and where it runs."""
+    """The model, its device and its memory."""
 
     panel: ClassVar = "Model"
 
@@ -89,7 +89,7 @@ class ModelArguments:
     experts: Annotated[
         str,
         typer.Option(
-            help="With a GPU, where to compute routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
+            help="With a GPU, device of the routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
         ),
     ] = "gpu"
     repack: Repack = False
@@ -97,31 +97,31 @@ class ModelArguments:
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Memory for keys and values, such as 800M or 4G (default: half of what is free)",
+            help="Memory for keys and values, such as 800M or 4G (default: half of the free memory)",
         ),
     ] = None
     checkpoint_memory: Annotated[
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="Memory for recurrent states that later prompts may resume from (default: a quarter of what is free)",
+            help="Memory for cached recurrent states (default: a quarter of the free memory)",
         ),
     ] = None
     cache_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep the state of prompts in this folder, for later runs of the same model."),
+        typer.Option(metavar="DIR", help="Folder that keeps the state of prompts for later runs of the same model."),
     ] = None
     cache_size: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="Size of that folder (default: 16G, or half of what is free on the disk if less)"
+            metavar="BYTES", help="Size limit of that folder (default: 16G, or half of the free disk space if less)"
         ),
     ] = None
 
 
 @dataclass(frozen=True)
 class PromptArguments:
-    """The prompt, and what stands before it."""
+    """The prompt and the system message."""
 
     panel: ClassVar = "Prompt"
 
@@ -182,7 +182,7 @@ class ConstraintArguments:
 
 @dataclass(frozen=True)
 class SpeculationArguments:
-    """Whether to speculate, and how far ahead."""
+    """Speculative decoding."""
 
     panel: ClassVar = "Speculation"
 
@@ -190,10 +190,10 @@ class SpeculationArguments:
         bool, typer.Option("--spec/--no-spec", help="Decode speculatively; the output is the same either way.")
     ] = True
     draft_tokens: Annotated[
-        int | None, typer.Option(help="Draft length: tokens to draft each round (default: chosen by measurement)")
+        int | None, typer.Option(help="Number of drafts per round (default: chosen by measured costs)")
     ] = None
     drafter: Annotated[
-        str, typer.Option(help="Who drafts: mtp (the model's head), ngram (repetitions of the text) or auto.")
+        str, typer.Option(help="Draft source: mtp (the model's head), ngram (repetitions of the text) or auto.")
     ] = "auto"
     draft_p_min: Annotated[
         float | None, typer.Option(help="Stop drafting at a token less likely than this (default: 0)")
@@ -202,7 +202,7 @@ class SpeculationArguments:
 
 @dataclass(frozen=True)
 class OutputArguments:
-    """Where the completion ends, and how it is shown."""
+    """End of the completion, and form of the output."""
 
     panel: ClassVar = "Output"
 

@@ -32,32 +32,32 @@ _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
 @dataclass(frozen=True)
 class ServerArguments:
-    """Where the server listens, and whom it serves."""
+    """Address, access and limits of the server."""
 
     panel: ClassVar = "Server"
 
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 serves other machines as well.")] = (
         "127.0.0.1"
     )
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any that is free.")] = 8080
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.")] = 8080
     api_key: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help=f"Key that requests must have (default: ${_KEY_VARIABLE}). Repeatable."),
+        typer.Option(metavar="KEY", help=f"API key that requests must send (default: ${_KEY_VARIABLE}). Repeatable."),
     ] = None
     api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with such keys, one a line; lines with # are comments.")
+        Path | None, typer.Option(metavar="FILE", help="File with API keys, one per line; lines that start with # are comments.")
     ] = None
     alias: Annotated[
-        str | None, typer.Option("-a", "--alias", help="Name of the model to clients (default: that of its file)")
+        str | None, typer.Option("-a", "--alias", help="Model name shown to clients (default: the file name)")
     ] = None
     max_sequences: Annotated[
-        int | None, typer.Option("-np", "--max-sequences", help="Requests that are computed at once (default: 8)")
+        int | None, typer.Option("-np", "--max-sequences", help="Maximum requests computed at once (default: 8)")
     ] = None
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Let pages of this origin ask, such as https://example.org. Repeatable."),
+        typer.Option(metavar="URL", help="Allowed CORS origin, such as https://example.org. Repeatable."),
     ] = None
-    drain_seconds: Annotated[float, typer.Option(help="Time for requests to end after SIGTERM.")] = 30.0
+    drain_seconds: Annotated[float, typer.Option(help="Graceful shutdown timeout after SIGTERM, in seconds.")] = 30.0
 
     def keys(self) -> tuple[str, ...]:
         """All keys that were given. Raises TrigraphError for one that cannot be sent, and for a file without any."""
@@ -77,12 +77,12 @@ class ServerArguments:
 
 @dataclass(frozen=True)
 class DefaultArguments:
-    """What requests get that do not say otherwise."""
+    """Defaults of request fields."""
 
     panel: ClassVar = "Defaults of requests"
 
     max_tokens: Annotated[
-        int, typer.Option("-n", "--n-predict", "--max-tokens", help="Most tokens; -1: until the context is full.")
+        int, typer.Option("-n", "--n-predict", "--max-tokens", help="Maximum number of tokens; -1: until the context is full.")
     ] = -1
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
@@ -90,33 +90,33 @@ class DefaultArguments:
 
 @dataclass(frozen=True)
 class ReplicaArguments:
-    """Engines of a Ray cluster, in place of one in this process."""
+    """Engines on a Ray cluster, in place of one in this process."""
 
     panel: ClassVar = "Replicas"
 
     replicas: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Engines to deploy on a Ray cluster (default: one, in this process)"),
+        typer.Option(min=1, metavar="N", help="Engines to deploy on a Ray cluster (default: one engine in this process)"),
     ] = None
     max_replicas: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Deploy more while requests wait, up to so many.")
+        int | None, typer.Option(min=1, metavar="N", help="Maximum replicas when autoscaling.")
     ] = None
     ray_address: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="The cluster, such as auto; its engines are used as they are unless --replicas is given (default: a "
+            help="Address of a Ray cluster, or auto; without --replicas, its running engines are used (default: a "
             "cluster on this machine that ends with the server)",
         ),
     ] = None
 
     @property
     def wanted(self) -> bool:
-        """Whether the engines are elsewhere."""
+        """Whether engines on a cluster were asked for."""
         return self.replicas is not None or self.ray_address is not None
 
     def engines(self, model: Path, arguments: dict[str, Any]) -> Backend:
-        """The engines, once they are there."""
+        """Deploys or finds the engines, and waits for them."""
         try:
             from trigraph.runtime.server.cluster.ray import Deployed, engines_on
         except ImportError as error:
@@ -129,14 +129,14 @@ class ReplicaArguments:
 
 @dataclass(frozen=True)
 class LogArguments:
-    """What stderr is told."""
+    """Messages on stderr."""
 
     panel: ClassVar = "Log"
 
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Report what was loaded, and a line for each request.")
     ] = False
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log the text of prompts, too.")] = False
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Also log the text of prompts.")] = False
 
 
 @grouped
@@ -153,7 +153,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP: the APIs of OpenAI and Anthropic, and a chat in the browser.
 
-    Options of what is generated are defaults of requests, which may say otherwise.
+    Sampling, output and template options are defaults that each request may override.
     """
     try:
         from trigraph.runtime.server.serving import bind, serve

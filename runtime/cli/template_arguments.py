@@ -29,7 +29,7 @@ class TemplateArguments:
         bool | None, typer.Option("--think/--no-think", help="Ask for reasoning, or for none (default: the template's)")
     ] = None
     reasoning_budget: Annotated[
-        int | None, typer.Option(help="Most tokens of reasoning (default: as many as the model likes)")
+        int | None, typer.Option(help="Maximum number of reasoning tokens (default: unlimited)")
     ] = None
     template_file: Annotated[
         Path | None, typer.Option("--chat-template-file", help="Use the chat template in this file (Jinja).")
