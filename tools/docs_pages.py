@@ -48,4 +48,6 @@ def _options(command: Any) -> list[str]:
         text = re.sub(r"\s+", " ", parameter.help or "").replace("|", "\\|")
         panel = getattr(parameter, "rich_help_panel", None) or "Options"
         panels.setdefault(panel, []).append(f"| {names} | {text} |")
-    return [f"**{panel}**\n\n| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n" for panel, rows in panels.items()]
+    return [
+        f"**{panel}**\n\n| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n" for panel, rows in panels.items()
+    ]

@@ -45,7 +45,8 @@ class ServerArguments:
         typer.Option(metavar="KEY", help=f"API key that requests must send (default: ${_KEY_VARIABLE}). Repeatable."),
     ] = None
     api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with API keys, one per line; lines that start with # are comments.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File with API keys, one per line; lines that start with # are comments."),
     ] = None
     alias: Annotated[
         str | None, typer.Option("-a", "--alias", help="Model name shown to clients (default: the file name)")
@@ -82,7 +83,10 @@ class DefaultArguments:
     panel: ClassVar = "Defaults of requests"
 
     max_tokens: Annotated[
-        int, typer.Option("-n", "--n-predict", "--max-tokens", help="Maximum number of tokens; -1: until the context is full.")
+        int,
+        typer.Option(
+            "-n", "--n-predict", "--max-tokens", help="Maximum number of tokens; -1: until the context is full."
+        ),
     ] = -1
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
@@ -96,11 +100,13 @@ class ReplicaArguments:
 
     replicas: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Engines to deploy on a Ray cluster (default: one engine in this process)"),
+        typer.Option(
+            min=1, metavar="N", help="Engines to deploy on a Ray cluster (default: one engine in this process)"
+        ),
     ] = None
-    max_replicas: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Maximum replicas when autoscaling.")
-    ] = None
+    max_replicas: Annotated[int | None, typer.Option(min=1, metavar="N", help="Maximum replicas when autoscaling.")] = (
+        None
+    )
     ray_address: Annotated[
         str | None,
         typer.Option(
