@@ -1,6 +1,6 @@
 """Too little memory, and memory over a long run.
 
-`python tests/runtime/test_memory.py` makes the long run of 20,000 tokens.
+`python tests/runtime/engine/test_memory.py` makes the long run of 20,000 tokens.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_weights_that_exceed_the_address_space(tmp_path: Path, operator_library:
 def test_a_large_budget_takes_no_memory_until_it_is_used(copied_package: Path) -> None:
     """In a process of its own: memory that a process has freed before is taken again, and set to zero."""
     code = "import sys; from pathlib import Path; import test_memory; test_memory.check_large_budget(Path(sys.argv[1]))"
-    path = os.pathsep.join([*map(str, Path(__file__).parents[:2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([*map(str, Path(__file__).parents[:3:2]), os.environ.get("PYTHONPATH", "")])
     subprocess.run([sys.executable, "-c", code, copied_package], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 

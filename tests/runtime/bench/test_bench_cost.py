@@ -16,7 +16,7 @@ from trigraph.runtime.bench.cost import GraphCost
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOKENS, SEQUENCES, CONTEXT = 6, 2, 100
 POSITIONS = SEQUENCES * CONTEXT
 
