@@ -89,21 +89,21 @@ def test_bodies_that_are_too_large(client: httpx.Client) -> None:
 
 def test_heads_and_bodies_that_do_not_come(client: httpx.Client) -> None:
     place = (client.base_url.host, client.base_url.port or 0)
-    with socket.create_connection(place, timeout=10) as connection:
+    with socket.create_connection(place, timeout=60) as connection:
         connection.sendall(b"GET /health HT")
         assert connection.recv(100) == b""
-    with socket.create_connection(place, timeout=10) as connection:
+    with socket.create_connection(place, timeout=60) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
 
 
 def test_a_body_that_drips_on_after_the_answer(client: httpx.Client) -> None:
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=10) as connection:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         assert b" 200 " in connection.recv(1000)
         started = time.monotonic()
-        with pytest.raises(OSError):  # closed, within the time for a body
-            while time.monotonic() - started < 5:
+        with pytest.raises(OSError):  # closed, after the time for a body
+            while time.monotonic() - started < 60:
                 connection.sendall(b" ")
                 time.sleep(0.02)
 
@@ -265,11 +265,11 @@ def test_sigterm_lets_requests_end(tiny_package: Path) -> None:
             lines = response.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            health = httpx.get(f"{address}/health")
+            while (health := httpx.get(f"{address}/health")).status_code == 200:
+                time.sleep(0.01)  # until the signal has arrived
             refused = httpx.post(f"{address}/v1/completions", json=asked)
             rest = list(lines)
-        assert process.wait(20) == 0
+        assert process.wait(200) == 0
     finally:
         process.kill()
     assert health.status_code == 503 and health.json() == {"status": "draining"}

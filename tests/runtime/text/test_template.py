@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import io
+import json
 from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,9 @@ import pytest
 from support.fake_engine import TEMPLATE
 from support.replies import TOOLS
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.text import template_process
 from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.template_renderer import Renderer
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
 
@@ -163,13 +166,22 @@ def test_history_is_as_the_template_reads_it(source: str, message: Mapping[str, 
     assert message == given
 
 
-def test_a_template_is_compiled_once() -> None:
+def test_a_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A long one takes tenths of a second to compile."""
-    template = ChatTemplate("{% if messages %}" + "{{ messages[0].content }}{{ 1 }}" * 4000 + "{% endif %}", {})
-    started = time.perf_counter()
-    template.render([])
-    first = time.perf_counter() - started
-    started = time.perf_counter()
-    for _ in range(5):
-        template.render([])
-    assert time.perf_counter() - started < first
+    template = {"source": "{{ messages[0].content }}", "special_tokens": {}}
+    requests = [{"messages": [{"content": str(number)}]} for number in range(5)]
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(line) + "\n" for line in (template, *requests))))
+    monkeypatch.setattr("sys.argv", ["template_process.py", "0"])
+    monkeypatch.setattr(template_process, "_limit", lambda memory: None)  # that of a process of its own
+    with patch.object(template_process, "compile_template", wraps=template_process.compile_template) as compiled:
+        template_process.main()
+    assert compiled.call_count == 1
+    responses = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [*responses] == [{"ready": True}, *({"text": str(number)} for number in range(5))]
+
+
+def test_a_template_keeps_its_process() -> None:
+    with patch.object(Renderer, "__init__", autospec=True, side_effect=Renderer.__init__) as started:
+        template = ChatTemplate("{{ messages[0].content }}", {})
+        assert [template.render([{"role": "user", "content": text}]) for text in "abc"] == [*"abc"]
+    assert started.call_count == 1
