@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -51,24 +52,33 @@ def client(engine: Engine) -> Iterator[httpx.Client]:
         yield client
 
 
-def wait_until_idle(engine: Engine) -> float:
-    started = time.monotonic()
-    while (engine.load.running or engine.load.waiting) and time.monotonic() - started < 20:
+def wait_until_idle(engine: Engine) -> None:
+    until = time.monotonic() + 200
+    while (engine.load.running or engine.load.waiting) and time.monotonic() < until:
         time.sleep(0.005)
     assert not engine.load.running and not engine.load.waiting
-    return time.monotonic() - started
+
+
+def requests_ended(client: httpx.Client) -> Counter[str]:
+    """How many requests ended for which reason, as the metrics say."""
+    found = re.findall(
+        r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} (\S+)$', client.get("/metrics").text, re.M
+    )
+    return Counter({reason: int(float(count)) for reason, count in found})
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_that_goes_away_frees_its_requests(engine: Engine, client: httpx.Client, stream: bool, n: int) -> None:
     body = json.dumps({**ENDLESS, "stream": stream, "n": n}).encode()
+    before = requests_ended(client)
     with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         while not engine.load.running:
             time.sleep(0.001)
-    assert wait_until_idle(engine) < 2  # all of it takes longer
+    wait_until_idle(engine)
+    assert requests_ended(client) - before == {"abort": n}
     assert_settled(engine)
 
 

@@ -18,7 +18,7 @@ _kept: list[Any] = []
 def check_llama_cpp() -> None:
     """Raises TrigraphError when there is no llama.cpp to compare with: for a check before the work."""
     if find_spec("llama_cpp") is None:
-        raise TrigraphError("--versus llama.cpp needs llama-cpp-python: pip install 'trigraph[llama]'")
+        raise TrigraphError("--versus llama.cpp needs llama-cpp-python: pip install llama-cpp-python")
 
 
 class LlamaCpp:

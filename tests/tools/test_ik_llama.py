@@ -1,19 +1,16 @@
-"""ik_llama.cpp in the benchmark, in a process of its own; and that engines take turns at being first."""
+"""ik_llama.cpp beside trigraph, in a process of its own."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from peers.ik_llama import IkLlama
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import open_model
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime.bench import BenchOptions, bench
-from trigraph.runtime.bench.bandwidth import Bandwidth
-from trigraph.runtime.bench.ik_llama import IkLlama
-from trigraph.runtime.bench.random_tokens import RandomTokens
-from trigraph.runtime.bench.timer import Timer
+from versus import STEP_PEERS
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +31,8 @@ def test_against_ik_llama(trunk: Path, tmp_path: Path, operator_library: Path) -
     pytest.importorskip("ik_llama_cpp", reason="ik-llama-cpp-python is not installed: nothing to compare with")
     export(trunk, tmp_path / "package", ExportOptions())
     engines = ("ik_llama", "ik_llama-rtr")
-    options = BenchOptions(prompt=8, tokens=0, verify_tokens=(1, 2), repetitions=2, versus=engines)
-    results = bench(tmp_path / "package", options).results
+    options = BenchOptions(prompt=8, tokens=0, verify_tokens=(1, 2), repetitions=2)
+    results = bench(tmp_path / "package", options, [STEP_PEERS[name].open for name in engines]).results
     kinds = {(r.engine, r.name) for r in results}
     assert kinds == {(e, n) for e in ("trigraph", *engines) for n in ("prefill", "decode", "verify")}
     assert all(r.min_ms > 0 for r in results)
@@ -54,42 +51,3 @@ def test_what_ik_llama_cannot_do_is_an_error(trunk: Path, tmp_path: Path) -> Non
         assert engine.verify([5]) > 0
     finally:
         engine.close()
-
-
-class Recorder:
-    """See Contender. Writes down whose step it was."""
-
-    has_mtp = False
-
-    def __init__(self, name: str, calls: list[str]) -> None:
-        self.name = name
-        self._calls = calls
-
-    def reset(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def prefill(self, tokens: Sequence[int]) -> float:
-        self._calls.append(self.name)
-        return 1.5
-
-    def verify(self, tokens: Sequence[int]) -> float:
-        self._calls.append(self.name)
-        return 2.5
-
-    def draft(self, token: int) -> float:
-        raise NotImplementedError
-
-
-def test_engines_are_first_in_turn() -> None:
-    calls: list[str] = []
-    engines = [Recorder(name, calls) for name in "abc"]
-    timer = Timer(BenchOptions(prompt=4, repetitions=2, verify_tokens=(1,)), Bandwidth(lambda: 1.0), RandomTokens(50))
-    for taken, steps in ((timer.prefills, "abcbcacab"), (timer.steps, "aabbccbbccaaccaabb")):  # with a step to wake
-        timings = list(taken(engines))
-        assert "".join(calls) == steps
-        assert [timing.case.engine for timing in timings] == ["a", "b", "c"]
-        calls.clear()
-    assert {sample.seconds for timing in timings for sample in timing.samples} == {2.5}

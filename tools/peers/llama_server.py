@@ -6,10 +6,10 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
+from peers import llama_server_process
+from peers.peer_process import PeerProcess
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench import llama_server_process
 from trigraph.runtime.bench.load import Load, Served, Turn
-from trigraph.runtime.bench.peer_process import PeerProcess
 
 PEERS = ("llama.cpp", "llama.cpp-mtp")
 
@@ -17,7 +17,7 @@ PEERS = ("llama.cpp", "llama.cpp-mtp")
 def check_llama_server() -> None:
     """Raises TrigraphError when there is no llama.cpp server to compare with: for a check before the work."""
     if find_spec("xllamacpp") is None:
-        raise TrigraphError("--requests with --versus needs xllamacpp: pip install 'trigraph[llama]'")
+        raise TrigraphError("--requests with --versus needs xllamacpp: pip install xllamacpp")
 
 
 class LlamaServer:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from peers import ik_llama_process
+from peers.peer_process import PeerProcess
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench import ik_llama_process
-from trigraph.runtime.bench.peer_process import PeerProcess
 
 
 def check_ik_llama() -> None:
     """Raises TrigraphError when there is no ik_llama.cpp to compare with: for a check before the work."""
     if find_spec("ik_llama_cpp") is None:
-        raise TrigraphError("--versus ik_llama needs ik-llama-cpp-python: pip install 'trigraph[ik-llama]'")
+        raise TrigraphError("--versus ik_llama needs ik-llama-cpp-python: pip install ik-llama-cpp-python")
 
 
 class IkLlama:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from peers.llama_server import LlamaServer
+from peers.llama_server_process import arrivals
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench.llama_server import LlamaServer
-from trigraph.runtime.bench.llama_server_process import arrivals
 from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
 
