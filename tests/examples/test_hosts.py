@@ -17,8 +17,8 @@ import pytest
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 
-HOSTS = Path(__file__).parents[2] / "hosts"
-BUILD = Path(__file__).parents[3] / "build"
+HOSTS = Path(__file__).parents[2] / "examples" / "hosts"
+BUILD = Path(__file__).parents[2] / "build"
 TOKENS = 40
 TEXTS = ("In the beginning", "It was a dark and stormy night; the rain", "A", "and the sea, and the sea " * 8)
 MODELS = [("trained", "Q8_0"), ("tiny-dense", "Q4_K_M"), ("tiny-next", "Q8_0")]
