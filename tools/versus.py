@@ -1,7 +1,7 @@
 """`trigraph bench` with other engines on the same file, in turns: steps, or loads of requests.
 
-python tools/versus.py MODEL.gguf --versus llama.cpp,ik_llama-rtr
-python tools/versus.py MODEL.gguf --versus llama.cpp,llama.cpp-mtp --requests 16
+Usage: python tools/versus.py MODEL.gguf --versus llama.cpp,ik_llama-rtr
+       python tools/versus.py MODEL.gguf --versus llama.cpp,llama.cpp-mtp --requests 16
 """
 
 from __future__ import annotations
