@@ -1,7 +1,7 @@
 """Trains the tiny model: the trunk and a chain of two drafts of its MTP head, jointly, on a CPU.
 
-    python -m trigraph.models.tiny.train prepare TEXTS FOLDER
-    python -m trigraph.models.tiny.train train FOLDER [--steps 8100] [--threads 2]
+    python -m tiny_model.train prepare TEXTS FOLDER
+    python -m tiny_model.train train FOLDER [--steps 8100] [--threads 2]
 
 The weights are saved under the names of published checkpoints: transformers loads the folder.
 """
@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
-from trigraph.models.tiny.corpus import END_OF_TEXT, VOCAB, Ids, load_held_out, load_train_ids, prepare
-from trigraph.models.tiny.mtp_head import MtpHead, RouterBalance, losses
+from tiny_model.corpus import END_OF_TEXT, VOCAB, Ids, load_held_out, load_train_ids, prepare
+from tiny_model.mtp_head import MtpHead, RouterBalance, losses
 
 
 @dataclass(frozen=True)

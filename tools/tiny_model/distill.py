@@ -1,6 +1,6 @@
 """Distils the tiny model's MTP head: the trunk stays as it is, and its head learns to agree with it.
 
-    python -m trigraph.models.tiny.distill FOLDER [--steps 2300] [--threads 1]
+    python -m tiny_model.distill FOLDER [--steps 2300] [--threads 1]
 
 FOLDER is a trained one; the head's weights are replaced in it. Training by cross-entropy teaches the head the texts;
 drafts are right where its distribution is the trunk's, also where the trunk is wrong. So the head learns from the
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import DynamicCache, Qwen3_5MoeForCausalLM
 
-from trigraph.models.tiny.corpus import Ids, load_train_ids
-from trigraph.models.tiny.mtp_head import MtpHead, drafts
-from trigraph.models.tiny.train import load, make_config, save
+from tiny_model.corpus import Ids, load_train_ids
+from tiny_model.mtp_head import MtpHead, drafts
+from tiny_model.train import load, make_config, save
 
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 20, 0.95  # the runtime's defaults
 _GATHERED = 256  # sequences at once

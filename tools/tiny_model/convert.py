@@ -1,6 +1,6 @@
 """Converts a trained folder (config.json, model.safetensors, tokenizer.json) into a GGUF file.
 
-    python -m trigraph.models.tiny.convert FOLDER OUT.gguf [--type F32|Q8_0]
+    python -m tiny_model.convert FOLDER OUT.gguf [--type F32|Q8_0]
 
 transformers' names and layout become llama.cpp's: norms are stored as 1 + w (all but the GDN output norm), `A_log` as
 -exp(A_log), and the GDN value heads are reordered so that head h reads key head h % k_heads.
