@@ -30,8 +30,8 @@ def answer(engine: Engine, question: str) -> Iterator[str]:
     conversation = engine.chat("Answer in one sentence.", tools=TOOLS)
     yield from conversation.say(question)
     while conversation.calls:
-        functions = [call["function"] for call in conversation.calls]
-        yield from conversation.give([get_weather(**function["arguments"]) for function in functions])
+        arguments = [json.loads(call["function"]["arguments"]) for call in conversation.calls]
+        yield from conversation.give([get_weather(**given) for given in arguments])
 
 
 def main(model: str, question: str) -> None:

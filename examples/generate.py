@@ -13,7 +13,8 @@ def main(model: str, prompt: str) -> None:
     generation = engine.generate(prompt, Options(Sampling(temperature=0.7, seed=1), max_tokens=64))
     for text in generation:
         print(text, end="", flush=True)
-    print(f"\n{generation.stats.tokens} tokens, {generation.stats.finish_reason}", file=sys.stderr)
+    print()
+    print(f"{generation.stats.tokens} tokens, {generation.stats.finish_reason}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ SCHEMA = {
 
 def main(model: str, prompt: str) -> None:
     engine = load(model)
-    options = Options(Sampling(temperature=0.7, seed=1), constraint=JsonSchema(SCHEMA))
+    options = Options(Sampling(temperature=0.7, seed=1), constraint=JsonSchema(json.dumps(SCHEMA)))
     print(json.loads(engine.generate(prompt, options).run()))
 
 

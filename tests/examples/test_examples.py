@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_chat_with_tools() -> None:
 
 def test_structured_output(tiny_package: Path) -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed")
-    found: dict[str, Any] = eval(output("structured.py", tiny_package, "The captain of the ship:"))
+    found = ast.literal_eval(output("structured.py", tiny_package, "The captain of the ship:"))
     assert set(found) == {"name", "age"} and isinstance(found["age"], int) and found["age"] <= 120
 
 
