@@ -11,7 +11,7 @@ from openai import OpenAI
 def main(address: str, question: str) -> None:
     client = OpenAI(base_url=f"{address}/v1", api_key="none")
     stream = client.chat.completions.create(
-        model="default", messages=[{"role": "user", "content": question}], max_tokens=64, stream=True
+        model="default", messages=[{"role": "user", "content": question}], temperature=0, max_tokens=64, stream=True
     )
     for chunk in stream:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
