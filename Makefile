@@ -1,4 +1,4 @@
-# make run: set-up, export of the shipped tiny model, text. make test, make lint: the same for the checks.
+# make run: set-up, export of the shipped tiny model, text. make check: lint and quick tests. make test: all tests.
 # Set-up is remembered by stamp files in .venv, so that a second call starts at once.
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
-  $(wildcard $(addprefix tests/,hosts/cpp/*.cc hosts/cpp/*.h cuda/emulator/*.cc cuda/emulator/*.h cuda/fake_cuda/*.cc \
+  $(wildcard examples/hosts/cpp/*.cc examples/hosts/cpp/*.h $(addprefix tests/,cuda/emulator/*.cc cuda/emulator/*.h cuda/fake_cuda/*.cc \
     cuda/fake_cuda/*.h cuda/gpu_kernels/*.cu cuda/gpu_kernels/*.h))
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
@@ -25,7 +25,9 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
   ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
   PYTHONMALLOC=malloc PYTHONPATH=$$PYTHONPATH:tests TRIGRAPH_LIBRARY_DIR=$(abspath build/sanitize) $(BIN)/python
 
-.PHONY: run test lint docs format sanitize races uninitialised sass cuda gpu clean
+TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
+
+.PHONY: run check test tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -34,17 +36,31 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	rm -rf $(PACKAGE)
 	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
-# In two processes at once, as many tests use one core only. Ray forks, and OpenBLAS has hung in a process after that.
-APART := tests/cuda/test_cuda.py tests/cuda/test_fake_cuda.py tests/server/test_ray.py tests/server/test_ray_updates.py
+# Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
+# hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that. The longest come first.
+JOBS ?= 2
+RAY_TESTS := $(wildcard tests/server/test_ray*.py)
+FIRST := tests/cuda tests/server tests/custom_ops tests/promise
+SUITES := $(FIRST) tests/ray $(filter-out $(FIRST),$(TEST_FOLDERS))
+PYTEST = $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
+IN_TURNS = $(MAKE) --keep-going --jobs=$(JOBS) --output-sync=target --no-print-directory
+
 test: $(VENV)/.test
 ifdef TESTS
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 else
-	@mkdir -p build
-	@$(BIN)/python -m pytest $(APART) >build/apart.log 2>&1 & apart=$$!; trap "kill $$apart" INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(APART)); rest=$$?; \
-	echo "waiting for $(APART)"; wait $$apart; apart=$$?; cat build/apart.log; exit $$((rest | apart))
+	@$(IN_TURNS) $(SUITES)
 endif
+
+# Every day: lint, types, and the tests that are quick. Those of CUDA compile its kernels first.
+check: $(VENV)/.lint
+	@$(IN_TURNS) lint $(filter-out tests/ray tests/cuda,$(SUITES)) MARK="not slow"
+
+# Status 5: every test was left out.
+tests/ray: TESTED = $(RAY_TESTS)
+$(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS),$(wildcard $@/test_*.py))
+tests/ray $(TEST_FOLDERS):
+	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 
 # The links give mypy and the documentation the folders under their import names.
 build/src/trigraph:
@@ -55,14 +71,21 @@ build/src/trigraph:
 docs: $(VENV)/.docs build/src/trigraph
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
-lint: $(VENV)/.lint build/src/trigraph
+# clang-tidy reads what changed, and all of it when a header did.
+TIDIED := $(patsubst %.cu,build/lint/%.tidied,$(filter %.cu,$(CXX_FORMATTED)))
+$(TIDIED): build/lint/%.tidied: %.cu $(filter %.h %.cuh,$(CXX_FORMATTED)) .clang-tidy | build/lint/compile_commands.json
+	$(BIN)/clang-tidy --quiet -p build/lint $<
+	@mkdir -p $(@D) && touch $@
+
+lint: $(VENV)/.lint build/src/trigraph $(TIDIED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FORMATTED)
+
+build/lint/compile_commands.json: $(VENV)/.lint tests/cuda/emulator/CMakeLists.txt custom_ops/cuda/sources.cmake
 	$(BIN)/cmake -S tests/cuda/emulator -B build/lint -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	  -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/lint.log || { cat build/lint.log; exit 1; }
-	printf '%s\n' $(filter %.cu,$(CXX_FORMATTED)) | xargs -P$$(nproc) -n1 $(BIN)/clang-tidy --quiet -p build/lint
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix-only .

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.command import CommandInput, Result, Run
 from support.operators import LIBRARY
@@ -24,6 +25,10 @@ from trigraph.runtime.cli.app import main
 
 # The CPU's operators find scratch memory full of NaNs, and may not write beside it (custom_ops/scratch.h).
 os.environ.setdefault("TRIGRAPH_CHECK_SCRATCH", "1")
+
+# No example fails for the time that it takes: others may have the processors.
+settings.register_profile("trigraph", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("trigraph")
 
 # A shell starts a run in the background with SIGINT ignored, and children inherit that; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

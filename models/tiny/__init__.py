@@ -1,4 +1,4 @@
-"""The shipped tiny model and the recipe that made it (see README.md beside it)."""
+"""The shipped tiny model; README.md beside it has its quality, and the recipe."""
 
 from pathlib import Path
 

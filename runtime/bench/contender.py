@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from trigraph.runtime.bench.sample import seconds
@@ -33,6 +34,10 @@ class Contender(Protocol):
 
     def close(self) -> None:
         """Ends a process of its own."""
+
+
+OpenContender = Callable[[Path, int, int, int], Contender]
+"""Opens a model file, given the threads, the context length and the most tokens of a prefill."""
 
 
 class Trigraph:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
 from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.bench.request_options import RequestOptions
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,7 @@ class Server(Protocol):
 
     def close(self) -> None:
         """Ends it and gives its memory back."""
+
+
+OpenServer = Callable[[Path, RequestOptions, int], Server]
+"""Opens a model file for the loads of these options, given the context length of a request."""

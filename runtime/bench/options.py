@@ -22,8 +22,6 @@ class BenchOptions:
     repetitions: int = 10
     accept: float | None = None
     """Replaces the model's drafts by ones that are right with this probability."""
-    versus: tuple[str, ...] = ()
-    """Other engines that run the same steps, of STEP_PEERS."""
     contexts: tuple[int, ...] = ()
     """Context lengths of a decode step, for a sweep."""
     sequences: tuple[int, ...] = ()

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench.llama_server import PEERS
 
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """What loads to serve, how often, and beside which other engines."""
+    """What loads to serve, and how often."""
 
     requests: int
     """Of each load."""
@@ -26,7 +25,6 @@ class RequestOptions:
     threads: int = 1
     repetitions: int = 3
     """Loads for each concurrency and engine."""
-    peers: tuple[str, ...] = ()
     accept: float | None = None
     """Instead of loads, batches are decoded with drafts that are right with this probability."""
     draft_tokens: tuple[int, ...] = ()
@@ -57,11 +55,6 @@ class RequestOptions:
             raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
         if self.accept is None and len(self.draft_tokens) > 1:
             raise TrigraphError("draft-tokens: only with --accept several are compared; give one")
-        if self.accept is not None and self.peers:
-            raise TrigraphError("--accept replays our own drafts; it cannot be combined with --versus")
-        for peer in self.peers:
-            if peer not in PEERS:
-                raise TrigraphError(f"--versus {peer}: with --requests it is one of {', '.join(PEERS)}")
 
     def context(self, manifest: Manifest) -> int:
         """Tokens that a request may reach. Raises TrigraphError when that is more than the package holds."""

@@ -13,8 +13,7 @@ from trigraph.exporter.package.reader import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth
 from trigraph.runtime.bench.draft_sweep import DraftReport, sweep
-from trigraph.runtime.bench.llama_server import LlamaServer, check_llama_server
-from trigraph.runtime.bench.load import Load, Server, Turn
+from trigraph.runtime.bench.load import Load, OpenServer, Server, Turn
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.request_options import RequestOptions
@@ -32,13 +31,11 @@ _PASSES = 3  # of reads before each load
 _WAKING_TOKENS = 2  # of a request before each load: the system may have dropped weights that were not read for a while
 
 
-def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
-    """Serves loads of requests with the package in `folder`.
+def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenServer] = ()) -> RequestReport:
+    """Serves loads of requests with the package in `folder`, and with `others` on the same weights in turns with ours.
 
     Raises TrigraphError when the package cannot do the run, or another engine cannot.
     """
-    if options.peers:
-        check_llama_server()
     manifest = read_manifest(folder)
     context = options.context(manifest)
     device, started = open_device(options.device), utc_now()
@@ -47,8 +44,8 @@ def bench_requests(folder: Path, options: RequestOptions) -> RequestReport:
     with ExitStack() as stack:
         engine = _load(folder, options, context, max(options.concurrency))
         servers: list[Server] = [OwnServer(engine, *options.draft_tokens)]
-        for peer in options.peers:
-            servers.append(_peer(peer, weights(folder, manifest), options, context))
+        for open_other in others:
+            servers.append(open_other(weights(folder, manifest), options, context))
             stack.callback(servers[-1].close)
         turns = [
             (concurrency, take_turns(servers, options, concurrency, random, bandwidth))
@@ -160,15 +157,4 @@ def _load(folder: Path, options: RequestOptions, context: int, sequences: int) -
         sequences=sequences,
         device=options.device,
         repack=options.repack,
-    )
-
-
-def _peer(name: str, path: Path, options: RequestOptions, context: int) -> LlamaServer:
-    return LlamaServer(
-        path,
-        options.threads,
-        context,
-        max(options.concurrency),
-        cache=options.shared_prefix > 0,
-        mtp=name == "llama.cpp-mtp",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,13 +10,12 @@ from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.completions import time_completions
-from trigraph.runtime.bench.contender import Contender, Trigraph
+from trigraph.runtime.bench.contender import Contender, OpenContender, Trigraph
 from trigraph.runtime.bench.machine import Machine, gpu_machine, measure_machine
 from trigraph.runtime.bench.options import BenchOptions
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.report import Report
 from trigraph.runtime.bench.roofline import Roofline
-from trigraph.runtime.bench.step_peers import check_peers, open_peer
 from trigraph.runtime.bench.timer import Timer
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
@@ -23,12 +23,11 @@ from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
 
 
-def bench(folder: Path, options: BenchOptions) -> Report:
-    """Times the package in `folder`.
+def bench(folder: Path, options: BenchOptions, others: Sequence[OpenContender] = ()) -> Report:
+    """Times the package in `folder`, and the steps of `others` on the same weights in turns with ours.
 
-    Raises TrigraphError when the package cannot do the run, or another engine is unknown or not installed.
+    Raises TrigraphError when the package cannot do the run, or another engine cannot load the weights.
     """
-    check_peers(options.versus)
     manifest = read_manifest(folder)
     context = options.context(manifest)
     device = open_device(options.device)
@@ -39,8 +38,8 @@ def bench(folder: Path, options: BenchOptions) -> Report:
     contenders: list[Contender] = [Trigraph(engine)]
     timer = Timer(options, bandwidth, RandomTokens(manifest.config.vocab))
     try:
-        for peer in options.versus:
-            contenders.append(open_peer(peer, weights(folder, manifest), options.threads, context, options.prompt))
+        for open_other in others:
+            contenders.append(open_other(weights(folder, manifest), options.threads, context, options.prompt))
         timings = [*timer.prefills(contenders), *timer.steps(contenders)]
     finally:
         for contender in contenders:

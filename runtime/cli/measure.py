@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,10 @@ from trigraph.runtime.bench import (
     bench_requests,
 )
 from trigraph.runtime.bench import bench as run_bench
-from trigraph.runtime.bench.llama_server import PEERS, check_llama_server
+from trigraph.runtime.bench.contender import OpenContender
+from trigraph.runtime.bench.load import OpenServer
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
-from trigraph.runtime.bench.step_peers import STEP_PEERS, check_peers
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.command import grouped
@@ -83,15 +84,6 @@ class BenchWorkArguments:
         str, typer.Option(help="Context lengths to decode at as well, comma-separated: 1,1024,16384.")
     ] = ""
     sequences: Annotated[str, typer.Option(help="Batch sizes to decode as well, comma-separated: 1,2,4,8.")] = ""
-    versus: Annotated[
-        str | None,
-        typer.Option(
-            help="Other engines to time as well, on the same file, interleaved, comma-separated: llama.cpp, ik_llama, "
-            "ik_llama-rtr (weights repacked when loaded); with --requests llama.cpp (its server) and llama.cpp-mtp "
-            "(with drafts of the MTP head).",
-            autocompletion=lambda: sorted({*STEP_PEERS, *PEERS}),
-        ),
-    ] = None
 
     def options(self, threads: int, device: str) -> BenchOptions:
         """What the benchmark of steps needs; raises TrigraphError for values out of range."""
@@ -102,15 +94,10 @@ class BenchWorkArguments:
             threads,
             BenchOptions.repetitions if self.repetitions is None else self.repetitions,
             self.accept,
-            versus=self.peers(),
             contexts=_numbers("--contexts", self.contexts),
             sequences=_numbers("--sequences", self.sequences),
             device=device,
         )
-
-    def peers(self) -> tuple[str, ...]:
-        """The other engines."""
-        return () if self.versus is None else tuple(self.versus.split(","))
 
 
 @dataclass(frozen=True)
@@ -147,10 +134,9 @@ class BenchRequestArguments:
             self.shared_prefix,
             threads,
             RequestOptions.repetitions if work.repetitions is None else work.repetitions,
-            work.peers(),
-            work.accept,
-            _numbers("--draft-tokens", self.draft_tokens),
-            device,
+            accept=work.accept,
+            draft_tokens=_numbers("--draft-tokens", self.draft_tokens),
+            device=device,
         )
 
 
@@ -175,24 +161,36 @@ def bench(
 ) -> None:
     """Time prefill, decode, verify, draft and whole completions, and compare them with the machine's roofline.
 
-    With --requests: serve loads of requests, and compare with llama.cpp's server.
+    With --requests: serve loads of requests.
     """
+    run_benchmark(measured, work, load, output)
+
+
+def run_benchmark(
+    measured: BenchModelArguments,
+    work: BenchWorkArguments,
+    load: BenchRequestArguments,
+    output: BenchOutputArguments,
+    *,
+    contenders: Sequence[OpenContender] = (),
+    servers: Sequence[OpenServer] = (),
+) -> None:
+    """Times a model as the options say: its steps in turns with `contenders`, or loads in turns with `servers`."""
     threads, capped = choose_threads(measured.threads)
     requests = load.options(work, threads, measured.device)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
+    report: Report | RequestReport | DraftReport
     if requests is not None:
-        if requests.peers:
-            check_llama_server()
-        folder = _package(measured, capped)
-        serve = bench_requests if requests.accept is None else bench_drafts
-        _show(serve(folder, replace(requests, repack=measured.repack)), as_json=output.as_json)
+        folder, requests = _package(measured, capped), replace(requests, repack=measured.repack)
+        drafts = requests.accept is not None
+        report = bench_drafts(folder, requests) if drafts else bench_requests(folder, requests, servers)
+        _show(report, as_json=output.as_json)
         return
     options = replace(work.options(threads, measured.device), repack=measured.repack)
-    check_peers(options.versus)
-    report = run_bench(_package(measured, capped), options)
+    report = run_bench(_package(measured, capped), options, contenders)
     _show(report, as_json=output.as_json)
     if output.plot is not None:
         write_plot(report, output.plot)

@@ -136,7 +136,7 @@ def play(isa: str, shape: Shape, threads: int, plan: Sequence[tuple[bool, list[T
         assert_close(after.state, exact_state.state, 2e-5)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     shape=st.sampled_from(SHAPES),
     threads=st.sampled_from([1, 2]),

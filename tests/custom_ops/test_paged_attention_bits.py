@@ -99,7 +99,7 @@ def a_text(index: int, rows: int, seed: int) -> Step:
 cut_lists = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, _MOST_ROWS), st.integers(0, 7)), max_size=20)
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     index=st.integers(0, len(HEADS) - 1),
     threads=st.sampled_from([1, 2]),

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from unittest.mock import patch
 
@@ -183,8 +183,8 @@ def test_a_replacement_that_is_killed_halfway(tmp_path: Path) -> None:
     assert read("folder", tmp_path / "target") == "old"
 
 
-def _compete(target: Path, start: float, replace: bool) -> None:
-    time.sleep(max(0.0, start - time.time()))
+def _compete(target: Path, start: Barrier, replace: bool) -> None:
+    start.wait()
     try:
         write("folder", target, str(os.getpid()), replace=replace)
     except FileExistsError:
@@ -197,7 +197,7 @@ def _compete(target: Path, start: float, replace: bool) -> None:
 def test_many_writers_at_once(replace: bool, turn: int, tmp_path: Path) -> None:
     """Without `replace` one of them succeeds; with it, all do, one after the other."""
     context = multiprocessing.get_context("spawn")
-    arguments = (tmp_path / "target", time.time() + 2.5, replace)
+    arguments = (tmp_path / "target", context.Barrier(4), replace)
     writers = [context.Process(target=_compete, args=arguments) for _ in range(4)]
     for process in writers:
         process.start()

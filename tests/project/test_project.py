@@ -62,7 +62,7 @@ LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
 def sources() -> list[Path]:
     """The sources of the checkout, relative to its root; what is built there is not among them."""
     kinds = ("*.py", "*.cc", "*.h", "*.cu", "*.cuh", "*.js")
-    folders = [ROOT / folder for folder in (*ROOMS, "tests", "tools")]
+    folders = [ROOT / folder for folder in (*ROOMS, "tests", "tools", "examples")]
     return sorted(path.relative_to(ROOT) for folder in folders for kind in kinds for path in folder.rglob(kind))
 
 

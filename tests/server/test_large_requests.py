@@ -50,7 +50,7 @@ def test_too_many_large_requests_at_once(roomy: str) -> None:
         for connection in begun:
             head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (15 << 20)
             connection.sendall(head + bytes(9 << 20))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while (found := httpx.post(f"{roomy}/tokenize", content=bytes(5 << 20))).status_code != 429:
             assert time.monotonic() < deadline
         assert found.json()["error"]["code"] == "too_busy" and "retry-after" in found.headers

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -51,24 +52,33 @@ def client(engine: Engine) -> Iterator[httpx.Client]:
         yield client
 
 
-def wait_until_idle(engine: Engine) -> float:
-    started = time.monotonic()
-    while (engine.load.running or engine.load.waiting) and time.monotonic() - started < 20:
+def wait_until_idle(engine: Engine) -> None:
+    until = time.monotonic() + 200
+    while (engine.load.running or engine.load.waiting) and time.monotonic() < until:
         time.sleep(0.005)
     assert not engine.load.running and not engine.load.waiting
-    return time.monotonic() - started
+
+
+def requests_ended(client: httpx.Client) -> Counter[str]:
+    """How many requests ended for which reason, as the metrics say."""
+    found = re.findall(
+        r'^vllm:request_success_total\{.*finished_reason="(\w+)".*\} (\S+)$', client.get("/metrics").text, re.M
+    )
+    return Counter({reason: int(float(count)) for reason, count in found})
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_client_that_goes_away_frees_its_requests(engine: Engine, client: httpx.Client, stream: bool, n: int) -> None:
     body = json.dumps({**ENDLESS, "stream": stream, "n": n}).encode()
+    before = requests_ended(client)
     with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as connection:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         while not engine.load.running:
             time.sleep(0.001)
-    assert wait_until_idle(engine) < 2  # all of it takes longer
+    wait_until_idle(engine)
+    assert requests_ended(client) - before == {"abort": n}
     assert_settled(engine)
 
 
@@ -89,21 +99,21 @@ def test_bodies_that_are_too_large(client: httpx.Client) -> None:
 
 def test_heads_and_bodies_that_do_not_come(client: httpx.Client) -> None:
     place = (client.base_url.host, client.base_url.port or 0)
-    with socket.create_connection(place, timeout=10) as connection:
+    with socket.create_connection(place, timeout=60) as connection:
         connection.sendall(b"GET /health HT")
         assert connection.recv(100) == b""
-    with socket.create_connection(place, timeout=10) as connection:
+    with socket.create_connection(place, timeout=60) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
 
 
 def test_a_body_that_drips_on_after_the_answer(client: httpx.Client) -> None:
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=10) as connection:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         assert b" 200 " in connection.recv(1000)
         started = time.monotonic()
-        with pytest.raises(OSError):  # closed, within the time for a body
-            while time.monotonic() - started < 5:
+        with pytest.raises(OSError):  # closed, after the time for a body
+            while time.monotonic() - started < 60:
                 connection.sendall(b" ")
                 time.sleep(0.02)
 
@@ -265,11 +275,11 @@ def test_sigterm_lets_requests_end(tiny_package: Path) -> None:
             lines = response.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.2)
-            health = httpx.get(f"{address}/health")
+            while (health := httpx.get(f"{address}/health")).status_code == 200:
+                time.sleep(0.01)  # until the signal has arrived
             refused = httpx.post(f"{address}/v1/completions", json=asked)
             rest = list(lines)
-        assert process.wait(20) == 0
+        assert process.wait(200) == 0
     finally:
         process.kill()
     assert health.status_code == 503 and health.json() == {"status": "draining"}

@@ -30,7 +30,7 @@ KEYS = {"Enter": "\ue007", "Escape": "\ue00c", "ArrowUp": "\ue013", "Shift": "\u
 class Browser:
     """One window. Elements are named by CSS selectors; a wait longer than `patience` seconds is an AssertionError."""
 
-    patience = 30.0
+    patience = 300.0
 
     def __init__(self, session: str) -> None:
         self.session = session

@@ -60,7 +60,7 @@ def serving(engine: Backend, settings: Settings | None = None) -> Iterator[str]:
     server = Server(Service(engine, settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while not server.started and thread.is_alive() and time.monotonic() < deadline:
         time.sleep(0.01)
     try:

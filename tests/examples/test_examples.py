@@ -1,0 +1,68 @@
+"""The programs of `examples/` run, and say what their first lines promise."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chat_tools
+from support.server import PLAIN_TEMPLATE, replying, serving
+from support.thinking_engine import thinking_engine
+from trigraph.custom_ops import library_path
+from trigraph.runtime import Options, Sampling, load
+
+ROOT = Path(__file__).parents[2]
+
+
+def output(name: str, *arguments: object) -> str:
+    """What an example prints."""
+    command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_generate(tiny_package: Path) -> None:
+    expected = load(tiny_package).generate("And the", Options(Sampling(temperature=0.7, seed=1), max_tokens=64)).run()
+    assert output("generate.py", tiny_package, "And the") == expected + "\n"
+
+
+def test_batch(tiny_package: Path) -> None:
+    engine, options = load(tiny_package), Options(Sampling(temperature=0), max_tokens=32)
+    prompts = ["In the beginning", "It was a dark night", "And the sea"]
+    expected = [f"{prompt}|{engine.generate(prompt, options).run()}\n" for prompt in prompts]
+    assert output("batch.py", tiny_package, *prompts) == "".join(expected)
+
+
+def test_chat_with_tools() -> None:
+    call = "<tool_call>\n" + json.dumps({"name": "get_weather", "arguments": {"city": "Oslo"}}) + "\n</tool_call>"
+    engine = thinking_engine(f"</think>{call}", "</think>It is cold.")
+    text = "".join(chat_tools.answer(engine, "What is the weather in Oslo?"))
+    assert call in text and text.endswith("It is cold.")
+
+
+def test_structured_output(tiny_package: Path) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    found = ast.literal_eval(output("structured.py", tiny_package, "The captain of the ship:"))
+    assert set(found) == {"name", "age"} and isinstance(found["age"], int) and found["age"] <= 120
+
+
+@pytest.mark.parametrize("client", ["openai", "anthropic"])
+def test_clients_of_a_server(client: str) -> None:
+    pytest.importorskip(client, reason=f"{client} is not installed")
+    with serving(replying("Because of the air.", template=PLAIN_TEMPLATE)) as address:
+        assert output(f"{client}_client.py", address, "Why is the sky blue?") == "Because of the air.\n"
+
+
+def test_host(copied_package: Path, operator_library: Path) -> None:
+    engine = load(copied_package, threads=1)
+    prompt = engine.tokenizer.encode("In the beginning")
+    expected = engine.generate(prompt, Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True))
+    expected.run()
+    found = output("host.py", copied_package, library_path("cpu"), ",".join(map(str, prompt)))
+    assert [int(number) for number in found.split()] == expected.ids

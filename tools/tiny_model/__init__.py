@@ -1,0 +1,1 @@
+"""The recipe that made the shipped tiny model (models/tiny/README.md)."""
