@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +82,16 @@ class Conversation:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        with self._runner.between():
-            tokens = self._known[0] if self._known else []
-            self._model.cache.save(Path(path), self._model.identity, tokens, self.messages)
+        tokens = self._known[0] if self._known else []
+        cache, identity = self._model.cache, self._model.identity
+        self._runner.call(partial(cache.save, Path(path), identity, tokens, self.messages))
 
     def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
         saved = SessionFile(Path(path), self._model.identity, self._model.steps)
         if not saved.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
-        with self._runner.between():
-            self._model.cache.load(saved)
+        self._runner.call(partial(self._model.cache.load, saved))
         self.messages, self._known = saved.messages, [saved.tokens]
 
     @property

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.scheduler.driver import Driver, Load
+from trigraph.runtime.scheduler.driver import Driver, EngineLoad
 from trigraph.runtime.scheduler.request import Request
 
 Prompt = str | Iterable[SupportsIndex]
@@ -46,7 +46,7 @@ class Engine(Model):
         """
         finish = None
         if cache is not None:
-            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.between()).save
+            finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.call).save
         ids, options = self._encode(prompt), options or self.defaults
         return Request(self._driver, self, ids, options, completed=completed, checkpoints=checkpoints, finish=finish)
 
@@ -67,11 +67,20 @@ class Engine(Model):
         ids, options = self._encode(prompt), options or self.defaults
         request = Request(self._driver, self, ids, options, completed=completed, priority=priority, timeout=timeout)
         request.begin()
-        self._driver.work()
         return request
 
+    def close(self) -> None:
+        """Ends the engine after the round in progress; requests that are not done fail. A `with` block does the same."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
     @property
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """How busy it is just now."""
         return self._driver.load
 

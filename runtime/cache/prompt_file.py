@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from trigraph.models.errors import TrigraphError
@@ -18,9 +19,14 @@ class PromptFile:
     """The session file of `--prompt-cache`: its checkpoints go into the prefix cache, and from there into the file."""
 
     def __init__(
-        self, path: Path, identity: ModelIdentity, steps: Steps, cache: PrefixCache, held: AbstractContextManager[None]
+        self,
+        path: Path,
+        identity: ModelIdentity,
+        steps: Steps,
+        cache: PrefixCache,
+        call: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`held`: what holds `steps.lock`.
+        """`call`: runs a function where the cache may be touched.
 
         Raises TrigraphError when the file at `path` cannot be written, or is no session file of this model.
         """
@@ -32,8 +38,7 @@ class PromptFile:
             raise TrigraphError(f"{path}: holds a conversation; /load it in a chat, or name another file")
         check_tensors_writable(path)  # before a completion is computed
         if saved is not None:
-            with held:
-                cache.load(saved)
+            call(partial(cache.load, saved))
 
     def save(self, tokens: list[int]) -> None:
         """Replaces the file by the checkpoints of the beginnings of `tokens`. Raises TrigraphError when it cannot."""

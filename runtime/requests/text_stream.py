@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -13,6 +14,8 @@ from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats, peak_memory
 from trigraph.runtime.requests.transcript import Transcript
+
+_log = logging.getLogger("trigraph.requests")
 
 
 class TextStream(ABC):
@@ -44,9 +47,8 @@ class TextStream(ABC):
     def cancel(self) -> None:
         """Ends the completion after the round in progress."""
 
-    @abstractmethod
-    def work(self) -> None:
-        """Sees to it that it is computed while its owner waits."""
+    def work(self) -> None:  # noqa: B027 (few need it)
+        """Begins what its owner's event loop has to do for it, if anything."""
 
     @property
     @abstractmethod
@@ -106,7 +108,12 @@ class TextStream(ABC):
             raise TrigraphError("this completion has been begun; call generate for another one")
         self._iterated = True
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        self.listen(lambda: loop.call_soon_threadsafe(changed.set))
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(changed.set)
+
+        self.listen(wake)
         try:
             self.begin()
             self.work()
@@ -124,11 +131,17 @@ class TextStream(ABC):
                 self.cancel()
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Has `listener` called after each round that it was part of, in the thread of that round."""
+        """Has `listener` called after each round that it was part of, by the engine's thread, which waits for that.
+
+        A listener may cancel and submit requests. It cannot wait for one; one that raises is not called again.
+        """
         self._listeners.append(listener)
 
     def notify(self) -> None:
         """Calls the listeners."""
-        for listener in self._listeners:
-            with suppress(RuntimeError):  # an event loop that was closed
+        for listener in [*self._listeners]:
+            try:
                 listener()
+            except Exception:
+                _log.exception("a listener of a completion raised; it is not called again")
+                self._listeners.remove(listener)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from trigraph.runtime.cache.prefix import common_prefix
 from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found
-from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
@@ -30,10 +29,10 @@ class Admission:
         self.blocked = False
         """Whether the next one has to wait until another one gives its state back."""
 
-    def admit(self, active: list[Request], piece: int) -> Iterator[tuple[Request, StepResult | None]]:
+    def admit(self, active: list[Request], piece: int) -> Iterator[tuple[Request, Found | Exception]]:
         """Starts requests, for rounds of `piece` tokens of prompts; the caller makes each one active.
 
-        A row comes with those whose whole prompt is there already.
+        With each comes what the cache had for it, or why it cannot start.
         """
         while (request := self._waiting.first) is not None and len(active) < self._steps.state.sequences:
             if request.done:  # cancelled before it began
@@ -44,12 +43,16 @@ class Admission:
                 return
             if sum(other.target_length - other.state.length for other in prompts) >= piece:
                 return
-            found = self._start(request, alone=not active)
+            found: Found | Exception | None
+            try:
+                found = self._start(request, alone=not active)
+            except Exception as error:  # a request that fails, fails alone
+                found = error
             if found is None:
                 self.blocked = True
                 return
             self._waiting.discard(request)
-            yield request, found.row
+            yield request, found
 
     def piece(self, active: list[Request]) -> int:
         """How many tokens of prompts a round may compute without those that decode waiting too long for it."""
@@ -87,11 +90,12 @@ class Admission:
         if not self._cache.make_room(1, 1) and not alone:
             return None
         found = self._cache.find(target)
+        request.sequence, request.found = found.sequence, found.sequence.length
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
         if not self._cache.make_room(*needed) and not alone:
             self._steps.release(found.sequence)
+            request.sequence = None
             return None
-        request.sequence, request.found = found.sequence, found.sequence.length
         if request.started is None:
             request.started = time.perf_counter()
             request.reused = min(found.sequence.length, len(request.prompt))

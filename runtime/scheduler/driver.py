@@ -1,25 +1,36 @@
-"""Who runs the rounds: whichever thread waits for a request, or one in the background while nobody does."""
+"""The engine's thread: the only one that runs rounds and touches state."""
 
 from __future__ import annotations
 
 import atexit
+import logging
+import os
 import signal
 import threading
-import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeVar
 
+from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import deferred
 from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
 
+_log = logging.getLogger("trigraph.engine")
+_T = TypeVar("_T")
+_Mark = Callable[[], object]
+_PAUSE = 0.005  # seconds until the next look at requests of which none can be computed
+
 
 @dataclass(frozen=True)
-class Load:
+class EngineLoad:
     """How busy an engine is: requests that are computed, those that wait, and the part of its KV pages in use."""
 
     running: int
@@ -31,141 +42,184 @@ class Load:
 
 
 class Driver:
-    """See Runner. A round is run by one thread, and brings the requests of all of them on; the others wait for its end.
+    """Runs rounds in a thread that starts with the first request and ends with the engine.
 
-    A request alone is decoded in its owner's thread: no switch of threads costs it anything.
+    Other threads, finalizers and signal handlers leave marks, which the thread acts on between two rounds. Leaving one
+    takes no lock, as a finalizer may run in the middle of anything.
     """
 
     def __init__(self, model: Model) -> None:
         self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
-        self._lock = model.steps.lock
+        self._steps_lock = model.steps.lock
         self._sequences = model.steps.state.sequences
         self._pages = model.steps.state.pages.size
         self._page_size = model.steps.state.limits.page_size
-        self._changed = threading.Condition()
-        self._driven = False  # whether some thread runs a round, or keeps others from it
-        self._owner = 0  # that thread
-        self._guests = 0  # threads that want the state between two rounds
+        self._marks: SimpleQueue[_Mark] = SimpleQueue()  # whose `put` may interrupt another one
         self._thread: threading.Thread | None = None
-        self._stopped = False
-        # A thread that is in the midst of a step when Python ends would bring the process down.
-        atexit.register(_stop, weakref.ref(self))
+        self._lock = threading.RLock()  # of what begins and ends the thread; a finalizer may submit a request
+        self._closed = False
+        self._in_round = False
+        self._process = os.getpid()
+        _drivers.add(self)
 
     @property
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """How busy it is just now; what the prefix cache holds counts as free. Does not wait for a round to end."""
         active = self._scheduler.active
         sequences = [request.sequence for request in active]
         held = sum(sequence.page_count for sequence in sequences if sequence is not None)
-        return Load(len(active), len(self._waiting), min(1.0, held / self._pages), self._pages, self._page_size)
+        return EngineLoad(len(active), len(self._waiting), min(1.0, held / self._pages), self._pages, self._page_size)
 
     def enter(self, request: Request) -> None:
-        """See Runner."""
-        self._waiting.enter(request, self._sequences - len(self._scheduler.active))
+        """Queues the request. Raises QueueFullError, or TrigraphError when the engine is closed."""
+        with deferred(signal.SIGINT), self._lock:
+            self._start()
+            self._waiting.enter(request, self._sequences - len(self._scheduler.active))
+        self.wake()
 
-    def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
-        """See Runner."""
-        while len(request.text) <= shown and not request.done and (deadline is None or time.monotonic() < deadline):
-            # Ctrl-C waits for the end of a round, whoever runs it: it must not come while locks change hands.
-            with deferred(signal.SIGINT):
-                self._advance(deadline)
+    def cancel(self, request: Request, reason: str | None = "cancelled") -> None:
+        """Ends the request before the next round; returns at once. None: what is there is no completion."""
+        self._marks.put(partial(self._scheduler.cancel, request, reason))
 
-    def work(self) -> None:
-        """See Runner."""
-        with deferred(signal.SIGINT), self._changed:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="trigraph-rounds", daemon=True)
-                self._thread.start()
+    def wake(self) -> None:
+        """Has the thread look again at what can be computed."""
+        self._marks.put(_nothing)
 
-    def stop(self) -> None:
-        """Ends the work in the background after the round in progress."""
-        with self._changed:
-            self._stopped, thread = True, self._thread
-            self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
+    def call(self, function: Callable[[], _T]) -> _T:
+        """The result of `function`, which the engine's thread runs between two rounds."""
+        self.check()
+        if self._is_current():
+            if self._in_round:
+                raise TrigraphError("a finalizer interrupted a round, in which nothing else may touch the state")
+            return function()
+        future: Future[_T] = Future()
+        with deferred(signal.SIGINT), self._lock:
+            self._start()
+            self._marks.put(partial(_answer, future, function))
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # an interrupted caller wants it no more
+
+    def check(self) -> None:
+        """Raises TrigraphError in a process to which the engine's thread did not come along."""
+        if os.getpid() != self._process:
+            raise TrigraphError(
+                f"the model was loaded by process {self._process}, and its threads do not survive a fork; load it in "
+                "this process, or start processes with the method spawn"
+            )
+
+    def check_waiting(self) -> None:
+        """Raises TrigraphError where waiting for a round would last for ever."""
+        self.check()
+        if self._is_current():
+            raise TrigraphError(
+                "a listener runs in the engine's thread and cannot wait for a completion; submit the request there, "
+                "and wait in another thread"
+            )
+
+    def close(self) -> None:
+        """Ends the thread after the round in progress. Requests that are not done fail."""
+        if os.getpid() != self._process:
+            return
+        with deferred(signal.SIGINT), self._lock:
+            self._closed, thread = True, self._thread
+        self.wake()
+        if thread is not None and not self._is_current():
             thread.join()
 
-    def cancel(self, request: Request) -> None:
-        """See Runner."""
-        self._waiting.cancel(request)
+    def turn(self, mark: _Mark | None = None) -> float | None:
+        """Acts on the marks and runs a round; seconds until the next one is due, None while there is nothing to do.
 
-    def leave(self, request: Request) -> None:
-        """See Runner."""
-        with deferred(signal.SIGINT):
-            self._waiting.cancel(request, None)
-            while not request.done:
-                if self._lock.acquire(blocking=False):  # also when this thread has it, in the midst of a round
-                    try:
-                        self._scheduler.end(request)
-                    finally:
-                        self._lock.release()
-                else:  # who runs the rounds has it nearly always; the next one ends the request
-                    self._advance(None)
-
-    @contextmanager
-    def between(self) -> Iterator[None]:
-        """See Runner."""
-        with deferred(signal.SIGINT):
-            if self._driven and self._owner == threading.get_ident():  # in the midst of a round: a listener, say
-                yield
-                return
-            with self._changed:
-                self._guests += 1
-                while self._driven:
-                    self._changed.wait()
-                self._guests -= 1
-                self._drive()
-            try:
-                with self._lock:
-                    yield
-            finally:
-                self._hand_on()
-
-    def _advance(self, deadline: float | None) -> None:
-        """Runs a round, or waits for the end of the one that another thread runs; or will, where a deadline counts."""
-        with self._changed:
-            if self._busy or (deadline is not None and self._thread is not None):
-                self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                return
-            self._drive()
-        self._round()
+        Called by the engine's thread alone. `mark`: one that it has taken out of the queue.
+        """
+        with self._steps_lock:
+            self._in_round = True
+            if mark is not None:
+                self._act(mark)
+            for _ in range(self._marks.qsize()):
+                self._act(self._marks.get_nowait())
+            came_on: object = None
+            if self._closed:
+                self._scheduler.fail(TrigraphError("the engine was closed before the completion was done"))
+            elif self._scheduler.active or self._waiting:
+                came_on = self._act(self._scheduler.round)
+            self._in_round = False
+        for request in self._scheduler.take_news():  # listeners run between rounds
+            self._act(request.notify)
+        if not (self._scheduler.active or self._waiting):
+            return None
+        return 0 if came_on else _PAUSE
 
     @property
-    def _busy(self) -> bool:
-        """Whether no round can begin."""
-        return self._driven or self._guests > 0
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
 
-    def _drive(self) -> None:
-        self._driven, self._owner = True, threading.get_ident()
-
-    def _round(self) -> None:
-        """Runs a round; to be called by who drives, and does no more after that."""
+    def _act(self, mark: _Mark) -> object:
         try:
-            with self._lock:
-                self._scheduler.round()
-        finally:
-            self._hand_on()
+            return mark()
+        except BaseException:  # whatever it is, all requests depend on this thread
+            _log.exception("the engine goes on after an error")
+            return None
 
-    def _hand_on(self) -> None:
-        with self._changed:
-            self._driven = False
-            self._changed.notify_all()
+    def _is_current(self) -> bool:
+        """Whether this is the engine's thread."""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if self._busy and not self._stopped:
-                    self._changed.wait()
-                    continue
-                if self._stopped or not (self._scheduler.active or self._waiting):
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-                self._drive()
-            self._round()
+    def _start(self) -> None:
+        """Starts the thread, unless it runs."""
+        self.check()
+        if self._closed:
+            raise TrigraphError("the engine is closed; load the model again")
+        if self._thread is None:
+            marks = self._marks
+            reference = weakref.ref(self, lambda _: marks.put(_nothing))
+            thread = threading.Thread(target=_work, args=(reference, marks), name="trigraph-engine", daemon=True)
+            thread.start()
+            self._thread = thread
 
 
-def _stop(driver: weakref.ref[Driver]) -> None:
-    if (found := driver()) is not None:
-        found.stop()
+def _work(reference: weakref.ref[Driver], marks: SimpleQueue[_Mark]) -> None:
+    """The engine's thread. While it waits, nothing in it keeps the engine alive."""
+    pause: float | None = None
+    while True:
+        mark = _next(marks, pause)
+        if (driver := reference()) is None:
+            return
+        closed = driver.closed
+        pause = driver.turn(mark)
+        if closed:  # and what was asked for before that is done
+            return
+        del driver, mark
+
+
+def _next(marks: SimpleQueue[_Mark], pause: float | None) -> _Mark | None:
+    if pause == 0:
+        return None
+    with suppress(Empty):
+        return marks.get(timeout=pause)
+    return None
+
+
+def _answer(future: Future[_T], function: Callable[[], _T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _nothing() -> None:
+    pass
+
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread in the middle of a step when Python ends would bring the process down."""
+    for driver in [*_drivers]:
+        driver.close()

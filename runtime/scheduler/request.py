@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager
+from functools import partial
 from operator import index
-from typing import Protocol, SupportsIndex
+from typing import Protocol, SupportsIndex, TypeVar
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
@@ -16,29 +16,29 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
+from trigraph.runtime.scheduler.bell import Bell
 from trigraph.runtime.state.sequence import Sequence
+
+T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Takes requests and runs the rounds that bring them on; callable from any thread."""
+    """Takes requests and brings them on in a thread of its own; callable from any other one."""
 
     def enter(self, request: Request) -> None:
         """Queues the request."""
 
-    def advance(self, request: Request, shown: int, deadline: float | None = None) -> None:
-        """Returns when the request has more than `shown` characters of text, is done, or the deadline has passed."""
+    def cancel(self, request: Request, reason: str | None = "cancelled") -> None:
+        """Ends the request before the next round; returns at once. None: what is there is no completion."""
 
-    def work(self) -> None:
-        """Sees to it that rounds are run by a thread in the background until nothing is left to do."""
+    def call(self, function: Callable[[], T]) -> T:
+        """The result of `function`, which is run between two rounds."""
 
-    def cancel(self, request: Request) -> None:
-        """Ends the request before the next round; returns at once."""
+    def check(self) -> None:
+        """Raises TrigraphError in a process to which the thread did not come along."""
 
-    def leave(self, request: Request) -> None:
-        """Ends the request, whose state is free when this returns."""
-
-    def between(self) -> AbstractContextManager[None]:
-        """Holds `steps.lock` between two rounds: the next one waits."""
+    def check_waiting(self) -> None:
+        """Raises TrigraphError where waiting for a round would last for ever."""
 
 
 class Request(TextStream):
@@ -62,8 +62,9 @@ class Request(TextStream):
     ) -> None:
         """`completed`: the completion's first tokens, which are known. `checkpoints`: lengths of the prompt that later
         prompts will begin with. `timeout`: seconds from now on until it ends as it is. `finish` is called with the
-        tokens of prompt and completion, in the thread of a round, before the state is given back.
+        tokens of prompt and completion, in the engine's thread, before the state is given back.
         """
+        runner.check()
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
@@ -87,6 +88,8 @@ class Request(TextStream):
         """The length up to which it decodes alone, as a step with it and others failed."""
         self._runner = runner
         self._begun = False
+        self._bell = Bell()
+        self.listen(self._bell.ring)
         self.rank = (0, 0)
         """Orders requests; the queue sets it."""
         self._repeat(_token_ids("completed", completed), model.vocab)
@@ -131,34 +134,37 @@ class Request(TextStream):
 
     def cancel(self) -> None:
         """Ends the completion after the round in progress."""
-        self._runner.cancel(self)
+        self._leave("cancelled")
 
     def begin(self) -> None:
         """Queues the request, unless it was before."""
-        if not self._begun and not self.done:
+        if self._begun or self.done:
+            return
+        self._begun = True
+        try:
             self._runner.enter(self)
-            self._begun = True
-
-    def work(self) -> None:
-        """See TextStream."""
-        self._runner.work()
+        except BaseException:
+            self._begun = False
+            raise
 
     def result(self, timeout: float | None = None) -> str:
         """The whole text, when it is there. Raises TimeoutError after `timeout` seconds; the request goes on then."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self.begin()
-        while not self.done:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"the completion is not done after {timeout} seconds")
-            self._runner.advance(self, len(self.text), deadline)
+        if not self._wait(lambda: self.done, deadline):
+            raise TimeoutError(f"the completion is not done after {timeout} seconds")
         if self.error is not None:
             raise self.error
         return self.text
 
     def run(self) -> str:
-        """The whole text; one that is interrupted ends the request."""
-        for _ in self:
-            pass
+        """The whole text. An interrupt ends the request, whose state is free then."""
+        try:
+            for _ in self:
+                pass
+        except (KeyboardInterrupt, SystemExit):
+            self._end()
+            raise
         return self.text
 
     def __iter__(self) -> Iterator[str]:
@@ -173,13 +179,44 @@ class Request(TextStream):
             self.begin()
             while (piece := self._since(shown)) != "":
                 if piece is None:
-                    self._runner.advance(self, shown)
+                    self._wait(partial(self._beyond, shown))
                 else:
                     yield piece
                     shown += len(piece)
-        finally:
-            if not self.done:
-                self._runner.leave(self)
+        except GeneratorExit:  # perhaps the collector's, in the middle of anything: it must not wait
+            self._leave(None)
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def _wait(self, happened: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Waits for a round after which something is so, until the deadline; whether it is."""
+        if not happened():
+            self._runner.check_waiting()
+            self._bell.wait(happened, deadline)
+        return happened()
+
+    def _leave(self, reason: str | None) -> None:
+        """Has the request ended, and returns at once."""
+        if self.done:
+            return
+        if self._begun:
+            self._runner.cancel(self, reason)
+            return
+        if reason is not None:
+            self.transcript.cancel(reason)
+        self.done = True
+        self.notify()
+
+    def _end(self) -> None:
+        """Ends the request, whose state is free when this returns."""
+        self._leave(None)
+        self._wait(lambda: self.done)
+
+    def _beyond(self, shown: int) -> bool:
+        """Whether there is more than the first `shown` characters, or will be no more."""
+        return self.done or len(self.text) > shown
 
     def _since(self, shown: int) -> str | None:
         """The text behind the first `shown` characters; empty at the end, None where it is still to come."""

@@ -6,6 +6,7 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
@@ -25,7 +26,7 @@ class Batch:
 
 
 class Scheduler:
-    """Runs rounds over the requests that `waiting` holds. One thread at a time, which holds `steps.lock`.
+    """Runs rounds over the requests that `waiting` holds. For one thread, which holds `steps.lock`.
 
     First come, first served within a priority. When pages or slots run out, cached prefixes go first; then the
     youngest request gives its state back and waits to be computed again, to the same bits.
@@ -35,6 +36,7 @@ class Scheduler:
         self._model, self._steps, self._cache = model, model.steps, model.cache
         self._waiting = waiting
         self._active: list[Request] = []  # those with state, the first to be served first
+        self._ended: list[Request] = []  # which nobody was told of yet
         self._admission = Admission(model, waiting)
 
     @property
@@ -42,18 +44,28 @@ class Scheduler:
         """The requests that hold state."""
         return tuple(self._active)
 
-    def round(self) -> None:
-        """Brings all requests on: drafts, one verify, and a piece of a prompt."""
+    def round(self) -> bool:
+        """Brings all requests on: drafts, one verify, and a piece of a prompt. Whether any could be brought on."""
         try:
             batch = self._schedule()
-            try:
-                self._run(batch)
-            finally:  # after Ctrl-C between two steps too
-                self._postprocess()
+            self._run(batch)
+            self._postprocess()
         except Exception as error:  # a defect of ours, or no memory: nobody must wait for what will never come
-            for request in self.active or [self._waiting.first]:
-                if request is not None:
-                    self.end(request, error)
+            self.fail(error)
+            return True
+        return bool(batch.decoding or batch.prompts or self._ended)
+
+    def cancel(self, request: Request, reason: str | None) -> None:
+        """Ends a request as it is. Without a reason, what is there is no completion."""
+        if not request.done:
+            if reason is not None:
+                request.transcript.cancel(reason)
+            self.end(request)
+
+    def fail(self, error: Exception) -> None:
+        """Ends all requests with an error."""
+        for request in [*self._active, *self._waiting.all]:
+            self.end(request, error)
 
     def end(self, request: Request, error: BaseException | None = None) -> None:
         """Takes the state of a request, which leaves what it has computed to the cache, and no other one waits for."""
@@ -64,24 +76,34 @@ class Scheduler:
         if request.done:
             return
         request.error = error
-        if request.sequence is not None:
-            self._close(request)
-        request.done = True
-        request.notify()
+        try:
+            if request.sequence is not None:
+                self._close(request)
+        finally:
+            request.done = True
+            self._ended.append(request)
+
+    def take_news(self) -> list[Request]:
+        """Requests that have come on or ended since the last call."""
+        news, self._ended = [*self._ended, *self._active], []
+        return news
 
     def _schedule(self) -> Batch:
         """Chooses what the next round computes, and sees to it that there is room for that."""
-        for request, reason in self._waiting.ended(self._active):
-            if reason is not None:
-                request.transcript.cancel(reason)
-            self.end(request)
+        now = time.monotonic()
+        for request in [*self._active, *self._waiting.all]:
+            if request.deadline is not None and request.deadline <= now:
+                self.cancel(request, "timeout")
         wanted = bool(self._waiting) or not all(request.decodes for request in self._active)
         piece = self._admission.piece(self._active) if wanted else 0
         if not self._suspects():
-            for request, row in self._admission.admit(self._active, piece):
+            for request, found in self._admission.admit(self._active, piece):
+                if isinstance(found, Exception):  # of a file in the cache, say
+                    self.end(request, found)
+                    continue
                 insort(self._active, request, key=lambda active: active.rank)
                 if request.state.length == request.target_length:
-                    self._arrived(request, row, 0)
+                    self._attempt([(request, 0)], partial(self._arrived, request, found.row, 0))
         chosen = self._suspects() or self._active
         decoding = [request for request in chosen if request.decodes and not request.transcript.finished]
         prompts = [request for request in chosen if not request.decodes]
@@ -94,9 +116,9 @@ class Scheduler:
     def _run(self, batch: Batch) -> None:
         if batch.decoding:
             sizes = [(request, self._steps.max_pending) for request in batch.decoding]
-            self._attempt(sizes, lambda: self._decode(batch.decoding))
+            self._attempt(sizes, partial(self._decode, batch.decoding))
         if batch.prompts:
-            self._attempt(batch.prompts, lambda: self._prefill(batch.prompts))
+            self._attempt(batch.prompts, partial(self._prefill, batch.prompts))
 
     def _decode(self, decoding: list[Request]) -> None:
         running = [_running(request) for request in decoding]
@@ -122,8 +144,6 @@ class Scheduler:
             failed = None if request.running is None else request.running.error
             if failed is not None or (request.transcript.finished and request.state.length >= request.target_length):
                 self.end(request, failed)
-            else:
-                request.notify()
 
     def _fitting(self, batch: Batch) -> Batch:
         """The batch without those who had to give their state back, so that there is room for the others."""
@@ -135,9 +155,12 @@ class Scheduler:
             if not sizes or self._cache.make_room(*self._steps.state.room(sequences, lengths)):
                 return batch
             victim = self._active[-1]
-            if len(self._active) == 1:
-                self._steps.state.check_room(sequences, lengths)  # raises, with the numbers
-            self._preempt(victim)
+            if len(self._active) > 1:
+                self._preempt(victim)
+            else:
+                self._attempt(
+                    sizes, partial(self._steps.state.check_room, sequences, lengths)
+                )  # fails, with the numbers
             batch.decoding = [request for request in batch.decoding if request is not victim]
             batch.prompts = [(request, size) for request, size in batch.prompts if request is not victim]
 
@@ -195,7 +218,7 @@ class Scheduler:
             # Each of as many requests, and of one more, may move twice: at its start and at the end of its prompt.
             self._steps.state.slots_ahead.prepare(2 * (len(self._active) + 2))
 
-    def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], None]) -> None:
+    def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], object]) -> None:
         """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""
         reached = [request.state.length + size for request, size in sizes]
         try:

@@ -1,11 +1,9 @@
-"""The queue in front of the scheduler. Everything here may be called from any thread, and returns at once."""
+"""The queue in front of the scheduler."""
 
 from __future__ import annotations
 
 import threading
-import time
 from bisect import insort
-from collections.abc import Iterable
 from itertools import count
 
 from trigraph.models.errors import TrigraphError
@@ -17,15 +15,17 @@ class QueueFullError(TrigraphError):
 
 
 class Waiting:
-    """Requests without state, in the order in which they will be served: by priority, then first come, first served."""
+    """Requests without state, in the order in which they will be served: by priority, then first come, first served.
+
+    Its methods may be called from any thread and return at once.
+    """
 
     def __init__(self, limit: int) -> None:
         """`limit`: how many may wait."""
         self._limit = limit
-        self._lock = threading.RLock()  # the collector may end an iteration in the midst of these methods
+        self._lock = threading.RLock()  # a finalizer may submit a request in the middle of these methods
         self._queue: list[Request] = []
         self._numbers = count()
-        self._cancelled: list[tuple[Request, str | None]] = []
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -54,20 +54,11 @@ class Waiting:
             if request in self._queue:
                 self._queue.remove(request)
 
-    def cancel(self, request: Request, reason: str | None = "cancelled") -> None:
-        """Has the request ended before the next round; None: what is there is no completion."""
+    @property
+    def all(self) -> tuple[Request, ...]:
+        """All of them, in that order."""
         with self._lock:
-            self._cancelled.append((request, reason))
-
-    def ended(self, active: Iterable[Request]) -> list[tuple[Request, str | None]]:
-        """Requests that were cancelled, and those here or in `active` whose time is over; and which of the two."""
-        with self._lock:
-            now = time.monotonic()
-            ended, self._cancelled = self._cancelled, []
-            for request in (*self._queue, *active):
-                if request.deadline is not None and request.deadline <= now:
-                    ended.append((request, "timeout"))
-            return ended
+            return tuple(self._queue)
 
 
 def _rank(request: Request) -> tuple[int, int]:

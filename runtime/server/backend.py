@@ -10,7 +10,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
-from trigraph.runtime.scheduler.driver import Load
+from trigraph.runtime.scheduler.driver import EngineLoad
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class Backend(Protocol):
         """What a request gets that does not say otherwise."""
 
     @property
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """How busy it is just now."""
 
     @property

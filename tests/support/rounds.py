@@ -55,14 +55,16 @@ def scheduler(engine: Engine) -> Scheduler:
 
 def queued(engine: Engine, prompt: list[int], options: Options, **others: object) -> Request:
     """A request that waits, while nobody runs rounds."""
-    request = Request(engine._driver, engine, prompt, options, **others)  # type: ignore[arg-type]
-    request.begin()
+    driver = engine._driver
+    request = Request(driver, engine, prompt, options, **others)  # type: ignore[arg-type]
+    if not request.done:
+        request._begun = True
+        driver._waiting.enter(request, driver._sequences - len(driver._scheduler.active))
     return request
 
 
 def run_round(engine: Engine) -> None:
-    with engine.steps.lock:
-        scheduler(engine).round()
+    engine._driver.turn()
 
 
 def finish(engine: Engine, requests: list[Request], limit: int = 1000) -> int:

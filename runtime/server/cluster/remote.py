@@ -16,7 +16,7 @@ from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
-from trigraph.runtime.scheduler.driver import Load
+from trigraph.runtime.scheduler.driver import EngineLoad
 from trigraph.runtime.scheduler.request import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Ticket, Update
@@ -60,11 +60,11 @@ class RemoteEngine(Description):
         self._renewing = asyncio.Lock()
 
     @property
-    def load(self) -> Load:
+    def load(self) -> EngineLoad:
         """What this front asks of the replicas; `kv_usage` is that of the fullest."""
         waiting = sum(stream.first_token is None for stream in self.streams)
         usage = max((stream.kv_usage for stream in self.streams), default=0.0)
-        return Load(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
+        return EngineLoad(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
 
     def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> RemoteStream:
         """See Backend."""

@@ -35,11 +35,10 @@ def expected(engine: Engine, n: int) -> str:
 def idle(engine: Engine) -> None:
     """Waits until nothing is left to do."""
     until = time.monotonic() + 60
-    while engine._driver._thread is not None:
-        assert time.monotonic() < until, "the thread in the background does not end"
+    while engine._driver._scheduler.active or engine._driver._waiting or engine._driver._marks.qsize():
+        assert time.monotonic() < until, "the engine does not come to rest"
         time.sleep(0.001)
-    assert not engine._driver._scheduler.active
-    assert not engine._driver._waiting
+    engine._driver.call(lambda: None)  # after the round in progress
 
 
 def test_submit_from_many_threads() -> None:
@@ -76,12 +75,15 @@ def test_two_engines() -> None:
         assert_settled(engine)
 
 
-def test_a_background_thread_ends_and_begins_again() -> None:
-    engine, _ = fresh()
-    for n in range(50):
-        assert engine.submit(tokens(9, n % 3), options(n % 3)).result() == expected(engine, n % 3)
-        if n % 5 == 0:
-            idle(engine)
+def test_one_thread_runs_all_rounds() -> None:
+    engine, model = fresh()
+    threads = set[int]()
+    model.watch = lambda graph, pieces: threads.add(threading.get_ident())
+    with ThreadPoolExecutor(3) as pool:
+        requests = [(engine.submit if n % 2 else engine.generate)(tokens(9, n), options(n)) for n in range(COUNT)]
+        assert [*pool.map(Request.run, requests)] == [expected(engine, n) for n in range(COUNT)]
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
 
 
 def test_results_that_are_not_there_in_time() -> None:
@@ -137,39 +139,35 @@ def test_iterators_that_are_abandoned() -> None:
         pieces = iter((engine.submit if n % 2 else engine.generate)(tokens(9, n), options(n)))
         assert next(pieces)
         del pieces
-        assert not [request for request in engine._driver._scheduler.active if request.prompt == tokens(9, n)]
     idle(engine)
     assert_settled(engine)
 
 
-def test_state_is_given_back_soon_while_others_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who leaves a request needs a lock that those who run rounds hold nearly always: the next round ends it."""
+def test_state_is_given_back_soon_while_others_are_busy() -> None:
+    """A request that is left ends before the next round."""
     engine, _ = fresh(context=2000)
     busy = engine.submit(tokens(9), options(0, 1500))
     left: dict[Request, int] = {}  # rounds when the request was left
     ended: dict[Request, int] = {}
-    waiting = engine._driver._waiting
-    cancel = waiting.cancel
-
-    def watched(request: Request, reason: str | None = "cancelled") -> None:
-        cancel(request, reason)
-        left[request] = len(busy.rounds)
 
     def note(request: Request) -> None:
         if request.done:
             ended.setdefault(request, len(busy.rounds))
 
-    monkeypatch.setattr(waiting, "cancel", watched)
-    while not busy.done and len(ended) < 20:
-        request = engine.submit(tokens(9, 1), options(1))
+    while not busy.done and len(left) < 20:
+        request = engine.submit(tokens(9, 1), options(1, 40))
         request.listen(partial(note, request))
         pieces = iter(request)
         next(pieces)
         del pieces
-        assert request.done
+        left[request] = len(busy.rounds)
+        with pytest.raises(TrigraphError, match="has been begun"):
+            request.run()
     busy.cancel()
-    assert len(left) >= 10, "nearly all had ended before they were left"
-    assert max(ended[request] - rounds for request, rounds in left.items() if request is not busy) <= 2
+    idle(engine)
+    assert len(left) >= 10
+    assert ended.keys() == left.keys()
+    assert max(ended[request] - rounds for request, rounds in left.items()) <= 2
 
 
 def test_a_slow_consumer_holds_nobody_up() -> None:
