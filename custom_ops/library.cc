@@ -13,8 +13,6 @@
 
 namespace trigraph {
 
-const OrtCustomOp* draw_tokens();  // the same for all instruction sets
-
 namespace {
 
 const InstructionSet* choose_instruction_set(std::string* problem) {
@@ -37,7 +35,6 @@ OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   if (OrtStatus* status = api->CreateCustomOpDomain("trigraph", &domain)) return status;
   for (const OrtCustomOp* op : set->operators())
     if (OrtStatus* status = api->CustomOpDomain_Add(domain, op)) return status;
-  if (OrtStatus* status = api->CustomOpDomain_Add(domain, draw_tokens())) return status;
   return api->AddCustomOpDomain(options, domain);
 }
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from onnx import ModelProto
-from onnxruntime import InferenceSession
-
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_checked
@@ -30,14 +27,11 @@ from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.drafting.draft_length import OFF
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
-from trigraph.runtime.execution.joined_graph import join
-from trigraph.runtime.execution.joined_rounds import JoinedRounds
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.model import Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
-from trigraph.runtime.rehearsal import SMALL_BYTES, rehearse
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
@@ -50,7 +44,6 @@ _T = TypeVar("_T")
 
 DEFAULT_CONTEXT = 32768
 DEFAULT_WAITING = 1024
-_MOST_JOINED = 3  # drafts of rounds that are one run
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
@@ -115,13 +108,7 @@ def load(
     identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
     disk = _disk(cache_dir, cache_size, identity, steps, costs)
     shared = (scheduling, costs, weights, identity, _sampling(manifest), disk)
-    return _rehearsed(Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared), graphs.small)
-
-
-def _rehearsed(engine: Engine, small: bool) -> Engine:
-    if small:
-        rehearse(engine.steps, engine.drafter, engine.costs, engine.acceptance)
-    return engine
+    return Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared)
 
 
 def _sampling(manifest: Manifest) -> Sampling:
@@ -170,18 +157,10 @@ class _Graphs:
     threads: int
     progress: Progress
 
-    @property
-    def small(self) -> bool:
-        """Whether the weights are few and read by our own kernels, on a CPU."""
-        weight_bytes = sum(file.bytes for file in self.manifest.weight_files)
-        return weight_bytes <= SMALL_BYTES and self.device.name == "cpu" and self.device.library is not None
-
     def steps(self, chunk: int, *, draft: bool) -> Steps:
         """The steps of the graphs; without `draft` they have none."""
         drafts, config = self.open("draft") if draft else None, self.manifest.config
         steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
-        if draft and self.small and not self.manifest.portable:
-            steps.joined = JoinedRounds(self.joined(), self.state)
         # A verify's tokens, and the drafts that it is of.
         most = 2 * self.state.sequences * steps.max_pending
         steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
@@ -189,35 +168,13 @@ class _Graphs:
 
     def open(self, name: str) -> SessionGraph:
         """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
-        path = self._path(name)
-        model, adapted = self._model(path)
-        session = self._session(path, model, model if adapted else None)
-        check_contract(session, path, self.manifest)
-        return self._on_state(name, session)
-
-    def joined(self) -> tuple[SessionGraph, ...]:
-        """Those of rounds with 1, 2, .. drafts."""
-        path, found = self._path("verify"), []
-        (draft, _), (verify, _) = self._model(self._path("draft")), self._model(path)
-        for drafts in range(1, _MOST_JOINED + 1):
-            model = join(draft, verify, drafts)
-            found.append(self._on_state(f"joined {drafts}", self._session(path, model, model)))
-        return tuple(found)
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.onnx"
-
-    def _model(self, path: Path) -> tuple[ModelProto, bool]:
-        """As the device runs it; whether that is not what the file has."""
+        path = self.folder / f"{name}.onnx"
         model = load_checked(path, self.manifest.weight_paths(self.folder))
-        return model, self.device.adapt(model)
-
-    def _session(self, path: Path, model: ModelProto, changed: ModelProto | None) -> InferenceSession:
+        adapted = self.device.adapt(model)
         initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
         base = self.manifest.weights_base(self.folder)
-        return open_session(path, changed, initializers, base, self.threads, self.device)
-
-    def _on_state(self, name: str, session: InferenceSession) -> SessionGraph:
+        session = open_session(path, model if adapted else None, initializers, base, self.threads, self.device)
+        check_contract(session, path, self.manifest)
         return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
 
 

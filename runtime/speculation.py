@@ -20,8 +20,6 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.running import Running
 
 _TOKENS = attrgetter("tokens")
-_HELD = Offer()
-"""That of a request while the last decision stands."""
 
 
 class Proposal(NamedTuple):
@@ -82,41 +80,28 @@ def decode_round(steps: Steps, running: list[Running], drafter: Drafter, governo
             request.draft_length.observe(offer, limit, request.rounds[-1])
     for run in runs:
         governor.costs.draft.observe(*run)
-    cost = governor.costs.joined if computed.joined else governor.costs.verify
-    cost.observe(row, len(running), ended - drafted)
+    governor.costs.verify.observe(row, len(running), ended - drafted)
     busy = ended - drafted + sum(run.seconds for run in runs)
     governor.observe(sum(map(len, kept)), started, ended, busy)
 
 
 def _plan(running: list[Running], longest: int, governor: Governor) -> tuple[list[Offer], list[int]]:
-    """What each request could have verified, and the most drafts of each; what a constraint forces takes their place.
-
-    While the governor's last decision stands, nothing else is offered: that would take longer than it is worth.
-    """
-    started = time.perf_counter()
+    """What each request could have verified, and the most drafts of each. Forced tokens take the place of drafts."""
     rooms = [min(request.completion.left - 1, longest) for request in running]
     forced = [_forced(request, room) for request, room in zip(running, rooms, strict=True)]
-    if not any(forced) and all(request.drafts >= 0 for request in running) and governor.holds(len(running)):
-        return [_HELD] * len(running), [min(request.drafts, room) for request, room in zip(running, rooms, strict=True)]
     offers = [
         Offer(len(tokens), [1.0] * len(tokens), tokens, forced=True)
         if tokens
         else request.draft_length.offer(request.sequence.tokens, request.token, room, governor.prices)
         for request, room, tokens in zip(running, rooms, forced, strict=True)
     ]
-    asked = governor.choose(offers, time.perf_counter() - started)
-    for request, drafts in zip(running, governor.standing, strict=True):
-        request.drafts = drafts
-    return offers, asked
+    return offers, governor.choose(offers)
 
 
 def _compute(
     steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
 ) -> tuple[RoundResult, float]:
-    """Drafts, and the verify of them; when that began, or the one run that both are."""
-    if (drawing := _joins(steps, running, offers, asked, drafter)) is not None:
-        started = time.perf_counter()
-        return steps.draft_and_verify(running[0].sequence, running[0].token, asked[0], drawing), started
+    """Drafts, and the verify of them; when that began."""
     sequences = [request.sequence for request in running]
     drawings = None if steps.drawer is None else _drawings(steps.drawer, running)
     if steps.drawer is not None and drawings is not None and drafter.by_head:
@@ -136,17 +121,6 @@ def _compute(
         return RoundResult(drafts, steps.verify(sequences, tokens), runs), drafted
     computed = run_device_round(steps, steps.drawer, sequences, tokens, [0] * len(running), drawings)
     return computed._replace(drafts=drafts, runs=runs), drafted
-
-
-def _joins(
-    steps: Steps, running: list[Running], offers: list[Offer], asked: list[int], drafter: Drafter
-) -> Drawing | None:
-    """How tokens are drawn in a round that can be one run: drafts of the head, for one request."""
-    if len(asked) > 1 or not steps.joins(running[0].sequence, asked[0]):
-        return None
-    if offers[0].tokens is not None or running[0].draft_p_min:
-        return None
-    return running[0].sampler.drawing if drafter.by_head and drafter.instead(running, [0]) is None else None
 
 
 def _drawings(drawer: Drawer, running: list[Running]) -> list[Drawing | None]:

@@ -33,7 +33,6 @@ class AdaptiveLength:
         self._longest, self._head, self._fixed, self._note = longest, head, fixed, note
         self._index = NgramIndex() if ngrams else None
         self._match = Match([], 0)
-        self._finished: list[tuple[Offer, int, Round]] = []  # of which nothing was learnt yet
         self._rounds = self._drafting = 0
         self._asked = self._by_ngrams = 0  # drafts
         self._drafted = self._accepted = 0
@@ -42,7 +41,6 @@ class AdaptiveLength:
 
     def offer(self, tokens: Sequence[int], token: int, room: int, prices: Prices) -> Offer:
         """See DraftLength."""
-        self._learn()
         most = min(room, self._longest if self._fixed is None else self._fixed)
         chances = self._acceptance.head_chances(most) if self._head else []
         drafts: list[int] | None = None
@@ -61,15 +59,7 @@ class AdaptiveLength:
         return Offer(0 if self._fixed is None else len(chances), chances, drafts, self._behind)
 
     def observe(self, offer: Offer, asked: int, finished: Round) -> None:
-        """See DraftLength. A small model has no time to learn in each round: several at once take a third of that."""
-        self._finished.append((offer, asked, finished))
-
-    def _learn(self) -> None:
-        unread, self._finished = self._finished, []  # the next rounds may end meanwhile
-        for offer, asked, finished in unread:
-            self._take(offer, asked, finished)
-
-    def _take(self, offer: Offer, asked: int, finished: Round) -> None:
+        """See DraftLength."""
         self._rounds += 1
         self._drafting += asked > 0
         self._share = _MEMORY * self._share + (1 - _MEMORY) * (asked > 0)
@@ -95,7 +85,6 @@ class AdaptiveLength:
 
     def report(self) -> str:
         """See DraftLength."""
-        self._learn()
         if not self._drafting:
             reason = ": it would not pay" if self._rounds >= _LONG else ""
             return f"on, nothing drafted yet{reason}{self._note}"

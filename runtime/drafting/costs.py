@@ -216,33 +216,7 @@ class Costs:
         """`routed`: the share of the experts that a token is routed to, 0 without experts."""
         self.verify = RunCost(routed)
         self.draft = RunCost()
-        self.joined = RunCost()
-        """Of verifies with the draft runs before them, where that is one run; a row for each token to verify."""
         self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see _piece_line
-
-    @property
-    def knows_drafts(self) -> bool:
-        """Whether any of the head was timed."""
-        return self.draft.most_rows > 0 or self.joined.most_rows > 0
-
-    def timed(self, sequences: int, drafts: int) -> bool:
-        """Whether a verify of so many drafts was, or all of such a round."""
-        return self.verify.timed(sequences + drafts, sequences) or self.joined.timed(sequences + drafts, sequences)
-
-    def round_seconds(self, sequences: int, most: int, alone: bool) -> list[float]:
-        """Of the verifies of a round, without draft runs, by rows beyond one for each sequence: see RunCost.seconds.
-
-        `alone`: for one request and the head's drafts. Where these were timed as one run, its verify is what draft runs
-        leave of it.
-        """
-        found = self.verify.seconds(sequences, most)
-        if not alone or not self.joined.most_rows:
-            return found
-        joined, draft = self.joined.seconds(1, len(found) - 1), self.draft_seconds(1)[1]
-        return [
-            joined[drafts] - drafts * draft if self.joined.timed(1 + drafts, 1) else seconds
-            for drafts, seconds in enumerate(found)
-        ]
 
     def draft_seconds(self, sequences: int) -> list[float]:
         """Of a draft run of 0, 1, .. `sequences` sequences, one row each."""

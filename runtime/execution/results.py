@@ -48,4 +48,3 @@ class RoundResult(NamedTuple):
     result: StepResult  # of the verify
     runs: Sequence[DraftRun]
     drawn: Sequence[int] | None = None  # for each row of the result its token, -1 where it was not drawn
-    joined: bool = False  # whether the round was one run

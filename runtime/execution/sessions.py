@@ -26,7 +26,6 @@ from trigraph.runtime.state.state import StateBuffer
 
 _DTYPES = {
     "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
@@ -145,7 +144,7 @@ class SessionGraph:
             if buffer := self._state.get(arg.name.removeprefix("past.")):
                 device.bind_input(io, arg.name, buffer.arrays[buffer.read_index])
         for arg in self._session.get_outputs():
-            if buffer := self._state.get(arg.name.removeprefix("present.").partition("@")[0]):
+            if buffer := self._state.get(arg.name.removeprefix("present.")):
                 device.bind_output(io, arg.name, buffer.arrays[buffer.write_index])
         inputs = self._arrays("in", self._session.get_inputs(), sizes)
         # Logits last: a device hands over what lies before them in one piece.

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.signals import poll_signals
-from trigraph.runtime.device.device import Array, Drawer, Drawing
-from trigraph.runtime.execution.joined_rounds import JoinedRounds
-from trigraph.runtime.execution.results import DraftResult, RoundResult, StepResult
+from trigraph.runtime.device.device import Array, Drawer
+from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
@@ -42,8 +41,6 @@ class Steps:
         self.chunk = chunk
         self.drawer: Drawer | None = None
         """What draws tokens where the graphs run, if that is no place for the host."""
-        self.joined: JoinedRounds | None = None
-        """Of a small model: drafts, their verify and all draws as one run."""
 
     @property
     def can_draft(self) -> bool:
@@ -158,20 +155,6 @@ class Steps:
         for sequence in sequences:
             sequence.drafted_len += 1
         return result
-
-    def joins(self, sequence: Sequence, drafts: int) -> bool:
-        """Whether `draft_and_verify` can: the head lacks no more tokens than such a round leaves, and there is room."""
-        if self.joined is None or not 1 <= drafts <= self.joined.most or sequence.pending:
-            return False
-        few = 0 <= sequence.length - sequence.mtp_len <= self.joined.most
-        return few and sequence.length + 1 + drafts <= self.state.limits.context
-
-    def draft_and_verify(self, sequence: Sequence, token: int, drafts: int, drawing: Drawing) -> RoundResult:
-        """A chain of drafts after `token`, the draws of their tokens, `verify` of all, and the draws of its rows."""
-        self._check(sequence, [token], "sequence")
-        if self.joined is None or not self.joins(sequence, drafts):
-            raise TrigraphError("drafts and their verify are not one run here; call draft, and then verify")
-        return self.joined.run(sequence, token, drafts, drawing)
 
     def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
         """Which sequences take part in each prefill, and with what: as many tokens as fit, in order."""

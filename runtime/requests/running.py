@@ -41,8 +41,6 @@ class Running:
     """What the loop has done so far."""
     error: Exception | None = None
     """What ended it early: its own sampler, constraint or completion raised."""
-    drafts: int = -1
-    """The most drafts that the governor last chose for it; -1 before that."""
 
     @property
     def finished(self) -> bool:

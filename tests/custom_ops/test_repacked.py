@@ -17,7 +17,7 @@ from support.packages import Packages
 from support.promise import PlainText
 from trigraph.custom_ops import instruction_sets, library_function
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, load, rehearsal
+from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import RequestOptions, bench_requests
 from trigraph.runtime.device import choice
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
@@ -115,13 +115,6 @@ def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch:
     plain, copied = PlainText(opened(packages, model), 60, 0), PlainText(engine, 60, 0)
     assert copied.rows == plain.rows
     assert copied.bits(57) == plain.bits(57)
-
-
-@sets
-def test_small_models_are_rehearsed(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
-    monkeypatch.setattr(rehearsal, "_MOST_SECONDS", 600.0)
-    assert opened(packages, ("tiny-moe", "Q4_K_M"), repack=True).costs.knows_drafts
 
 
 @pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))

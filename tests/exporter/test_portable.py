@@ -19,7 +19,7 @@ from support.random_gguf import write_random
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, load, loading
+from trigraph.runtime import Engine, load
 from trigraph.runtime.cli.app import main
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.options import Options
@@ -45,12 +45,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen35, Q2_K": {"preset": "blocks", "dtype": "Q2_K", "types": Q2_K_MIX},
     "qwen3next, F16 and BF16": {"preset": "nano", "dtype": "F16", "types": {"*ffn_down*": "BF16", "*ssm_out*": "BF16"}},
 }
-
-
-@pytest.fixture(autouse=True)
-def no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole buffers are compared: what nobody has written must be zero with the library too."""
-    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
 
 
 @pytest.fixture

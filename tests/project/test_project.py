@@ -37,7 +37,6 @@ ROOMS = {
         "drafting",
         "requests",
         "speculation",
-        "rehearsal",
         "cache",
         "model",
         "scheduler",

@@ -6,7 +6,6 @@ threads and chunks of several sizes: each row, draft, state and KV entry has the
 
 import functools
 from dataclasses import dataclass, field
-from operator import eq
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.promise import PlainText, draft_chains, row_bits, sequence_bits
-from trigraph.runtime import Engine, Sampling, load
+from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations, keys and values: the three architectures, every block type
@@ -101,18 +100,6 @@ class History:
             )
             assert found == [text.drafts(seq.length) for seq, text, _ in members]
 
-    def join(self, number: int, drafts: int, kept: int) -> None:
-        """Drafts and their verify as one run, where there is one; drafts are kept where the text goes on with them."""
-        if self.live:
-            sequence, text = self.live[number % len(self.live)]
-            length, steps = sequence.length, self.engine.steps
-            if length and length + 1 + drafts < LENGTH and steps.joins(sequence, drafts):
-                after = text.tokens[length : length + 1 + drafts]
-                found = steps.draft_and_verify(sequence, after[0], drafts, Sampling(seed=length).drawing)
-                count = 1 + [*map(eq, found.drafts[0], after[1:]), False].index(False)
-                assert row_bits(found.result)[:count] == text.rows[length : length + count]
-                steps.accept(sequence, min(kept, count))
-
     def mislead(self, counts: list[int]) -> None:
         """Drafts after a token that the text does not go on with."""
         if members := self._members(counts, LENGTH - 1):
@@ -148,7 +135,6 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("reject"), lists(K)),
     st.tuples(st.just("draft"), lists(1)),
     st.tuples(st.just("mislead"), lists(1)),
-    st.tuples(st.just("join"), st.integers(0, SEQUENCES - 1), st.integers(1, 3), st.integers(0, 4)),
 )
 
 

@@ -47,8 +47,6 @@ class Machine:
 _EXPERTS = interpolated({1: 5.6, 2: 7.1, 4: 10.5, 8: 17.3, 12: 25.0, 16: 31.2, 24: 42.5, 32: 51.5})
 _DENSE = interpolated({1: 25.4, 4: 26.5, 5: 27.6, 6: 30.0, 8: 36.5, 9: 51.0, 12: 61.0, 16: 77.0, 24: 107.0, 32: 138.0})
 EXPERTS = Machine(lambda rows, n: _EXPERTS(rows) + 0.2 * (n - 1), lambda rows, n: 1.6 + 0.35 * rows + 0.2 * n)
-# The shipped model, whose steps take less than what the program does beside them.
-TINY = Machine(lambda rows, n: 0.1 + 0.04 * rows, lambda rows, n: 0.06 + 0.01 * rows, first=1.0)
 # An H100 with all 40 layers of the mixture of experts: other kernels take over at 9, 17, 33 and 65 rows.
 _GPU = interpolated(
     {
@@ -128,7 +126,6 @@ class Simulation:
             assert client.length is not None
             room = min(client.tokens - client.done, K) - 1
             offers.append(client.length.offer([], 0, room, self.governor.prices))
-        self.governor._held = 0  # a decision takes none of this machine's time
         asked = self.governor.choose(offers)
         drafting = 0.0
         for depth in range(max(asked)):

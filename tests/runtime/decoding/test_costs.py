@@ -89,33 +89,6 @@ def test_memory_is_bounded() -> None:
     assert cost.seconds(1, 3)[3] > 0
 
 
-def test_one_draft_in_one_run() -> None:
-    """What it took counts for one request with one draft of the head, and for no other choice."""
-    costs = Costs()
-    for rows in range(1, 5):
-        learn(costs.verify, rows, 1, 1.0 + 0.1 * rows)
-    assert not costs.knows_drafts
-    learn(costs.draft, 1, 1, 0.5)
-    apart = costs.round_seconds(1, 3, alone=True)
-    assert costs.knows_drafts and not costs.timed(1, 4)
-    costs.joined.observe(2, 1, 1.3)
-    assert costs.round_seconds(1, 3, alone=True) == apart, "the first run allocates"
-    learn(costs.joined, 2, 1, 1.4, 1.3)
-    joined = costs.round_seconds(1, 3, alone=True)
-    assert joined[1] + costs.draft_seconds(1)[1] == pytest.approx(1.3)
-    assert joined[:1] + joined[2:] == apart[:1] + apart[2:]
-    assert costs.round_seconds(1, 3, alone=False) == apart
-
-
-def test_only_one_draft_in_one_run() -> None:
-    """Draft runs were never timed: one draft is known, more are tried in hope."""
-    costs = Costs()
-    learn(costs.verify, 1, 1, 1.0)
-    learn(costs.joined, 2, 1, 1.3)
-    assert costs.knows_drafts and costs.timed(1, 1) and not costs.timed(1, 2)
-    assert costs.round_seconds(1, 2, alone=True)[1] + costs.draft_seconds(1)[1] == pytest.approx(1.3)
-
-
 def test_pieces_of_prompts() -> None:
     costs = Costs()
     assert costs.prefill_tokens(0.1) == 32

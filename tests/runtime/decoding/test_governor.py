@@ -8,7 +8,6 @@ from support.fake_machine import (
     DENSE,
     EXPERTS,
     GPU,
-    TINY,
     Client,
     K,
     Machine,
@@ -88,53 +87,6 @@ def test_two_requests_of_a_dense_model_gain() -> None:
     assert later > 1.15 * sweep("dense", 2, 0.8)[0]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_small_model_loses_nothing(seed: int) -> None:
-    """The first drafts take as long as many of its rounds: it must have saved up for them."""
-    simulation = Simulation(TINY, seed=seed)
-    client = crowd(1, 400, 0.7)
-    plain = Simulation(TINY, 0, seed).speed(crowd(1, 400, 0.7), 1)
-    assert simulation.speed(client, 1) > 0.99 * plain
-    assert not any(done.drafted for done in client[0].rounds)
-    assert simulation.speed(crowd(20, 400, 0.7), 1) > 0.98 * plain
-    assert simulation.governor.costs.draft.most_rows > 0, "it never tried"
-
-
-def test_a_small_model_drafts_where_that_pays() -> None:
-    """In spite of the first ones; from the start of a request, for it would take long to show the head all tokens."""
-    machine = Machine(TINY.verify, lambda rows, n: 0.01 + 0.001 * rows, first=1.0)
-    simulation = Simulation(machine, seed=1)
-    simulation.speed(crowd(6, 400, 0.9), 1)
-    plain = Simulation(machine, 0, 1).speed(crowd(1, 400, 0.9), 1)
-    assert simulation.speed(crowd(2, 400, 0.9), 1) > 1.3 * plain
-
-
-def test_drafts_that_were_timed_at_loading_are_taken_at_once() -> None:
-    costs = Costs()
-    for _ in range(2):
-        costs.verify.observe(1, 1, 1e-4)
-        costs.verify.observe(2, 1, 1.2e-4)
-        costs.draft.observe(1, 1, 1e-5)
-    assert Governor(costs).choose([Offer(0, [0.9])]) == [1]
-    governor = Governor(costs)
-    for started in (0.0, 1e-4):
-        assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0], "there is nothing for trials yet"
-        governor.observe(1, started, started + 1e-4, 1e-4)
-    assert governor.choose([Offer(0, [0.1])], offering=1.0) == [0]
-    assert governor.holds(1)
-
-
-def test_a_slow_round_is_not_taken_for_a_large_model() -> None:
-    governor, now = Governor(costs := Costs()), 0.0
-    for seconds in (2e-3, 5e-3, 2e-4, 2e-4):
-        assert governor.choose([Offer(0, [0.9] * 7)]) == [0]
-        costs.verify.observe(1, 1, seconds)
-        governor.observe(1, now, now + seconds, seconds)
-        now += seconds
-    assert governor.choose([Offer(0, [0.9] * 7)]) == [0]
-    assert governor.holds(1)
-
-
 def test_rows_go_where_they_bring_most() -> None:
     """One of four is predictable: it drafts, the others do not."""
     simulation = Simulation(Machine(DENSE.verify, lambda rows, n: 1.0 + 0.1 * rows), seed=3)
@@ -202,17 +154,6 @@ def test_n_grams_need_no_draft_step() -> None:
     chances = [0.8, 0.6, 0.5]
     assert governor.choose([Offer(0, chances, [1, 2, 3])]) == [3]
     assert governor.choose([Offer(0, chances)]) == [0]
-
-
-def test_one_draft_is_worth_what_its_run_takes() -> None:
-    """For n-grams and for two requests nothing changes."""
-    governor, head, ngrams = known_governor(), Offer(0, [0.5]), Offer(0, [0.5], [7])
-    assert governor.choose([head]) == [1]
-    for _ in range(2):
-        governor.costs.joined.observe(2, 1, 2.0)
-    assert governor.choose([head]) == [0]
-    assert governor.choose([ngrams]) == [1]
-    assert governor.choose([head, head]) == [1, 1]
 
 
 def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
