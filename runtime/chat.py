@@ -10,7 +10,7 @@ from typing import Any
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.prefix import common_prefix
-from trigraph.runtime.cache.session_file import SessionFile
+from trigraph.runtime.cache.session_file import SessionFile, Turn
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.request import Request, Runner
@@ -82,17 +82,19 @@ class Conversation:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        tokens = self._known[0] if self._known else []
+        tokens, prompt = self._known or ([], [])
         cache, identity = self._model.cache, self._model.identity
-        self._runner.call(partial(cache.save, Path(path), identity, tokens, self.messages))
+        turn = Turn(self.messages, tokens, len(prompt))
+        self._runner.call(partial(cache.save, Path(path), identity, tokens, turn))
 
     def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
         saved = SessionFile(Path(path), self._model.identity, self._model.steps)
-        if not saved.messages:
+        turn = saved.turn
+        if not turn.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
         self._runner.call(partial(self._model.cache.load, saved))
-        self.messages, self._known = saved.messages, [saved.tokens]
+        self.messages, self._known = [*turn.messages], [[*turn.tokens], [*turn.tokens[: turn.prompt]]]
 
     @property
     def length(self) -> int:

@@ -70,7 +70,7 @@ class Engine(Model):
         return request
 
     def close(self) -> None:
-        """Ends the engine after the round in progress; requests that are not done fail. A `with` block does the same."""
+        """Ends the engine after the round in progress, as a `with` block does. Requests that are not done fail."""
         self._driver.close()
 
     def __enter__(self) -> Self:

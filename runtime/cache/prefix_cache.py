@@ -14,11 +14,10 @@ from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.radix_tree import Match, Node, RadixTree
-from trigraph.runtime.cache.session_file import SessionFile, save_session
+from trigraph.runtime.cache.session_file import SessionFile, Turn, save_session
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
-from trigraph.runtime.text.template import Message
 
 # Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
 MIN_GAIN = 16
@@ -99,8 +98,9 @@ class PrefixCache:
     def find(self, prompt: list[int]) -> Found:
         """A sequence for a prompt. Raises TrigraphError when no room can be made for it."""
         nodes, known = self._match(prompt)
-        if self._disk is not None and self._disk.take(prompt, nodes[-1].length if nodes else 0, self.load):
-            nodes, known = self._match(prompt)
+        if self._disk is not None:
+            self._disk.take(prompt, nodes[-1].length if nodes else 0, self.load)
+            nodes, known = self._match(prompt)  # also after a file that was damaged, for which others were evicted
         row = None
         if nodes:
             self.stats.hits += 1
@@ -154,10 +154,9 @@ class PrefixCache:
 
         Raises TrigraphError when the file is damaged.
         """
-        indices = [*range(len(saved.lengths))]
-        while indices and not self.make_room(len(indices), saved.pages + len(indices) - 1):
-            indices.pop(0)
-        checkpoints = [saved.checkpoint(index) for index in indices]
+        checkpoints = [saved.checkpoint(index) for index in range(len(saved.lengths))]  # read before any is evicted
+        while checkpoints and not self.make_room(len(checkpoints), saved.pages + len(checkpoints) - 1):
+            checkpoints.pop(0)
         for sequence, checkpoint in zip(saved.resume(checkpoints), checkpoints, strict=True):
             node = self._held(sequence.tokens)
             if node is None:
@@ -166,12 +165,10 @@ class PrefixCache:
                 self._steps.release(sequence)
             self._take_row(node, checkpoint.row)
 
-    def save(
-        self, path: Path, model: ModelIdentity, tokens: list[int], messages: abc.Sequence[Message] | None = None
-    ) -> None:
+    def save(self, path: Path, model: ModelIdentity, tokens: list[int], turn: Turn | None = None) -> None:
         """Writes a session file with the checkpoints of beginnings of `tokens`: the shortest and the newest ones.
 
-        Raises TrigraphError when it cannot be written.
+        `turn`: the conversation that it is of. Raises TrigraphError when it cannot be written.
         """
         nodes = self._tree.match(tokens).nodes
         if len(nodes) > _MAX_SAVED:
@@ -184,7 +181,7 @@ class PrefixCache:
             for checkpoint in kept
         ]
         longest = kept[-1].sequence if kept else None
-        save_session(path, model, self._state, longest, saved, messages or ())
+        save_session(path, model, self._state, longest, saved, turn)
 
     def _held(self, tokens: list[int]) -> Node[_Checkpoint] | None:
         """The node with a checkpoint of just these tokens."""

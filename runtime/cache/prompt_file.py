@@ -34,7 +34,7 @@ class PromptFile:
             raise TrigraphError(f"{path}: there is no folder {path.parent}; name a file in one that is there")
         self._path, self._identity, self._cache = path, identity, cache
         saved = SessionFile(path, identity, steps) if os.path.exists(path) else None
-        if saved is not None and saved.messages:
+        if saved is not None and saved.turn.messages:
             raise TrigraphError(f"{path}: holds a conversation; /load it in a chat, or name another file")
         check_tensors_writable(path)  # before a completion is computed
         if saved is not None:
@@ -42,4 +42,4 @@ class PromptFile:
 
     def save(self, tokens: list[int]) -> None:
         """Replaces the file by the checkpoints of the beginnings of `tokens`. Raises TrigraphError when it cannot."""
-        self._cache.save(self._path, self._identity, tokens, None)
+        self._cache.save(self._path, self._identity, tokens)

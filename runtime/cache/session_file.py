@@ -1,12 +1,14 @@
 """Session files: a sequence and its state.
 
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
-`model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length) and
-`messages` of a chat; `crc32` is their checksum. Tensors, with n tokens, p pages in use, and i counting the checkpoints:
+`model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length),
+`messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. Tensors, with n tokens, p pages
+in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
 
 | name | type | shape |
 |---|---|---|
 | `tokens` | int64 | [n] |
+| `turn`, of a chat | int64 | [m] |
 | `pages.{state tensor}` | as in the package | [p, ...]: `kv` and `mtp`, zeros behind the end of the sequence |
 | `{i}.{state tensor}` | float32 | [...]: a slot of `gdn` |
 | `{i}.hiddens`, and `{i}.logits` of some | float32 | [rows, hidden], [vocabulary] |
@@ -19,7 +21,8 @@ import dataclasses
 import json
 import os
 from collections import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,23 +42,35 @@ _FORMAT, _VERSION = "trigraph session", "3"
 _NUMBERS = ("length", "to_commit", "mtp_len")  # of a checkpoint
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The last turn of a conversation."""
+
+    messages: abc.Sequence[Message] = ()
+    """Those of all turns."""
+    tokens: abc.Sequence[int] = ()
+    """Its prompt and the reply."""
+    prompt: int = 0
+    """How many of these the prompt has."""
+
+
 def save_session(
     path: Path,
     model: ModelIdentity,
     state: State,
     sequence: Sequence | None,
     checkpoints: abc.Sequence[Checkpoint],
-    messages: abc.Sequence[Message] = (),
+    turn: Turn | None = None,
 ) -> None:
     """Writes `sequence` with checkpoints of it, in ascending order of length; the last one is of its end.
 
-    No sequence: messages alone. Replaces an older session file. Raises TrigraphError when there is another kind of
+    No sequence: the turn alone. Replaces an older session file. Raises TrigraphError when there is another kind of
     file, or it cannot be written.
     """
     if os.path.exists(path):
         _open(path)
     tensors = [] if sequence is None else page_tensors(state, sequence)
-    write_session(path, model, [] if sequence is None else sequence.tokens, tensors, checkpoints, messages)
+    write_session(path, model, [] if sequence is None else sequence.tokens, tensors, checkpoints, turn)
 
 
 def write_session(
@@ -64,7 +79,7 @@ def write_session(
     tokens: list[int],
     pages: abc.Sequence[Pieces],
     checkpoints: abc.Sequence[Checkpoint],
-    messages: abc.Sequence[Message] = (),
+    turn: Turn | None = None,
 ) -> None:
     """Like `save_session`, of what was taken out of the state before; whatever is at `path` is replaced."""
     tensors = [Pieces("tokens", np.int64, (len(tokens),), [np.array(tokens, np.int64)]), *pages]
@@ -74,7 +89,10 @@ def write_session(
             arrays["logits"] = checkpoint.logits
         tensors += [Pieces(f"{i}.{name}", array.dtype, array.shape, [array]) for name, array in arrays.items()]
     numbers = [{name: getattr(checkpoint, name) for name in _NUMBERS} for checkpoint in checkpoints]
-    described = {"model": dataclasses.asdict(model), "checkpoints": numbers, "messages": list(messages)}
+    described: dict[str, Any] = {"model": dataclasses.asdict(model), "checkpoints": numbers, "messages": []}
+    if turn is not None:
+        tensors.append(Pieces("turn", np.int64, (len(turn.tokens),), [np.array(turn.tokens, np.int64)]))
+        described |= {"messages": list(turn.messages), "prompt": turn.prompt}
     metadata = {"format": _FORMAT, "version": _VERSION} | {key: json.dumps(value) for key, value in described.items()}
     write_tensors(path, tensors, metadata)
 
@@ -124,13 +142,14 @@ class SessionFile:
             raise TrigraphError(
                 f"{path}: was saved with the model {saved}, and this is {model}; load that one, or name another file"
             )
-        self.messages: list[Message] = self._decode("messages", _messages)
+        messages: list[Message] = self._decode("messages", _messages)
         self._checkpoints: list[dict[str, Any]] = self._decode("checkpoints", list)
         self.tokens: list[int] = self._file.read("tokens", np.int64, (self._file.rows("tokens"),)).tolist()
         try:
             self._check_numbers()
         except (KeyError, TypeError, ValueError) as error:
             raise self._file.damaged("the checkpoints contradict the tokens") from error
+        self.turn = self._turn(messages)
         if len(self.tokens) > steps.state.limits.context:
             raise TrigraphError(
                 f"{path}: the session has {len(self.tokens)} tokens and the context holds "
@@ -169,10 +188,12 @@ class SessionFile:
             self._file.read(f"{index}.logits", np.float32, (self._steps.vocab,)) if self.has_row(index) else None,
         )
 
-    def resume(self, checkpoints: Iterable[Checkpoint]) -> list[Sequence]:
+    def resume(self, checkpoints: abc.Sequence[Checkpoint]) -> list[Sequence]:
         """A sequence at each of some checkpoints, in ascending order of length; they share KV pages."""
         state = self._steps.state
         sequences: list[Sequence] = []
+        if not checkpoints:  # nor are there pages
+            return sequences
         try:
             for checkpoint in checkpoints:
                 sequences.append(self._steps.fork(sequences[-1]) if sequences else self._steps.new_sequence())
@@ -192,6 +213,16 @@ class SessionFile:
             return convert(json.loads(self._file.metadata[key]))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise self._file.damaged(f"its {key} cannot be read") from error
+
+    def _turn(self, messages: list[Message]) -> Turn:
+        """The last turn of the conversation; in files of earlier programs, what their tokens have of it."""
+        if "turn" not in self._file.names:
+            return Turn(messages, self.tokens, len(self.tokens))
+        tokens: list[int] = self._file.read("turn", np.int64, (self._file.rows("turn"),)).tolist()
+        prompt: int = self._decode("prompt", int)
+        if not (0 <= prompt <= len(tokens) and all(0 <= token < self._steps.vocab for token in tokens)):
+            raise self._file.damaged("its last turn has tokens that the model does not have")
+        return Turn(messages, tokens, prompt)
 
     def _check_numbers(self) -> None:
         """Raises KeyError, TypeError or ValueError for numbers that no save writes."""

@@ -158,9 +158,8 @@ class Scheduler:
             if len(self._active) > 1:
                 self._preempt(victim)
             else:
-                self._attempt(
-                    sizes, partial(self._steps.state.check_room, sequences, lengths)
-                )  # fails, with the numbers
+                # Fails it, with the numbers.
+                self._attempt(sizes, partial(self._steps.state.check_room, sequences, lengths))
             batch.decoding = [request for request in batch.decoding if request is not victim]
             batch.prompts = [(request, size) for request, size in batch.prompts if request is not victim]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from support.fake_engine import END, METADATA
-from support.fake_model import FakeModel, History
+from support.fake_model import FakeModel, History, chaotic
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -79,6 +79,27 @@ def engine_of(template: str, context: int = 1200, sequences: int = 8) -> tuple[E
     )
     steps = model.steps(context, sequences, chunk=64)
     return Engine(steps, tokenizer(), ChatTemplate(template, {}), identity=ModelIdentity("fake")), model
+
+
+def random_engine(template: str = PLAIN) -> Engine:
+    """A model that says anything: tokens that the tokenizer would not choose, bytes that are no text."""
+    vocab = len(VOCABULARY["tokenizer.ggml.tokens"])
+    logits = chaotic(vocab, 1.0)
+
+    def often_he(history: History) -> np.ndarray:
+        row = logits(history)
+        row[[*b"he ", HE]] += 3
+        row[[START, STOP]] -= 5
+        return row
+
+    steps = FakeModel(vocab, often_he).steps(1200, 4, chunk=64)
+    return Engine(
+        steps,
+        tokenizer(),
+        ChatTemplate(template, {}),
+        no_draft="the model has no MTP head",
+        identity=ModelIdentity("fake"),
+    )
 
 
 OPTIONS = Options(Sampling(temperature=0), draft_tokens=3, max_tokens=100)

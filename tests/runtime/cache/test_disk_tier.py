@@ -55,6 +55,29 @@ def lengths(folder: Path) -> list[int]:
     return sorted(int(path.name.split("-")[0]) for path in files(folder))
 
 
+def test_a_damaged_file_that_others_were_evicted_for(tmp_path: Path) -> None:
+    """What was found before is looked for again."""
+    model = make()
+    Program(tmp_path, model)(text(100))
+    (path,) = files(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"}") + 400] ^= 1  # of a page
+    path.write_bytes(data)
+    steps = model.steps(128, sequences=1, slots=1)
+    program = Program(tmp_path, model)
+    program.steps = program.disk._steps = steps
+    program.cache = PrefixCache(steps, program.disk)
+    cache, disk = program.cache, program.disk
+    cache._disk = None
+    compute(steps, cache, text(60))
+    cache._disk = disk
+    found = cache.find(text(110))
+    assert found.sequence.length == 0
+    assert not files(tmp_path)
+    steps.release(found.sequence)
+    program.close()
+
+
 def test_checkpoints_outlive_the_program(tmp_path: Path) -> None:
     model = make()
     assert Program(tmp_path, model)(text(60), text(100)) == [0, 60]

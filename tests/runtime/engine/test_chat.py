@@ -15,10 +15,11 @@ from support.chat_engine import (
     answer,
     engine_of,
     prefilled,
+    random_engine,
 )
 from support.fake_engine import assert_settled
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine
+from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.chat import Terminal
@@ -139,6 +140,30 @@ def test_a_saved_conversation_goes_on(template: str, tmp_path: Path) -> None:
     assert finish(other.say(QUESTIONS[0], OPTIONS)).endswith("On the hill.")
     assert prefilled(model) < len(SYSTEM)
     assert_settled(engine)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("seed", range(40))
+def test_a_loaded_conversation_goes_on_like_the_unsaved_one(seed: int, kept: bool, tmp_path: Path) -> None:
+    """By tokens, which the tokenizer would choose otherwise; with and without state that is still there to save."""
+    engine = random_engine()
+    chat, other = engine.chat(SYSTEM), engine.chat()
+    sampling = Sampling(temperature=1.0, seed=seed)
+    for question in QUESTIONS[: 1 + seed % 2]:
+        finish(chat.say(question, Options(sampling, max_tokens=20)))
+    if not kept:
+        engine._driver.call(engine.cache.clear)
+    chat.save(tmp_path / "chat")
+    other.load(tmp_path / "chat")
+    assert other.messages == chat.messages
+    assert other.length == chat.length
+    expected, found = (talk.say(QUESTIONS[2], Options(sampling, max_tokens=5)) for talk in (chat, other))
+    assert found.request.prompt == expected.request.prompt
+    again, first = other.regenerate(Options(sampling)), chat.regenerate(Options(sampling))
+    assert again.request.prompt == first.request.prompt
+    finish(expected)
+    finish(found)
+    assert found.request.ids == expected.request.ids
 
 
 def test_a_conversation_of_another_model(tmp_path: Path) -> None:

@@ -113,6 +113,33 @@ def test_a_step_that_fails_once(number: int, draft: bool) -> None:
     assert_others_answered(engine, requests, failed[0] if failed else None)
 
 
+@pytest.mark.parametrize("method", ["find", "make_room"])
+def test_a_cache_that_fails_at_the_start(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say, for a damaged file: the request fails whose prompt it was looked for."""
+    engine, _ = fresh()
+    works, find, found = getattr(engine.cache, method), engine.cache.find, []
+
+    def failing(*arguments: object) -> object:
+        bad = arguments[0] == tokens(14, BAD) if method == "find" else found[-1:] == [tokens(14, BAD)]
+        if bad:
+            found.clear()
+            raise AssertionError("a damaged file")
+        return works(*arguments)
+
+    def watched(prompt: list[int]) -> object:
+        result = find(prompt)
+        found.append(prompt)
+        return result
+
+    monkeypatch.setattr(engine.cache, "find", watched)
+    monkeypatch.setattr(engine.cache, method, failing)
+    requests = crowd(engine)
+    finish(engine, requests)
+    assert_others_answered(engine, requests)
+    with pytest.raises(AssertionError, match="a damaged file"):
+        requests[BAD].result()
+
+
 def test_all_steps_fail() -> None:
     """A device that is lost: every request ends with the error, and none waits for ever."""
     engine, model = fresh()
