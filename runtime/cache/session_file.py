@@ -2,8 +2,8 @@
 
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
 `model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length),
-`messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. Tensors, with n tokens, p pages
-in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
+`messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. Tensors, with n tokens, p
+pages in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
 
 | name | type | shape |
 |---|---|---|

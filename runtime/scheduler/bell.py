@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class Bell:
-    """Wakes the threads that wait. Each waits at a lock of its own: an interrupt, at any moment, leaves nothing held."""
+    """Wakes the threads that wait. Each waits at a lock of its own: an interrupt at any moment leaves none held."""
 
     def __init__(self) -> None:
         self._sleepers: deque[threading.Lock] = deque()
