@@ -1,5 +1,6 @@
 """The public names of `trigraph.runtime`."""
 
+from trigraph.runtime.config import EngineConfig as EngineConfig
 from trigraph.runtime.engine import Engine as Engine
 from trigraph.runtime.loading import load as load
 from trigraph.runtime.requests.options import Options as Options

@@ -3,31 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
+from trigraph.runtime.cache.disk_tier import DiskTier
+from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
+from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Iterable[SupportsIndex]
 
 
-@dataclass(frozen=True)
-class Engine(Model):
+class Engine:
     """A model ready to run: `generate` and `submit` continue a text, `chat` holds a conversation.
 
-    Any number of threads may use it. All requests are decoded together; each gets the completion that it gets alone.
+    Any number of threads may use it. All requests are decoded together, in a thread of the engine's own; each gets the
+    completion that it gets alone.
     """
 
-    _driver: Driver = field(init=False, repr=False, compare=False)
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._driver = Driver(model)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_driver", Driver(self))
+    def __repr__(self) -> str:
+        return f"Engine({self.identity.name!r}, context={self.context}, kernels={self.model.kernels!r})"
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of decoding, for programs with a loop of their own; they hold `steps.lock` meanwhile."""
+        return self.model.steps
+
+    @property
+    def cache(self) -> PrefixCache:
+        """The prefixes of earlier requests."""
+        return self.model.cache
+
+    @property
+    def disk(self) -> DiskTier | None:
+        """Where the prefix cache keeps checkpoints beyond the program."""
+        return self.model.disk
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Turns text to token ids and back."""
+        return self.model.tokenizer
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.model.context
+
+    @property
+    def vocab(self) -> int:
+        """Tokens that logits are of."""
+        return self.model.vocab
+
+    @property
+    def identity(self) -> ModelIdentity:
+        """Which model it is."""
+        return self.model.identity
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a request gets that does not say otherwise."""
+        return self.model.sampling
+
+    def chat_template(self) -> ChatTemplate:
+        """The chat template. Raises TrigraphError when the model has none."""
+        return self.model.chat_template()
 
     def generate(
         self,
@@ -47,8 +99,10 @@ class Engine(Model):
         finish = None
         if cache is not None:
             finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.call).save
-        ids, options = self._encode(prompt), options or self.defaults
-        return Request(self._driver, self, ids, options, completed=completed, checkpoints=checkpoints, finish=finish)
+        ids, options = self._encode(prompt), options or self.model.defaults
+        return Request(
+            self._driver, self.model, ids, options, completed=completed, checkpoints=checkpoints, finish=finish
+        )
 
     def submit(
         self,
@@ -64,8 +118,10 @@ class Engine(Model):
         Higher `priority` is served first. After `timeout` seconds the completion ends as it is. `completed` and errors:
         see `generate`. Raises QueueFullError when too many requests wait.
         """
-        ids, options = self._encode(prompt), options or self.defaults
-        request = Request(self._driver, self, ids, options, completed=completed, priority=priority, timeout=timeout)
+        ids, options = self._encode(prompt), options or self.model.defaults
+        request = Request(
+            self._driver, self.model, ids, options, completed=completed, priority=priority, timeout=timeout
+        )
         request.begin()
         return request
 
@@ -96,7 +152,7 @@ class Engine(Model):
         `tools`: functions that replies may call, as the chat template describes them to the model. `variables`: those
         of the chat template, such as `enable_thinking`.
         """
-        return Conversation(self, self._driver, system, tools=tools, variables=variables)
+        return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
@@ -19,6 +19,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.config import DEFAULT_CONTEXT, EngineConfig
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
@@ -30,7 +31,7 @@ from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
-from trigraph.runtime.model import Scheduling
+from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.state.sequence import StateLimits
@@ -42,73 +43,61 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
 
-DEFAULT_CONTEXT = 32768
-DEFAULT_WAITING = 1024
 _WORKING_BYTES = 96 << 20  # of sessions, tokenizer and activations, roughly
 _UNKNOWN_MEMORY = 4 << 30  # bytes taken for free where the system does not say
 _MAX_TEXT_BYTES = 256 << 20  # of a tokenizer; 30 MB are usual
 
 
 def load(
-    path: str | Path,
-    *,
-    threads: int | None = None,
-    context: int | None = None,
-    sequences: int | None = None,
-    kv_memory: int | None = None,
-    checkpoint_memory: int | None = None,
-    memory_share: float = 1.0,
-    cache_dir: str | Path | None = None,
-    cache_size: int | None = None,
-    chunk: int | None = None,
-    prefill_ms: float | None = None,
-    max_waiting: int = DEFAULT_WAITING,
-    speculation: bool = True,
-    options: ExportOptions | None = None,
-    device: str = "cpu",
-    experts: str = "gpu",
-    repack: bool = False,
-    progress: Progress = silent,
+    path: str | Path, config: EngineConfig | None = None, *, progress: Progress = silent, **settings: Any
 ) -> Engine:
-    """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first, with `options`.
+    """Loads a package folder, or a `.gguf` file, which is exported into the user's cache first.
 
-    `threads`: the physical cores, or one for a small model; at most the logical ones. `context`: most tokens of a
-    sequence; unless given, what the package allows, but at most 32768. `sequences`: those that are computed at once, up
-    to 8 unless given. `kv_memory`, `checkpoint_memory`: bytes of KV pages, and of the recurrent states that the prefix
-    cache keeps. Unless given, half and a quarter of what the weights leave of memory, filled as it is used; on a GPU,
-    which takes it at once, enough for the sequences. `memory_share`: of free memory, where several engines share it.
-    `cache_dir`: a folder where checkpoints outlive the program, in files of `cache_size` bytes in all (16 GiB, or half
-    of what is free). `chunk`: tokens of a prompt in one step (512; on a GPU 1,024). `prefill_ms`: how long such a step
-    may hold up requests that decode; unless given, a round of theirs (few: longer). `max_waiting`: requests that may
-    wait for others. `speculation` False leaves the draft graph out. `device`: cpu, cuda, or auto; `experts` cpu leaves
-    routed experts to the CPU when the device is a GPU. `repack`: AVX2 and AVX-512 get a copy of K-type weights that
-    they read faster, in memory of its own. Raises TrigraphError for what the user can put right.
+    `settings`: fields of EngineConfig, in place of those of `config`. Raises TrigraphError for what the user can put
+    right.
     """
-    scheduling = Scheduling(max_waiting, prefill_ms)
-    path = Path(path)
-    package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, options or ExportOptions(), progress)
+    config = replace(config or EngineConfig(), **settings)
+    path, exported = Path(path), config.options or ExportOptions()
+    package = CachedPackage(path) if os.path.isdir(path) else cached_package(path, exported, progress)
+    return Engine(_model(package, config, progress))
+
+
+def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> Model:
+    scheduling = Scheduling(config.max_waiting, config.prefill_ms)
     manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
-    threads, capped = choose_threads(threads, weight_bytes)
-    limits, chosen = _limits(manifest, context), open_device(device, manifest.portable, experts, repack)
-    if chosen.library is not None:
-        manifest.check_library(library_version(chosen.name))
-    no_draft = _no_draft(manifest, speculation)
+    threads, capped = choose_threads(config.threads, weight_bytes)
+    limits = _limits(manifest, config.context)
+    device = open_device(config.device, manifest.portable, config.experts, config.repack)
+    if device.library is not None:
+        manifest.check_library(library_version(device.name))
+    no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
-    state = _state(manifest, limits, Budgets(sequences, kv_memory, checkpoint_memory, memory_share), chosen, needed)
+    budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
+    state = _state(manifest, limits, budgets, device, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
-        graphs = _Graphs(folder, manifest, chosen, state, weights, threads, progress)
-        steps = graphs.steps(chosen.chunk if chunk is None else chunk, draft=no_draft is None)
-    if chosen.reads_mapped_weights:
+        graphs = _Graphs(folder, manifest, device, state, weights, threads, progress)
+        steps = graphs.steps(device.chunk if config.chunk is None else config.chunk, draft=no_draft is None)
+    if device.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
-    notices = (*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(chosen))
     identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
-    disk = _disk(cache_dir, cache_size, identity, steps, costs)
-    shared = (scheduling, costs, weights, identity, _sampling(manifest), disk)
-    return Engine(steps, tokenizer, template, notices, no_draft, chosen, *shared)
+    return Model(
+        steps=steps,
+        tokenizer=tokenizer,
+        template=template,
+        notices=(*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(device)),
+        no_draft=no_draft,
+        device=device,
+        scheduling=scheduling,
+        costs=costs,
+        weights=weights,
+        identity=identity,
+        sampling=_sampling(manifest),
+        disk=_disk(config.cache_dir, config.cache_size, identity, steps, costs),
+    )
 
 
 def _sampling(manifest: Manifest) -> Sampling:

@@ -112,7 +112,9 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
             decodings = {}
             for choice in choices:
                 drafter = ReplayDrafter(engine.steps, plain.texts(), options.accept or 0.0)
-                decodings[choice] = batch.decoding(choice, drafter, engine.governor if choice == GOVERNOR else fixed)
+                decodings[choice] = batch.decoding(
+                    choice, drafter, engine.model.governor if choice == GOVERNOR else fixed
+                )
             _take_turns(list(decodings.values()))
             for choice, decoding in decodings.items():
                 if decoding.texts() != plain.texts():
@@ -174,7 +176,7 @@ class _Batch:
             completion = FixedLengthCompletion(self._tokens)
             completion.push(token)
             sampler = Sampler(Sampling(temperature=0), prompt)
-            length = self._engine.draft_length(asked)
+            length = self._engine.model.draft_length(asked)
             running.append(Running(self._engine.steps.fork(sequence), token, sampler, completion, length))
         return _Decoding(self._engine.steps, running, drafter, governor)
 

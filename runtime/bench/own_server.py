@@ -21,7 +21,7 @@ class OwnServer:
         self._engine = engine
         self._draft_tokens = draft_tokens
         drafts = "the governor's drafts" if draft_tokens is None else f"{draft_tokens} drafts a round"
-        self.settings = f"{engine.kernels} kernels, {drafts}"
+        self.settings = f"{engine.model.kernels} kernels, {drafts}"
 
     def serve(self, load: Load) -> Turn:
         """See Server."""

@@ -82,8 +82,8 @@ def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
     machine, bandwidth = measure(device, options.threads)
     batches = len({0, *options.draft_tokens}) + 3  # the fixed lengths; the prompts, the texts to replay, the governor
     engine = _load(folder, options, context, batches * max(options.concurrency))
-    if engine.no_draft is not None:
-        raise TrigraphError(f"--accept needs a model that can draft; {engine.no_draft}")
+    if engine.model.no_draft is not None:
+        raise TrigraphError(f"--accept needs a model that can draft; {engine.model.no_draft}")
     random = RandomTokens(manifest.config.vocab)
     results = []
     for concurrency in options.concurrency:

@@ -37,12 +37,12 @@ def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequ
     with progress_bars() as progress:
         engine = load(model.model, **arguments, progress=progress)
     gc.freeze()  # what is there stays: the collector looks at it no more, which would take as long as many short steps
-    if engine.kernels != "no":
+    if engine.model.kernels != "no":
         explain_bus_errors()
-    for notice in engine.notices:
+    for notice in engine.model.notices:
         say(f"note: {notice}")
-    if engine.device.reason is not None:
-        say(f"note: running on the CPU: {engine.device.reason}")
+    if engine.model.device.reason is not None:
+        say(f"note: running on the CPU: {engine.model.device.reason}")
     if verbose:
         _describe(engine, time.perf_counter() - started)
     return engine
@@ -50,6 +50,6 @@ def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequ
 
 def _describe(engine: Engine, seconds: float) -> None:
     say(
-        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.kernels} kernels, state of up to "
-        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.speculation}"
+        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.model.kernels} kernels, state of up to "
+        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.model.speculation}"
     )

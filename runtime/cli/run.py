@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Options
+from trigraph.runtime import Engine, Options
 from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
@@ -62,21 +62,22 @@ def run(
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling))
-    engine = replace(engine, template=None if prompt.raw else template.template_of(engine))
+    chosen = None if prompt.raw else template.template_of(engine)
+    engine = Engine(replace(engine.model, template=chosen))
     if text is None:
-        chat = engine.chat(prompt.system, tools=tools, variables=variables) if engine.template else None
+        chat = engine.chat(prompt.system, tools=tools, variables=variables) if engine.model.template else None
         if chat is None and not prompt.raw:
             say("note: the model has no chat template; it completes each line that you type")
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
-    if engine.template is None and prompt.system is not None:
+    if engine.model.template is None and prompt.system is not None:
         reason = "--raw was given" if prompt.raw else "the model has none"
         raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
     parser = ReplyParser()
-    if engine.template is not None:
+    if engine.model.template is not None:
         messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
-        text = engine.template.render(messages, tools=tools, variables=variables)
-        parser = engine.template.parser(text, tools)
+        text = engine.model.template.render(messages, tools=tools, variables=variables)
+        parser = engine.model.template.parser(text, tools)
     request = engine.generate(engine.tokenizer.encode(text), options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)

@@ -87,7 +87,7 @@ def emulated(emulator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_texts_with_and_without_speculation(emulated: None, packages: Packages) -> None:
     """Sessions, state and results on a device of its own memory; a fork copies a page there."""
     engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=64)
-    assert engine.kernels == "CUDA"
+    assert engine.model.kernels == "CUDA"
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
     for sampling in (Sampling(temperature=0), Sampling(seed=7, repeat_penalty=1.1)):
         plain, drafted = (
@@ -162,6 +162,6 @@ def test_no_gpu_is_a_sentence_and_no_silent_cpu_run(packages: Packages, monkeypa
     with pytest.raises(TrigraphError, match="--device cpu"):
         load(package, device="cuda", context=64)
     engine = load(package, device="auto", context=64)
-    assert engine.device.name == "cpu" and engine.device.reason == reason
+    assert engine.model.device.name == "cpu" and engine.model.device.reason == reason
     with pytest.raises(TrigraphError, match="device is gpu; it must be one of auto, cpu, cuda"):
         load(package, device="gpu")

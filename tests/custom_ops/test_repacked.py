@@ -110,8 +110,8 @@ def opened(packages: Packages, model: Sequence[str], **options: Any) -> Engine:
 def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "instruction_set", lambda: isa)
     engine = opened(packages, model, repack=True)
-    assert isinstance(engine.device, RepackingDevice)
-    assert engine.device.copies
+    assert isinstance(engine.model.device, RepackingDevice)
+    assert engine.model.device.copies
     plain, copied = PlainText(opened(packages, model), 60, 0), PlainText(engine, 60, 0)
     assert copied.rows == plain.rows
     assert copied.bits(57) == plain.bits(57)

@@ -82,7 +82,7 @@ class Fuzzer:
         options = Options(Sampling(temperature=0.0), max_tokens=6, draft_tokens=rng.choice((0, 2, 3)) or None)
         engine.generate([1, 2, 3], options).run()
         engine.generate("a b", options).run()
-        if engine.template is not None:
+        if engine.model.template is not None:
             engine.chat("Be brief.").say("Hello", options).request.run()
         return "ran"
 

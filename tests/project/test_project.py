@@ -43,6 +43,7 @@ ROOMS = {
         "chat",
         "engine",
         "package_cache",
+        "config",
         "loading",
         "api",
         "__init__",

@@ -15,6 +15,7 @@ from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, JsonSchema, Options, Regex, Sampling
+from trigraph.runtime.model import Model
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 OPENED = [*b"Why?", THINK, 10]
@@ -48,7 +49,7 @@ def engine() -> Engine:
         return row
 
     model = FakeModel(VOCAB, logits, mostly_right(logits))
-    return Engine(model.steps(200, 4, chunk=16), Tokenizer(tokenizer_json(VOCABULARY), [END]), None)
+    return Engine(Model(model.steps(200, 4, chunk=16), Tokenizer(tokenizer_json(VOCABULARY), [END]), None))
 
 
 @pytest.mark.parametrize("name", [*REQUESTS, *CONSTRAINED])

@@ -39,7 +39,9 @@ MESSAGES = [{"role": "user", "content": "In the beginning"}]
 
 @pytest.fixture(scope="module")
 def engine(tiny_package: Path) -> Engine:
-    return replace(load(tiny_package, threads=1), template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    return Engine(
+        replace(load(tiny_package, threads=1).model, template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from support.browser import MISSING, Browser, chromium
 from support.server import PLAIN_TEMPLATE, replying, serving
-from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 
@@ -47,7 +47,9 @@ def test_thoughts_and_markdown(window: Browser) -> None:
 
 
 def test_tiny_model(window: Browser, tiny_package: Path) -> None:
-    engine = replace(load(tiny_package, threads=1), template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    engine = Engine(
+        replace(load(tiny_package, threads=1).model, template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    )
     settings = Settings(model="tiny", port=0, api_keys=("secret",), defaults=Options(draft_tokens=3))
     with serving(engine, settings) as address:
         window.open(address)

@@ -137,7 +137,9 @@ class Replaced:
 
     def __init__(self, engine: Engine, *, tokenizer: Tokenizer | None = None) -> None:
         identity = ModelIdentity("another", "b" * 64)
-        self._replica = Replica(replace(engine, identity=identity, tokenizer=tokenizer or engine.tokenizer))
+        self._replica = Replica(
+            Engine(replace(engine.model, identity=identity, tokenizer=tokenizer or engine.tokenizer))
+        )
 
     def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         return self._replica.complete(ticket)

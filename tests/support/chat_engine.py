@@ -7,6 +7,7 @@ from support.fake_model import FakeModel, History, chaotic
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.model import Model
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -78,7 +79,7 @@ def engine_of(template: str, context: int = 1200, sequences: int = 8) -> tuple[E
         len(VOCABULARY["tokenizer.ggml.tokens"]), next_logits, lambda history: (int(next_logits(history).argmax()), 0.9)
     )
     steps = model.steps(context, sequences, chunk=64)
-    return Engine(steps, tokenizer(), ChatTemplate(template, {}), identity=ModelIdentity("fake")), model
+    return Engine(Model(steps, tokenizer(), ChatTemplate(template, {}), identity=ModelIdentity("fake"))), model
 
 
 def random_engine(template: str = PLAIN) -> Engine:
@@ -94,11 +95,13 @@ def random_engine(template: str = PLAIN) -> Engine:
 
     steps = FakeModel(vocab, often_he).steps(1200, 4, chunk=64)
     return Engine(
-        steps,
-        tokenizer(),
-        ChatTemplate(template, {}),
-        no_draft="the model has no MTP head",
-        identity=ModelIdentity("fake"),
+        Model(
+            steps,
+            tokenizer(),
+            ChatTemplate(template, {}),
+            no_draft="the model has no MTP head",
+            identity=ModelIdentity("fake"),
+        )
     )
 
 

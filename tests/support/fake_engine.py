@@ -7,7 +7,7 @@ import numpy as np
 from support.fake_model import FakeModel, History
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Sampling
-from trigraph.runtime.model import Scheduling
+from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -59,7 +59,7 @@ def engine_of(
     chat = ChatTemplate(template, {"eos_token": "<|end|>"}) if template else None
     no_draft = None if draft else "the model has no MTP head"
     steps = model.steps(context, sequences, chunk=16, slots=slots, pages=pages)
-    return Engine(steps, tokenizer, chat, no_draft=no_draft, scheduling=Scheduling(max_waiting)), model
+    return Engine(Model(steps, tokenizer, chat, no_draft=no_draft, scheduling=Scheduling(max_waiting))), model
 
 
 def assert_settled(engine: Engine) -> None:

@@ -56,7 +56,7 @@ def scheduler(engine: Engine) -> Scheduler:
 def queued(engine: Engine, prompt: list[int], options: Options, **others: object) -> Request:
     """A request that waits, while nobody runs rounds."""
     driver = engine._driver
-    request = Request(driver, engine, prompt, options, **others)  # type: ignore[arg-type]
+    request = Request(driver, engine.model, prompt, options, **others)  # type: ignore[arg-type]
     if not request.done:
         request._begun = True
         driver._waiting.enter(request, driver._sequences - len(driver._scheduler.active))

@@ -32,8 +32,9 @@ from ray.serve.schema import LoggingConfig
 from ray.util.metrics import Gauge
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.config import DEFAULT_WAITING
 from trigraph.runtime.execution.threads import default_threads
-from trigraph.runtime.loading import DEFAULT_WAITING, load
+from trigraph.runtime.loading import load
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.app import make_app
@@ -128,7 +129,7 @@ class EngineReplica(Replica):
 
     def check_health(self) -> None:
         """See Ray Serve: raises when the model's file is not what it was."""
-        self.engine.weights.check()
+        self.engine.model.weights.check()
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """See Ray Serve: what routers know of a replica."""

@@ -55,14 +55,14 @@ class Description:
         load = engine.load
         return cls(
             engine.tokenizer,
-            engine.template,
+            engine.model.template,
             engine.context,
             engine.vocab,
             engine.identity,
             engine.sampling,
             load.pages,
             load.page_size,
-            engine.kernels,
+            engine.model.kernels,
             fingerprint(engine),
         )
 
@@ -163,7 +163,7 @@ class Replica:
 
 def fingerprint(engine: Engine) -> str:
     """A hash of all that decides the tokens of a completion, beside its request."""
-    library = "bodies" if engine.device.library is None else library_version(engine.device.name)
+    library = "bodies" if engine.model.device.library is None else library_version(engine.model.device.name)
     parts = [str(engine.identity), engine.identity.weights, library, engine.context, *map(_version, _PACKAGES)]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 

@@ -166,7 +166,7 @@ def test_each_token_is_predicted_from_those_before_it(length: int, context: int)
 
 def test_windows_begin_with_a_start_token_where_the_model_wants_one() -> None:
     engine, _ = engine_of(lambda history: np.eye(VOCAB, dtype=np.float32)[history[0]])
-    engine = replace(engine, tokenizer=Tokenizer(tokenizer_json(METADATA), [], bos_id=7))
+    engine = Engine(replace(engine.model, tokenizer=Tokenizer(tokenizer_json(METADATA), [], bos_id=7)))
     result = score(engine, "\x07" * 19, 10)
     assert result.windows == 2
     assert result.nll == pytest.approx(np.log(np.e + VOCAB - 1) - 1)
@@ -178,7 +178,7 @@ def test_texts_and_models_of_no_use_are_refused() -> None:
         with pytest.raises(TrigraphError, match="too short"):
             score(engine, text, context)
     metadata = METADATA | {"tokenizer.ggml.tokens": [*METADATA["tokenizer.ggml.tokens"][:-1], "<other>"]}
-    other = replace(engine, tokenizer=Tokenizer(tokenizer_json(metadata)))
+    other = Engine(replace(engine.model, tokenizer=Tokenizer(tokenizer_json(metadata))))
     with pytest.raises(TrigraphError, match="different vocabularies"):
         score(engine, "abcdef", 10, reference=other)
 

@@ -9,6 +9,7 @@ from support.fake_engine import END, METADATA, assert_settled, engine_of, script
 from support.fake_model import FakeModel, chaotic, mostly_right
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.model import Model
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = len(METADATA["tokenizer.ggml.tokens"])
@@ -29,14 +30,16 @@ class Runs:
         model = FakeModel(VOCAB, logits, mostly_right(logits))
         # Numbers of histories are what this model's states hold: those of earlier programs mean the same here.
         model._histories, model._numbers = self._histories, self._numbers
-        engine = Engine(model.steps(400, sequences=8, chunk=32), Tokenizer(tokenizer_json(METADATA), [END]), None)
+        engine = Engine(
+            Model(model.steps(400, sequences=8, chunk=32), Tokenizer(tokenizer_json(METADATA), [END]), None)
+        )
         generation = engine.generate(prompt, options, self._cache)
         generation.run()
         assert_settled(engine)
         count = sum(sum(lengths) for graph, lengths in model.runs if graph == "prefill")
         assert count == generation.stats.prompt_tokens == len(prompt) - generation.stats.reused_tokens
         # The fake model has checked each state that was read; this is the completion of the whole prompt.
-        plain = Engine(FakeModel(VOCAB, logits).steps(400), engine.tokenizer, None, no_draft="none")
+        plain = Engine(Model(FakeModel(VOCAB, logits).steps(400), engine.tokenizer, None, no_draft="none"))
         assert plain.generate(prompt, options).run() == generation.text
         return generation.ids, count
 

@@ -23,6 +23,7 @@ from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.chat import Terminal
+from trigraph.runtime.model import Model
 
 
 def common(a: Iterable[int], b: Iterable[int]) -> int:
@@ -171,7 +172,7 @@ def test_a_conversation_of_another_model(tmp_path: Path) -> None:
     chat = engine.chat()
     finish(chat.say(QUESTIONS[0], OPTIONS))
     chat.save(tmp_path / "chat")
-    stranger = Engine(engine.steps, engine.tokenizer, engine.template, identity=ModelIdentity("stranger"))
+    stranger = Engine(Model(engine.steps, engine.tokenizer, engine.model.template, identity=ModelIdentity("stranger")))
     with pytest.raises(TrigraphError, match=r"saved with the model 'fake' .* and this is 'stranger'"):
         stranger.chat().load(tmp_path / "chat")
     with pytest.raises(TrigraphError, match="holds a conversation"):

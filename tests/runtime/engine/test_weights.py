@@ -160,7 +160,7 @@ def test_three_sessions_share_one_mapping_that_goes_with_the_last(packages: Pack
     gc.collect()
     before, descriptors = mappings(package), len(os.listdir("/proc/self/fd"))
     engine = load(package, threads=1, context=256)
-    assert engine.no_draft is None
+    assert engine.model.no_draft is None
     assert len(mappings(package)) == len(before) + 1
     del engine
     gc.collect()

@@ -135,13 +135,13 @@ def test_forced_tokens_are_computed_together(draft: bool) -> None:
 
 def test_a_model_without_stop_tokens_is_refused() -> None:
     engine, _ = engine_of(scripted(b"ab", 1))
-    engine = replace(engine, tokenizer=Tokenizer(engine.tokenizer.as_json(), []))
+    engine = Engine(replace(engine.model, tokenizer=Tokenizer(engine.tokenizer.as_json(), [])))
     with pytest.raises(TrigraphError, match="no stop token"):
         engine.generate([1], Options(GREEDY, constraint=Regex("ab")))
 
 
 def guided(engine: Engine, constraint: Constraint, sampling: Sampling = GREEDY) -> tuple[Sampler, Guide]:
-    guide = engine.guide(constraint)
+    guide = engine.model.guide(constraint)
     return Sampler(sampling, [], guide), guide
 
 

@@ -16,6 +16,7 @@ from support.thinking_engine import CLOSE, VOCAB, VOCABULARY
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Engine, JsonSchema, Options, Regex, Sampling
+from trigraph.runtime.model import Model
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ CLOSING = "\n</think>\n\n"
 
 def engine_of(next_logits: Callable[[History], np.ndarray]) -> Engine:
     model = FakeModel(VOCAB, next_logits, mostly_right(next_logits))
-    return Engine(model.steps(200, 4, chunk=16), Tokenizer(tokenizer_json(VOCABULARY), [END]), None)
+    return Engine(Model(model.steps(200, 4, chunk=16), Tokenizer(tokenizer_json(VOCABULARY), [END]), None))
 
 
 def scripted(*reply: int) -> Callable[[History], np.ndarray]:
@@ -100,12 +101,12 @@ def test_speculation_changes_nothing(constraint: Constraint | None, budget: int 
 
 def test_without_a_budget_or_constraint_nothing_is_watched() -> None:
     engine = engine_of(chaotic(VOCAB))
-    assert engine.thought(Options(), OPENED) is None
-    assert engine.thought(Options(constraint=SCHEMA), [1]) is None
+    assert engine.model.thought(Options(), OPENED) is None
+    assert engine.model.thought(Options(constraint=SCHEMA), [1]) is None
     with pytest.raises(TrigraphError, match="reasoning_budget is -1"):
         Options(reasoning_budget=-1)
-    other = Engine(engine.steps, Tokenizer(tokenizer_json(METADATA), [END]), None)
-    assert other.thought(Options(reasoning_budget=3), OPENED) is None
+    other = Engine(Model(engine.steps, Tokenizer(tokenizer_json(METADATA), [END]), None))
+    assert other.model.thought(Options(reasoning_budget=3), OPENED) is None
 
 
 def test_a_bias_bans_the_end_up_to_the_budget() -> None:

@@ -23,7 +23,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
 from trigraph.runtime.scheduler.request import Request
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 LIMIT = 240
 """Seconds after which a test hangs."""
 

@@ -1,0 +1,50 @@
+"""How a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trigraph.exporter import ExportOptions
+
+DEFAULT_CONTEXT, DEFAULT_WAITING = 32768, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What `load` can be told. None leaves a choice to the engine; sizes of memory are in bytes."""
+
+    device: str = "cpu"
+    """"cpu", "cuda", or "auto": a GPU where there is one."""
+    experts: str = "gpu"
+    """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
+    repack: bool = False
+    """Whether AVX2 and AVX-512 get a copy of K-type weights that they read faster, in memory of its own."""
+    threads: int | None = None
+    """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
+    context: int | None = None
+    """Most tokens of a sequence. None: what the package allows, but at most 32768."""
+    sequences: int | None = None
+    """Requests that are computed at once. None: up to 8."""
+    kv_memory: int | None = None
+    """KV pages. None: half of what the weights leave of memory, filled as it is used; on a GPU, which takes it at once,
+    enough for the sequences."""
+    checkpoint_memory: int | None = None
+    """Recurrent states that the prefix cache keeps. None: a quarter of what the weights leave; on a GPU as above."""
+    memory_share: float = 1.0
+    """The part of free memory that counts as such, where several engines share it."""
+    cache_dir: str | Path | None = None
+    """A folder where checkpoints of the prefix cache outlive the program."""
+    cache_size: int | None = None
+    """The files in it. None: 16 GiB, or half of what is free."""
+    chunk: int | None = None
+    """Tokens of prompts in one step. None: 512; on a GPU 1,024."""
+    prefill_ms: float | None = None
+    """Milliseconds that such a step may hold up requests that decode. None: a round of theirs; longer while these are
+    few."""
+    max_waiting: int = DEFAULT_WAITING
+    """Requests that may wait for others; more are refused."""
+    speculation: bool = True
+    """Whether the draft graph is loaded."""
+    options: ExportOptions | None = None
+    """How a `.gguf` file is exported."""
