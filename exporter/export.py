@@ -15,8 +15,8 @@ from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
-from trigraph.models.config import ModelConfig
-from trigraph.models.errors import TrigraphError
+from trigraph.models.config import MAX_SIZE, ModelConfig
+from trigraph.models.errors import TrigraphError, named
 from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
 from trigraph.models.rope_scaling import parse_rope_scaling
@@ -86,8 +86,9 @@ def export(
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
     metadata = model.file.metadata
-    tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
-    sampling = suggested_sampling(metadata)
+    with named(source):
+        tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
+        sampling = suggested_sampling(metadata)
 
     with staged(out, replace=replace) as folder:
         placement = place(list(files), out, folder, options.weights)
@@ -172,6 +173,8 @@ def _extended(model: Model, rope_scaling: str | None) -> Model:
         scaling.ramp(config.rope_dims, config.rope_theta)
         extended = int(trained * scaling.factor)
         length = max(config.context_length, extended) if rope_scaling is None else extended
+    if length > MAX_SIZE:
+        raise TrigraphError(f"the scaling of positions extends the context to {length} tokens, above {MAX_SIZE}")
     return dataclasses.replace(model, config=dataclasses.replace(config, rope_scaling=scaling, context_length=length))
 
 

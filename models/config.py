@@ -15,6 +15,7 @@ from trigraph.models.rope_scaling import MOST_FACTOR, RopeScaling
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
+MAX_SIZE = 1 << 31  # of any dimension, and of a context
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -110,8 +111,8 @@ class _Keys:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value: int = self.get(key, "an integer", (int,), default)
-        if value < least:
-            raise self.error(key, f"is {value}, expected at least {least}; convert the model again")
+        if not least <= value <= MAX_SIZE:
+            raise self.error(key, f"is {value}, expected {least} to {MAX_SIZE}; convert the model again")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:

@@ -1,5 +1,8 @@
 """The error that a user can act on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _MAX_LENGTH = 900
 
 
@@ -16,6 +19,15 @@ class TrigraphError(ValueError):
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} [...] {text[-_MAX_LENGTH // 2 :]}"
         super().__init__(text)
+
+
+@contextmanager
+def named(path: object) -> Iterator[None]:
+    """Puts the file's name before errors of what was read from it."""
+    try:
+        yield
+    except TrigraphError as error:
+        raise TrigraphError(f"{path}: {error}") from error
 
 
 def quote(value: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.cache.session_file import SessionFile, Turn
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.options import Options
@@ -17,8 +17,6 @@ from trigraph.runtime.scheduler.request import Request, Runner
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.reply import Event, assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
-
-_UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 
 
 class Conversation:
@@ -107,17 +105,13 @@ class Conversation:
         self._known = [[*request.prompt, *request.ids], request.prompt]
 
     def _turn(self, messages: list[Message], options: Options) -> Reply:
-        text = self._render(messages)
+        template, tools, variables = self._template, self._tools, self._variables
+        text = template.render(messages, tools=tools, variables=variables)
         prompt = self._encode(text)
-        later = [[*messages, _message("assistant"), _message("user")]]
-        if messages[0]["role"] == "system" and len(messages) == 2:
-            later.append([messages[0], _message("user")])
-        checkpoints = [self._agreed(text, prompt, others) for others in later]
+        tokenizer = self._model.tokenizer
+        checkpoints = next_turn_checkpoints(template, tokenizer, messages, (text, prompt), tools, variables)
         request = Request(self._runner, self._model, prompt, options, checkpoints=checkpoints)
-        return Reply(self, request, messages, self._template.parser(text, self._tools))
-
-    def _render(self, messages: list[Message]) -> str:
-        return self._template.render(messages, tools=self._tools, variables=self._variables)
+        return Reply(self, request, messages, template.parser(text, tools))
 
     def _encode(self, text: str) -> list[int]:
         """Ids of `text`: those of the last turn where they begin it, whatever else the tokenizer would choose.
@@ -128,16 +122,8 @@ class Conversation:
         for tokens in self._known:
             begun = tokenizer.spell(tokens)
             if begun and text.startswith(begun):
-                return [*tokens, *tokenizer.encode(text[len(begun) :], start=False)]
-        return tokenizer.encode(text)
-
-    def _agreed(self, text: str, prompt: list[int], later: list[Message]) -> int:
-        """How many tokens of a prompt will begin the prompt of later messages as well."""
-        try:
-            other = self._render(later)
-        except TrigraphError:  # refused: say, it wants no two turns, and there will be none
-            return 0
-        return common_prefix(prompt, self._encode(text[: common_prefix(text, other)]))
+                return self._model.encode(text[len(begun) :], tokens)
+        return self._model.encode(text)
 
 
 class Reply:
@@ -187,7 +173,3 @@ class Reply:
 def first_messages(system: str | None) -> list[Message]:
     """The messages of a conversation in which nothing was said yet."""
     return [] if system is None else [{"role": "system", "content": system}]
-
-
-def _message(role: str) -> Message:
-    return {"role": role, "content": _UNKNOWN}

@@ -155,4 +155,4 @@ class Engine:
         return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self.model.encode(prompt) if isinstance(prompt, str) else prompt

@@ -15,7 +15,7 @@ from trigraph.exporter import ExportOptions, Manifest, read_manifest
 from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, named
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -95,16 +95,14 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         costs=costs,
         weights=weights,
         identity=identity,
-        sampling=_sampling(manifest),
+        sampling=_sampling(folder, manifest),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, costs),
     )
 
 
-def _sampling(manifest: Manifest) -> Sampling:
-    try:
+def _sampling(folder: Path, manifest: Manifest) -> Sampling:
+    with named(f"{folder}: general.sampling of the model's file cannot be used"):
         return Sampling(**manifest.sampling.given())
-    except TrigraphError as error:
-        raise TrigraphError(f"general.sampling of the model's file cannot be used: {error}") from error
 
 
 def _disk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -95,6 +96,19 @@ class Model:
     def defaults(self) -> Options:
         """What a request without options asks for."""
         return Options(self.sampling)
+
+    def encode(self, text: str, before: Sequence[int] = ()) -> list[int]:
+        """The token ids of a text, after those `before` it, which begin it.
+
+        Raises TrigraphError when they outgrow the context, without counting all of them.
+        """
+        ids = [*before, *self.tokenizer.encode(text, start=not before, most=self.context - len(before))]
+        if len(ids) > self.context:
+            raise TrigraphError(
+                f"the prompt has more than {self.context} tokens, the loaded context; shorten it, or load with a "
+                "larger context"
+            )
+        return ids
 
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""

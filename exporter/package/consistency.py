@@ -8,11 +8,10 @@ from pathlib import Path
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
-from trigraph.models.config import MAX_LAYERS, ModelConfig
+from trigraph.models.config import MAX_LAYERS, MAX_SIZE, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
 
-_MAX_SIZE = 1 << 31
 _MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}
 
 
@@ -29,7 +28,7 @@ def check_values(manifest: Manifest, path: Path) -> None:
     config = manifest.config
     require(config.architecture in ARCHITECTURES, "config.architecture", config.architecture, "a known architecture")
     for name in _sizes(config):
-        require_range(f"config.{name}", getattr(config, name), 0 if name in _MAY_BE_ZERO else 1, _MAX_SIZE)
+        require_range(f"config.{name}", getattr(config, name), 0 if name in _MAY_BE_ZERO else 1, MAX_SIZE)
     require_range("config.trunk_layers", config.trunk_layers, 1, MAX_LAYERS)
     require_range("config.mtp_layers", config.mtp_layers, 0, 1)
     layers = len(config.recurrent)

@@ -157,11 +157,15 @@ class DiskTier:
             del self._waiting[key]
 
     def _make_room(self, size: int) -> None:
-        """Removes files, the least recently used ones first, until there is room in the budget."""
+        """Removes files, the least recently used ones first, until there is room in the budget and on the disk.
+
+        None go for the disk where all of them would not do, as others fill it.
+        """
         files = self._files()
         total = sum(size_ for _, size_, _ in files)
+        useful = shutil.disk_usage(self._root).free + total >= size
         for _, size_, path in sorted(files):
-            if total + size <= self._budget:
+            if total + size <= self._budget and not (useful and shutil.disk_usage(self._root).free < size):
                 return
             with suppress(OSError):
                 path.unlink(missing_ok=True)

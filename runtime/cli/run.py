@@ -78,7 +78,7 @@ def run(
         messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
         text = engine.model.template.render(messages, tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
-    request = engine.generate(engine.tokenizer.encode(text), options, prompt.prompt_cache)
+    request = engine.generate(text, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)
         return

@@ -159,9 +159,9 @@ class Sampler:
 
     def _first_choice(self, step: Rows, row: int, position: int) -> int:
         """What no constraint has a say in."""
-        if self._greedy:
-            return int(step.tokens[row])
-        logits = step.logits[row]
+        if self._greedy and (token := int(step.tokens[row])):
+            return token
+        logits = step.logits[row]  # token 0 is also what comes of logits that are not numbers
         return choose(logits if self._plain else self._adjusted(logits), self.options, position)
 
     @property

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.service import Service
-from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 
 _MOST_TOKENS = 1 << 17
 _MOST_CHARACTERS = 8 << 20
-_UNKNOWN = "\N{SYMBOL FOR NULL}"  # stands for what will be said
 _THOUGHT_END = "\n</think>\n\n"
 
 
@@ -97,14 +93,7 @@ def chat_prompt(
     check_length(engine, ids, "messages", counted=counted)
     if counted:
         return ChatPrompt(ids, (), thinking, template, tools)
-    later = [[*messages, _message("assistant"), _message("user")]]
-    if messages and messages[0]["role"] == "system":  # which other conversations may begin with
-        later.append([messages[0], _message("user")])
-    checkpoints = []
-    for others in later:
-        with suppress(TrigraphError):  # refused: say, it wants no two turns, and there will be none
-            common = common_prefix(text, template.render(others, tools=tools, variables=variables))
-            checkpoints.append(len(ids) - _tokens_of_end(engine, ids, len(text[common:].replace(MARK, "").encode())))
+    checkpoints = next_turn_checkpoints(template, engine.tokenizer, messages, (text, ids), tools, variables)
     return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
 
 
@@ -116,15 +105,6 @@ def template_variables(given: Mapping[str, Any] | None, effort: str | None) -> d
         if effort == "none":
             variables.setdefault("enable_thinking", False)
     return variables
-
-
-def _tokens_of_end(engine: Backend, ids: list[int], size: int) -> int:
-    """How many of the last ids have any of the last `size` bytes of the text."""
-    count = 0
-    while size > 0 and count < len(ids):
-        count += 1
-        size -= len(engine.tokenizer.spell([ids[-count]]).encode())
-    return count
 
 
 def _characters(value: Any) -> int:
@@ -151,7 +131,3 @@ def _text(message: Message) -> str:
     if isinstance(content, list):
         return "\n".join(part["text"] for part in content)
     return content or ""
-
-
-def _message(role: str) -> Message:
-    return {"role": role, "content": _UNKNOWN}

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from support.gguf_bytes import Entry
 from support.host import Host
-from support.random_gguf import Architecture, Item, write_random
+from support.random_gguf import Architecture, Item, changed, write_random
 from trigraph.exporter import ExportOptions, export
+from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model, open_model
 from trigraph.models.reference import Reference
 
@@ -155,3 +157,12 @@ def test_draft_among_the_first_tokens(tmp_path: Path, operator_library: Path) ->
         among = np.exp(logits[-1, :vocab])
         assert out["tokens"][0] == among.argmax()
         close(out["probability"], among.max(keepdims=True) / among.sum())
+
+
+def test_a_context_that_no_program_could_load(tmp_path: Path) -> None:
+    def lengthen(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
+        (key,) = [key for key in pairs if key.endswith(".context_length")]
+        pairs[key] = (1 << 31) + 1
+
+    with pytest.raises(TrigraphError, match=r"context_length' is 2147483649, expected 1 to 2147483648"):
+        export(changed(tmp_path, lengthen), tmp_path / "package")

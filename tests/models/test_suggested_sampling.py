@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def test_a_suggestion_that_is_no_number(value: Any) -> None:
         suggested_sampling({"general.sampling.temp": value})
     with pytest.raises(TrigraphError, match=r"general\.sampling\.top_k is .*; it must be an integer"):
         suggested_sampling({"general.sampling.top_k": 1.5})
+
+
+def test_an_export_names_the_file_of_a_suggestion(tmp_path: Path) -> None:
+    source = suggesting(tmp_path, temp=float("nan"))
+    with pytest.raises(TrigraphError, match=re.escape(f"{source}: general.sampling.temp is nan")):
+        export(source, tmp_path / "package")
 
 
 def test_a_suggestion_out_of_range(trigraph: Run, operator_library: Path, tmp_path: Path) -> None:

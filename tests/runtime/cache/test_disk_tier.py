@@ -1,11 +1,13 @@
 """Checkpoints on disk: found again by other programs, and never trusted blindly."""
 
 import dataclasses
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -214,6 +216,32 @@ def test_a_disk_that_is_full(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert len(files(tmp_path)) == 1 and program.disk.problem is None
 
 
+class Usage(NamedTuple):
+    """What a disk has, in bytes."""
+
+    free: int
+
+
+def test_a_disk_that_others_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own files make room while that helps, whatever the budget is."""
+    program = Program(tmp_path, make(), budget=1 << 30)
+    program(text(50, 1), text(50, 2), text(50, 3))
+    before = files(tmp_path)
+    size = max(path.stat().st_size for path in before)
+
+    def usage(path: object) -> Usage:  # of a disk with room for four such files
+        return Usage(max(0, size * 7 // 2 - sum(path.stat().st_size for path in files(tmp_path))))
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    program(text(50, 4))
+    kept = files(tmp_path)
+    assert len(kept) == 3
+    assert set(kept) - set(before), "the new one is there"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(-100 * size))
+    program(text(50, 5))
+    assert set(kept) <= set(files(tmp_path)), "nothing is removed in vain"
+
+
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrigraphError, match="choose another cache folder"):
@@ -225,6 +253,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 _WRITER = """
 import sys, numpy as np
 from pathlib import Path
+from typing import NamedTuple
 from trigraph.runtime import load
 from trigraph.runtime.cache import disk_tier
 disk_tier._MIN_SECONDS = disk_tier._MIN_READS = 0

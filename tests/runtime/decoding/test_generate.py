@@ -9,6 +9,7 @@ from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, en
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, Sampling
+from trigraph.runtime.text import tokenizer
 
 
 def options(drafts: int, **others: object) -> Options:
@@ -249,3 +250,13 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
     with pytest.raises(TrigraphError, match="the prompt reaches 65 tokens and the context holds 64"):
         engine.steps.prefill([sequence], [[1] * 65])
     engine.steps.prefill([sequence], [[1] * 64])
+
+
+def test_a_text_far_longer_than_the_context_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in characters that are tokenised."""
+    engine, _ = engine_of(scripted(b"a", 2), context=64)
+    counted, ids = [], tokenizer._ids
+    monkeypatch.setattr(tokenizer, "_ids", lambda own, text: (counted.append(len(text)), ids(own, text))[1])
+    with pytest.raises(TrigraphError, match="the prompt has more than 64 tokens, the loaded context"):
+        engine.generate("a word " * 500_000)
+    assert 0 < sum(counted) < 50_000

@@ -8,7 +8,7 @@ import pytest
 from support.fake_engine import assert_settled
 from support.rounds import alone, finish, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine
+from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.state.sequence import Sequence
 
@@ -201,7 +201,8 @@ def test_a_first_token_that_fails_beside_a_step_that_does() -> None:
     assert_settled(engine)
 
 
-def test_logits_that_are_no_numbers() -> None:
+@pytest.mark.parametrize("temperature", [0, 0.9])
+def test_logits_that_are_no_numbers(temperature: float) -> None:
     """Of one request: the rows of the others are as good as ever."""
     engine, model = fresh()
     poisoned, logits = tuple(tokens(14, BAD)), model.next_logits
@@ -212,6 +213,12 @@ def test_logits_that_are_no_numbers() -> None:
 
     model.next_logits = with_nan
     requests = crowd(engine)
+    requests[BAD].cancel()
+    wanted = Options(Sampling(temperature=temperature), max_tokens=16, ignore_eos=True)
+    requests[BAD] = queued(engine, [*poisoned], wanted)
     finish(engine, requests)
     assert isinstance(requests[BAD].error, TrigraphError)
-    assert_others_answered(engine, requests)
+    assert "not finite numbers" in str(requests[BAD].error)
+    for n in {0, 1, 2, 3} - {BAD}:
+        assert requests[n].ids == alone(tokens(14, n), options(n, 16))
+    assert_settled(engine)
