@@ -7,7 +7,7 @@ import threading
 
 # What signal.signal wraps in conversions of enums, which take as long as a layer of a small model.
 from _signal import signal as set_handler  # type: ignore[import-not-found]
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -74,13 +74,3 @@ def unwinding_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def poll_signals() -> None:
-    """Handles a signal that waits, in the midst of a `deferred` block, where that leaves nothing half done."""
-    if _outermost is not None and threading.get_ident() == threading.main_thread().ident:
-        while _outermost.caught:
-            number = _outermost.caught.pop(0)
-            handler: Callable[[int, FrameType | None], Any] | int = _outermost.handlers[number]
-            if callable(handler):
-                handler(number, None)

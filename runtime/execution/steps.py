@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.models.signals import poll_signals
 from trigraph.runtime.device.device import Array, Drawer
 from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
@@ -79,7 +78,6 @@ class Steps:
             self.catch_up(sequence)
         result: StepResult | None = None
         for members, pieces in self._chunks(tokens):
-            poll_signals()
             rows = self._prefill_chunks([sequences[i] for i in members], pieces)
             if len(sequences) == 1:
                 result = rows
