@@ -13,7 +13,7 @@ from typing import NamedTuple
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.radix_tree import Match, Node, RadixTree
+from trigraph.runtime.cache.radix_tree import Node, RadixTree, TreeMatch
 from trigraph.runtime.cache.session_file import SessionFile, Turn, save_session
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
@@ -115,7 +115,7 @@ class PrefixCache:
         worth = sequence.length + MIN_GAIN <= known < len(prompt)
         return Found(sequence, row, known if worth else None)
 
-    def _match(self, prompt: list[int]) -> Match[_Checkpoint]:
+    def _match(self, prompt: list[int]) -> TreeMatch[_Checkpoint]:
         """The checkpoints that `prompt` may start from."""
         match = self._tree.match(prompt)
         # At the end of the prompt, one is of use only with the row that comes after it.

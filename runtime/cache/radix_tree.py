@@ -27,7 +27,7 @@ class Node(Generic[V]):
     """By their first token, packed."""
 
 
-class Match(NamedTuple, Generic[V]):
+class TreeMatch(NamedTuple, Generic[V]):
     """What a tree knows of a token list."""
 
     nodes: list[Node[V]]
@@ -42,7 +42,7 @@ class RadixTree(Generic[V]):
     def __init__(self) -> None:
         self._root: Node[V] = Node(b"", None, 0)
 
-    def match(self, tokens: list[int]) -> Match[V]:
+    def match(self, tokens: list[int]) -> TreeMatch[V]:
         """The values that lie on the way of `tokens`, and how far the way goes."""
         packed = array("i", tokens).tobytes()
         node, nodes = self._root, []
@@ -52,9 +52,9 @@ class RadixTree(Generic[V]):
             start = node.length * _ITEM
             child = node.children.get(packed[start : start + _ITEM])
             if child is None:
-                return Match(nodes, node.length)
+                return TreeMatch(nodes, node.length)
             if not packed.startswith(child.edge, start):
-                return Match(nodes, node.length + _common(child.edge, packed[start : start + len(child.edge)]))
+                return TreeMatch(nodes, node.length + _common(child.edge, packed[start : start + len(child.edge)]))
             node = child
 
     def put(self, tokens: list[int]) -> Node[V]:

@@ -57,10 +57,15 @@ class Scheduler:
 
     def cancel(self, request: Request, reason: str | None) -> None:
         """Ends a request as it is. Without a reason, what is there is no completion."""
-        if not request.done:
+        if request.done:
+            return
+        error = None
+        try:
             if reason is not None:
                 request.transcript.cancel(reason)
-            self.end(request)
+        except Exception as failed:  # fails alone
+            error = failed
+        self.end(request, error)
 
     def fail(self, error: Exception) -> None:
         """Ends all requests with an error."""
