@@ -25,7 +25,7 @@ class Bell:
             seconds = -1 if deadline is None else deadline - time.monotonic()
             if deadline is not None and seconds <= 0:
                 return
-            sleeper.acquire(timeout=seconds)
+            sleeper.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
     def ring(self) -> None:
         """Wakes all that wait. For one thread at a time."""
