@@ -17,7 +17,7 @@ from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "In the beginning"
-PAGE = {".html", ".css", ".js", ".svg"}
+PAGE = {".html", ".css", ".js", ".svg", ".txt", ".woff2"}
 
 # The build shares its folder with an editable installation: it compiles what changed only.
 pytestmark = pytest.mark.slow
