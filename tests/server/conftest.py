@@ -1,15 +1,13 @@
 """What the tests of the chat page share: one browser, and the page's libraries."""
 
 from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
 from support.browser import MISSING, Browser, chromium
+from support.bundle import page_bundle
 from support.mock_api import MockApi, mock_api
-
-BUNDLER = Path(__file__).parents[2] / "bundle/libraries.py"
 
 
 @pytest.fixture(scope="session")
@@ -22,16 +20,8 @@ def window() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def bundle() -> Path:
-    """The folder of the page's libraries, bundled if they are not."""
-    spec = spec_from_file_location("libraries", BUNDLER)
-    assert spec is not None and spec.loader is not None
-    libraries = module_from_spec(spec)
-    spec.loader.exec_module(libraries)
-    try:
-        libraries.bundle()
-    except libraries.BundleError as error:
-        pytest.skip(f"the page's libraries cannot be bundled: {error}")
-    return Path(libraries.TARGET)
+    """The folder of the page's libraries."""
+    return page_bundle()
 
 
 @pytest.fixture
