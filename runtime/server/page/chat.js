@@ -47,7 +47,7 @@ export class Chat {
     this.settings = new SettingsDialog(get("settings"), () => this.showModel());
     get("new").addEventListener("click", () => this.composer.field.focus());
     get("open-settings").addEventListener("click", () => this.settings.show());
-    connectArchive(get("archive"), () => this.sidebar.show(this.conversation.id));
+    connectArchive(get("archive"), () => this.reload());
     get("cancel-key").addEventListener("click", () => get("key").close());
     // What is on its way when the page is left ends here; what came of it stays. Some browsers have only the one, and
     // some cut connections before the other.
@@ -93,11 +93,19 @@ export class Chat {
     const known = this.running.get(id)?.conversation ?? load(id);
     this.gone = Boolean(id) && !known;
     if (!known || id !== this.conversation.id) this.conversation = known ?? create();
-    const found = known?.messages.find((one) => one.id === message);
-    if (found && !branch(known).includes(found)) choose(known, found);
+    const { conversation } = this;
+    const found = conversation.messages.find((one) => one.id === message);
+    if (found && !branch(conversation).includes(found)) choose(conversation, found);
     this.show();
     if (found) this.thread.reveal(message);
     else if (!known) this.composer.field.focus();
+  }
+
+  /** Shows the conversation as it is kept, which may be another than before an import. */
+  reload() {
+    const { id } = this.conversation;
+    if (!this.running.has(id)) this.conversation = load(id) ?? this.conversation;
+    this.show();
   }
 
   show() {
