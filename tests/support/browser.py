@@ -61,6 +61,10 @@ class Browser:
     def click(self, selector: str) -> None:
         self.call("POST", f"element/{self.find(selector)}/click")
 
+    def upload(self, selector: str, path: Path) -> None:
+        """Chooses a file in a file field."""
+        self.call("POST", f"element/{self.find(selector)}/value", text=str(path))
+
     def text(self, selector: str) -> str:
         self.find(selector)
         return str(self.run("return document.querySelector(arguments[0]).innerText", selector))

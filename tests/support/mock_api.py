@@ -9,12 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "runtime/server/page"
-POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+from trigraph.runtime.server.page import FOLDER, HEADERS
+
+TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+    ".woff2": "font/woff2",
+}
 
 
 @dataclass
@@ -43,6 +49,10 @@ class MockApi:
     requests: list[dict[str, Any]] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     """How many pieces had been sent when a client went away, one entry for each that did."""
+    bundled: bool = True
+    """Whether the page has its libraries."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """What /props tells of sampling."""
     running: int = 0
     tokens: int = 0
     accepted: int = 0
@@ -68,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send(self, status: int, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Security-Policy": POLICY, **(headers or {})}.items():
+        for name, value in {**HEADERS, "Content-Type": kind, **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -87,12 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_json({"status": "ok"})
         elif self.path == "/metrics":
             self.send(200, "text/plain; version=0.0.4", self.api.metrics().encode())
+        elif self.path == "/props":
+            self.send_json({"default_generation_settings": {"params": self.api.defaults}})
         elif self.path == "/v1/models":
             if self.allowed():
                 self.send_json({"object": "list", "data": [{"id": "mock-35B", "max_model_len": 32768}]})
         else:
-            path = PAGE / (self.path.lstrip("/") or "index.html")
-            if path.is_file():
+            path = FOLDER / (self.path.lstrip("/") or "index.html")
+            if path.is_file() and (self.api.bundled or "bundle" not in self.path):
                 self.send(200, TYPES[path.suffix], path.read_bytes())
             else:
                 self.send(404, "text/plain", b"")

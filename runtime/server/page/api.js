@@ -57,6 +57,18 @@ export async function models() {
   return list.data.map(({ id, max_model_len: length, meta }) => ({ id, context: length ?? meta?.n_ctx ?? null }));
 }
 
+/** What a request gets for the fields that it leaves out, under llama-server's names; empty where the server does not tell. */
+export async function defaults() {
+  try {
+    const {
+      default_generation_settings: { params },
+    } = await (await request("props")).json();
+    return params ?? {};
+  } catch {
+    return {};
+  }
+}
+
 export async function metrics() {
   return (await request("metrics")).text();
 }

@@ -1,11 +1,14 @@
 // What the page does: conversations, and the answers that are being written in them, several at once if need be.
 
-import { hasKey, models, setKey } from "./api.js";
+import { defaults, hasKey, models, setKey } from "./api.js";
+import { connect as connectArchive } from "./archive.js";
 import { Composer } from "./composer.js";
-import { add, choose, create, history, load, save, versions } from "./conversations.js";
+import { add, branch, choose, create, history, load, save, versions } from "./conversations.js";
 import { shown } from "./dom.js";
 import { count } from "./figures.js";
 import { Generation } from "./generation.js";
+import { libraries } from "./libraries.js";
+import { place, stay } from "./place.js";
 import { fields, load as loadSettings, SettingsDialog } from "./settings.js";
 import { retitle, Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
@@ -27,6 +30,7 @@ export class Chat {
       {
         edit: (message, text) => this.edit(message, text),
         again: (message) => this.again(message),
+        plain: (message) => this.plain(message),
         turn: (message, by) => this.turn(message, by),
       },
     );
@@ -36,15 +40,14 @@ export class Chat {
       editLast: () => this.thread.editLast(),
     });
     this.sidebar = new Sidebar(get("sidebar"), get("shade"), {
-      open: (id) => this.open(id),
       removed: (id) => this.removed(id),
       renamed: (id, title) => this.renamed(id, title),
       runs: (id) => this.running.has(id),
     });
     this.settings = new SettingsDialog(get("settings"), () => this.showModel());
-    get("new").addEventListener("click", () => this.begin());
-    get("open-sidebar").addEventListener("click", () => this.sidebar.toggle(true));
+    get("new").addEventListener("click", () => this.composer.field.focus());
     get("open-settings").addEventListener("click", () => this.settings.show());
+    connectArchive(get("archive"), () => this.reload());
     get("cancel-key").addEventListener("click", () => get("key").close());
     // What is on its way when the page is left ends here; what came of it stays. Some browsers have only the one, and
     // some cut connections before the other.
@@ -52,7 +55,10 @@ export class Chat {
     addEventListener("pagehide", () => this.leave());
     // Another tab has changed the conversations.
     addEventListener("storage", () => this.sidebar.show(this.conversation.id));
-    this.show();
+    addEventListener("popstate", () => this.visit());
+    get("unbundled").hidden = libraries !== null;
+    get("licences").hidden = libraries === null;
+    this.visit();
   }
 
   /** Learns which models the server has; asks for a key where it wants one. */
@@ -63,6 +69,7 @@ export class Chat {
       this.models = await models();
       this.locked = false;
       this.settings.offer(this.models);
+      this.settings.tell(await defaults());
       this.showModel();
     } catch (error) {
       this.locked = error.status === 401;
@@ -80,14 +87,24 @@ export class Chat {
     await this.connect();
   }
 
-  begin() {
-    this.conversation = create();
+  /** Shows what the page's address names; a new conversation where it names none. */
+  visit() {
+    const { id, message } = place();
+    const known = this.running.get(id)?.conversation ?? load(id);
+    this.gone = Boolean(id) && !known;
+    if (!known || id !== this.conversation.id) this.conversation = known ?? create();
+    const { conversation } = this;
+    const found = conversation.messages.find((one) => one.id === message);
+    if (found && !branch(conversation).includes(found)) choose(conversation, found);
     this.show();
-    this.composer.field.focus();
+    if (found) this.thread.reveal(message);
+    else if (!known) this.composer.field.focus();
   }
 
-  open(id) {
-    this.conversation = this.running.get(id)?.conversation ?? load(id) ?? create();
+  /** Shows the conversation as it is kept, which may be another than before an import. */
+  reload() {
+    const { id } = this.conversation;
+    if (!this.running.has(id)) this.conversation = load(id) ?? this.conversation;
     this.show();
   }
 
@@ -97,7 +114,8 @@ export class Chat {
     this.thread.show(this.conversation, (message) => generation?.message.id === message);
     this.thread.end();
     this.composer.show(Boolean(generation));
-    this.sidebar.toggle(false);
+    this.sidebar.closeDrawer();
+    this.greet();
     this.showList();
     this.showContext();
   }
@@ -111,10 +129,16 @@ export class Chat {
 
   showModel() {
     const model = this.model();
-    get("model").textContent = model?.id ?? "";
+    get("model").textContent = model ? model.id + (loadSettings().mode === "plain" ? ", plain text" : "") : "";
     get("model").title = model?.context ? `${model.id}, context of ${count(model.context)} tokens` : "";
-    get("greeting").textContent = model ? `Ask ${model.id} something.` : "Ask something.";
+    this.greet();
     this.showContext();
+  }
+
+  greet() {
+    const model = this.model();
+    const text = model ? `Ask ${model.id} something.` : "Ask something.";
+    get("greeting").textContent = this.gone ? "This conversation is not in this browser." : text;
   }
 
   model() {
@@ -142,6 +166,7 @@ export class Chat {
   send(text) {
     // A space before plain text may be what parts it from the words before.
     const content = loadSettings().mode === "plain" ? text : text.trim();
+    stay(this.conversation.id);
     const asked = add(this.conversation, this.conversation.leaf, { role: "user", content });
     this.answer(asked.id);
   }
@@ -159,6 +184,11 @@ export class Chat {
   again(message) {
     if (this.running.has(this.conversation.id)) return;
     this.answer(message.parent);
+  }
+
+  plain(message) {
+    this.settings.set("mode", "plain");
+    this.again(message);
   }
 
   turn(message, by) {
@@ -248,6 +278,8 @@ export class Chat {
       entry.conversation.removed = true;
       entry.generation.stop();
     }
-    if (id === this.conversation.id) this.begin();
+    if (id !== this.conversation.id) return;
+    stay();
+    this.visit();
   }
 }

@@ -12,14 +12,11 @@ export function create() {
   return { id: newId(), title: "", changed: Date.now(), messages: [], leaf: null };
 }
 
-/** Id, title and time of every conversation, the latest first. */
-export function list() {
-  const found = [];
-  for (let i = 0; i < localStorage.length; i += 1) {
-    const key = localStorage.key(i);
-    const kept = key.startsWith(PREFIX) ? load(key.slice(PREFIX.length)) : null;
-    if (kept) found.push({ id: kept.id, title: kept.title, changed: kept.changed });
-  }
+/** Every conversation, the latest first. */
+export function all() {
+  const keys = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i));
+  const ids = keys.filter((key) => key.startsWith(PREFIX)).map((key) => key.slice(PREFIX.length));
+  const found = ids.map(load).filter((kept) => kept !== null);
   return found.sort((one, other) => other.changed - one.changed);
 }
 

@@ -18,11 +18,11 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A symbol of icons.svg. */
+/** A symbol of index.html. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   const use = document.createElementNS(SVG, "use");
-  use.setAttribute("href", `icons.svg#${name}`);
+  use.setAttribute("href", `#icon-${name}`);
   svg.setAttribute("aria-hidden", "true");
   svg.append(use);
   return svg;

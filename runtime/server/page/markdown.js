@@ -1,98 +1,74 @@
 // Markdown on the page while it is being written: only the blocks that changed are made anew.
 
-import { blocks } from "./blocks.js";
-import { copyButton, element } from "./dom.js";
-import { inline } from "./inline.js";
+import { libraries } from "./libraries.js";
+import { math } from "./math.js";
+import { morph } from "./morph.js";
+import { nodes } from "./nodes.js";
 
-/** Keeps `root` showing a text that grows. */
+const LONGEST = 20_000; // characters of a paragraph; a longer one comes from a model in a loop
+const parser = libraries && configured(new libraries.MarkdownIt({ breaks: true, linkify: true }));
+
+/** Keeps `root` showing a text that grows; as it is written where the libraries are missing. */
 export class Markdown {
   constructor(root) {
     this.root = root;
-    this.shown = [];
+    this.keys = [];
+    root.classList.toggle("plain", !parser);
   }
 
   update(text) {
-    const wanted = blocks(text);
-    let same = 0;
-    while (same < wanted.length && same < this.shown.length && equal(this.shown[same], wanted[same])) same += 1;
-    if (grows(this.shown[same], wanted[same])) {
-      // The node stays, so that a selection in a long listing and its scroll position do.
-      this.root.children[same].querySelector("code").firstChild.data = wanted[same].text;
-      same += 1;
+    if (!parser) {
+      morph(this.root, [document.createTextNode(text)]);
+      return;
     }
-    while (this.root.children.length > same) this.root.lastElementChild.remove();
-    for (const block of wanted.slice(same)) this.root.append(node(block));
-    this.shown = wanted;
+    const source = text.replace(/\r\n?/g, "\n").replaceAll("\0", "\ufffd");
+    const { blocks, env } = parse(source);
+    const lines = source.split("\n");
+    const links = JSON.stringify(env.references ?? {}); // a definition at the end changes what comes before it
+    const keys = blocks.map(([first]) => `${first.type} ${links} ${lines.slice(...first.map).join("\n")}`);
+    let same = 0;
+    while (same < keys.length && keys[same] === this.keys[same]) same += 1;
+    const changed = blocks.slice(same).map((tokens) => nodes(inline(tokens, source, env)));
+    morph(this.root, changed, same);
+    this.keys = keys;
   }
 }
 
-function equal(one, other) {
-  return one.kind === other.kind && one.source === other.source;
+function configured(markdown) {
+  // A model's answer names files and modules more often than hosts without a scheme.
+  markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+  markdown.validateLink = (address) => ["http:", "https:", "mailto:"].includes(protocol(address));
+  markdown.use(math);
+  markdown.core.ruler.disable(["normalize", "block"]); // these are done first, for all blocks
+  return markdown;
 }
 
-function grows(old, wanted) {
-  const both = old?.kind === "code" && wanted?.kind === "code";
-  return both && old.language === wanted.language && wanted.text.startsWith(old.text);
+function protocol(address) {
+  try {
+    return new URL(address).protocol;
+  } catch {
+    return "";
+  }
 }
 
-const MAKERS = {
-  paragraph: ({ text }) => element("p", {}, inline(text)),
-  // The page's own headings come before a message's.
-  heading: ({ level, text }) => element(`h${Math.min(6, level + 2)}`, { class: `level-${level}` }, inline(text)),
-  rule: () => element("hr"),
-  quote: (block) => element("blockquote", {}, block.blocks.map(node)),
-  code: ({ language, text }) =>
-    element(
-      "figure",
-      { class: "listing" },
-      element("figcaption", {}, element("span", {}, language || "text"), listingCopy()),
-      element("pre", { tabindex: "0" }, element("code", {}, document.createTextNode(text))),
-    ),
-  list: ({ ordered, start, items, loose }) =>
-    element(
-      ordered ? "ol" : "ul",
-      { class: loose ? "loose" : "tight", start: ordered && start !== 1 ? start : null },
-      items.map(item),
-    ),
-  table: ({ align, head, rows }) =>
-    element(
-      "div",
-      { class: "table", tabindex: "0" },
-      element(
-        "table",
-        {},
-        element("thead", {}, row(head, align, "th")),
-        element(
-          "tbody",
-          {},
-          rows.map((cells) => row(cells, align, "td")),
-        ),
-      ),
-    ),
-};
-
-function node(block) {
-  return MAKERS[block.kind](block);
+/** The tokens of each block, what stands within lines not parsed yet, and the links that the text defines. */
+function parse(source) {
+  const tokens = [];
+  const env = {};
+  parser.block.parse(source, parser, env, tokens);
+  const blocks = [];
+  for (const token of tokens) {
+    if (token.level === 0 && token.nesting >= 0) blocks.push([]);
+    blocks.at(-1).push(token);
+  }
+  return { blocks, env };
 }
 
-/** Copies the listing as it is when it is pressed, which may be more than when it was made. */
-function listingCopy() {
-  const button = copyButton("Copy the code", () => button.closest("figure").querySelector("code").textContent);
-  return button;
-}
-
-function item({ task, blocks: inner }) {
-  const box =
-    task === null
-      ? []
-      : [element("input", { type: "checkbox", disabled: true, checked: task, "aria-label": task ? "done" : "to do" })];
-  return element("li", { class: task === null ? null : "task" }, box, inner.map(node));
-}
-
-function row(cells, align, name) {
-  return element(
-    "tr",
-    {},
-    cells.map((text, i) => element(name, { class: align[i] }, inline(text))),
-  );
+/** Parses what stands within the lines of a block. */
+function inline(tokens, source, env) {
+  for (const token of tokens) if (token.type === "inline" && token.content.length > LONGEST) token.type = "text";
+  const state = new parser.core.State(source, parser, env);
+  state.tokens = tokens;
+  parser.core.process(state);
+  return tokens;
 }

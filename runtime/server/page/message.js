@@ -11,8 +11,8 @@ const WHY_ENDED = {
 };
 
 /**
- * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), and
- * turn(message, by), which goes to another version.
+ * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), plain(message),
+ * which asks again in the plain mode, and turn(message, by), which goes to another version.
  */
 export class MessageView {
   constructor(message, place, actions) {
@@ -84,10 +84,12 @@ export class MessageView {
     this.notice.classList.toggle("error", Boolean(message.error));
     if (same) return;
     this.notice.dataset.text = text;
-    const again = message.error
-      ? [element("button", { type: "button", onclick: () => this.actions.again(message) }, "Try again")]
-      : [];
-    this.notice.replaceChildren(element("span", {}, text), ...again);
+    const button = (action, label) =>
+      element("button", { type: "button", onclick: () => this.actions[action](message) }, label);
+    const ways = message.error ? [button("again", "Try again")] : [];
+    // A file without a chat template: its model can only go on with a text.
+    if (/chat template/.test(message.error?.text)) ways.unshift(button("plain", "Use plain text"));
+    this.notice.replaceChildren(element("span", {}, text), ...ways);
   }
 
   updateFoot() {

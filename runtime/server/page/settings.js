@@ -34,6 +34,13 @@ export function fields(settings, messages) {
   return body;
 }
 
+/** A server's default in a few characters; numbers of 32 bits come with more digits than were meant. */
+function shown(name, value) {
+  if (typeof value !== "number") return "";
+  if (value === -1 || (name === "seed" && value === 0xffffffff)) return name === "seed" ? "random" : "no limit";
+  return String(Number(value.toPrecision(4)));
+}
+
 /** The dialog: shows the settings, keeps what is typed at once; `changed` is called with all of them. */
 export class SettingsDialog {
   constructor(dialog, changed) {
@@ -50,6 +57,18 @@ export class SettingsDialog {
 
   show() {
     this.dialog.showModal();
+  }
+
+  /** Changes one setting. */
+  set(name, value) {
+    this.form.elements[name].value = value;
+    this.keep();
+  }
+
+  /** Shows what the server does where a field is empty. */
+  tell(defaults) {
+    const told = { ...defaults, max_tokens: defaults.max_tokens ?? defaults.n_predict };
+    for (const name of NUMBERS) this.form.elements[name].placeholder = shown(name, told[name]);
   }
 
   /** Offers the models that the server has; the one that was chosen before stays if it is among them. */

@@ -1,53 +1,70 @@
-// The list of conversations; a drawer on a narrow screen.
+// The list of conversations, and the search in it. A wide screen can fold it; on a narrow one it is a drawer.
 
+import { download } from "./archive.js";
+import { all, load, remove, save } from "./conversations.js";
 import { confirmed, element, iconButton } from "./dom.js";
-import { list, load, remove, save } from "./conversations.js";
+import { address } from "./place.js";
+import { search } from "./search.js";
+
+const FOLDED = "trigraph.sidebar";
+const page = document.documentElement.classList;
 
 export class Sidebar {
-  /** `actions`: open(id), removed(id), renamed(id, title), and runs(id): whether an answer is being written there. */
+  /** `actions`: removed(id), renamed(id, title), and runs(id): whether an answer is being written there. */
   constructor(root, shade, actions) {
     this.root = root;
     this.items = root.querySelector("#conversations");
+    this.query = root.querySelector("#search");
     this.actions = actions;
-    const close = () => this.toggle(false);
-    root.querySelector("#close-sidebar").addEventListener("click", close);
-    shade.addEventListener("click", close);
+    root.querySelector("#close-sidebar").addEventListener("click", () => this.toggle(false));
+    document.getElementById("open-sidebar").addEventListener("click", () => this.toggle(true));
+    shade.addEventListener("click", () => this.toggle(false));
+    this.query.addEventListener("input", () => this.show(this.current));
     root.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.isOpen()) close();
+      if (event.key === "Escape" && page.contains("drawer")) this.toggle(false);
     });
   }
 
-  isOpen() {
-    return document.body.classList.contains("drawer");
+  /** Shows or hides the list. */
+  toggle(open) {
+    if (matchMedia("(max-width: 48rem)").matches) page.toggle("drawer", open);
+    else {
+      page.toggle("folded", !open);
+      localStorage.setItem(FOLDED, open ? "" : "folded");
+    }
+    document.getElementById(open ? "close-sidebar" : "open-sidebar").focus();
   }
 
-  toggle(open) {
-    document.body.classList.toggle("drawer", open);
-    if (open) this.root.querySelector("button").focus();
-    else if (this.root.contains(document.activeElement)) document.getElementById("open-sidebar").focus();
+  closeDrawer() {
+    page.remove("drawer");
   }
 
   show(current) {
     this.current = current;
-    this.items.replaceChildren(...list().map((entry) => this.item(entry)));
+    const query = this.query.value.trim();
+    const found = query ? search(query) : all();
+    this.items.replaceChildren(...found.map((entry) => this.item(entry)));
+    this.root.querySelector("#none-found").hidden = !query || found.length > 0;
   }
 
-  item({ id, title }) {
+  item({ id, title, message, excerpt }) {
     const name = title || "New chat";
     const open = element(
-      "button",
+      "a",
       {
-        type: "button",
         class: "title",
+        href: address(id, message),
         title: name,
-        "aria-current": id === this.current ? "true" : null,
-        onclick: () => this.actions.open(id),
+        "aria-current": id === this.current ? "page" : null,
+        onclick: () => this.closeDrawer(),
       },
       name,
+      excerpt ? element("small", {}, excerpt) : [],
     );
     const rename = iconButton("edit", `Rename “${name}”`, () => this.rename(item, id, name));
+    const keep = iconButton("save", `Export “${name}”`, () => download(name, [load(id)]));
     const drop = iconButton("delete", `Delete “${name}”`, () => this.drop(id, name));
-    const item = element("li", { class: this.actions.runs(id) ? "runs" : null }, open, rename, drop);
+    const item = element("li", { class: this.actions.runs(id) ? "runs" : null }, open, rename, keep, drop);
     return item;
   }
 

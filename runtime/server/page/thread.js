@@ -12,6 +12,7 @@ export class Thread {
     this.changed = new Map();
     this.follows = true;
     this.top = 0;
+    this.pause = 0; // milliseconds: a long answer must leave time for all else
     scroller.addEventListener("scroll", () => this.scrolled());
     toEnd.addEventListener("click", () => this.end());
     // The window's size and the keyboard of a phone move the end without a scroll.
@@ -43,14 +44,22 @@ export class Thread {
 
   /** Shows a message's news with the next frame, however many chunks come before it. */
   refresh(message, running) {
-    if (!this.changed.size) requestAnimationFrame(() => this.paint());
+    if (!this.changed.size) setTimeout(() => requestAnimationFrame(() => this.paint()), this.pause);
     this.changed.set(message.id, running);
   }
 
   paint() {
+    const begun = performance.now();
     for (const [id, running] of this.changed) this.views.get(id)?.update(running);
     this.changed.clear();
     this.follow();
+    this.pause = performance.now() - begun;
+  }
+
+  /** Goes to a message of the branch that is shown. */
+  reveal(id) {
+    this.follows = false;
+    this.views.get(id)?.element.scrollIntoView({ block: "center" });
   }
 
   /** Follows the end while the reader is there; one who scrolls up stays where they are. */

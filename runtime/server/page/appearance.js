@@ -1,8 +1,8 @@
-// Not a module: it runs before the first paint, so that a chosen theme does not flash.
+// Not a module: it runs before the first paint, so that neither a chosen theme nor a folded sidebar flashes.
 "use strict";
 
 (() => {
-  const names = { auto: "as the system has it", light: "light", dark: "dark" };
+  const names = { auto: "same as the system", light: "light", dark: "dark" };
   const kept = localStorage.getItem("trigraph.theme");
   let theme = kept in names ? kept : "auto";
 
@@ -12,10 +12,11 @@
     if (button === null) return;
     button.setAttribute("aria-label", `Theme: ${names[theme]}`);
     button.title = `Theme: ${names[theme]}`;
-    button.querySelector("use").setAttribute("href", `icons.svg#${theme}`);
+    button.querySelector("use").setAttribute("href", `#icon-${theme}`);
   }
 
   apply();
+  document.documentElement.classList.toggle("folded", localStorage.getItem("trigraph.sidebar") === "folded");
   document.addEventListener("DOMContentLoaded", () => {
     apply();
     document.getElementById("theme").addEventListener("click", () => {

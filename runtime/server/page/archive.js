@@ -1,0 +1,122 @@
+// Conversations as a file: to keep them elsewhere, or to take them to another browser.
+
+import { all, load, save } from "./conversations.js";
+
+const FORMAT = "trigraph.conversations";
+const VERSION = 1;
+const ROLES = ["user", "assistant"];
+
+/** Makes the buttons of the settings work; `changed` is called once conversations were imported. */
+export function connect(section, changed) {
+  const [file, told] = [section.querySelector("input"), section.querySelector("#imported")];
+  section.querySelector("#export").addEventListener("click", () => download("trigraph-conversations"));
+  section.querySelector("#import").addEventListener("click", () => file.click());
+  file.addEventListener("change", async () => {
+    const tell = (text, trouble) => {
+      told.textContent = text;
+      told.classList.toggle("trouble", trouble);
+      told.hidden = false;
+    };
+    try {
+      const count = take(await file.files[0].text());
+      tell(`Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`, false);
+    } catch (error) {
+      tell(error.message, true);
+    }
+    file.value = ""; // so that the same file can be chosen again
+    changed();
+  });
+}
+
+/** Offers a file with conversations, by default with all, as a download. */
+export function download(name, conversations = all()) {
+  const text = JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
+  const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = `${name.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "conversation"}.json`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+/**
+ * Keeps the conversations of such a file; of one that is here as well, the version that changed last. Returns how many
+ * the file has. Throws an Error that says what is wrong with the file, and keeps none of it then.
+ */
+function take(text) {
+  const found = read(text).map(checked);
+  for (const conversation of found) {
+    if (!(load(conversation.id)?.changed >= conversation.changed)) save(conversation);
+  }
+  return found.length;
+}
+
+function read(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    throw new Error("This file is not JSON.");
+  }
+  if (file?.format !== FORMAT || !Array.isArray(file.conversations))
+    throw new Error("This file has no conversations that this page has exported.");
+  if (file.version !== VERSION) throw new Error(`This file has version ${file.version}; this page reads ${VERSION}.`);
+  return file.conversations;
+}
+
+/** A conversation of a file with the fields that the page knows, of the types that it relies on. */
+function checked(conversation, place) {
+  const wrong = (what) => new Error(`Conversation ${place + 1} of the file has a wrong ${what}.`);
+  const { id, title, changed, messages, leaf } = conversation ?? {};
+  if (!isId(id)) throw wrong("id");
+  if (!isText(title)) throw wrong("title");
+  if (!Number.isFinite(changed)) throw wrong("time");
+  if (!Array.isArray(messages)) throw wrong("list of messages");
+  const known = new Set([null]);
+  for (const message of messages) {
+    // A message follows one that stands before it, so that there are no circles.
+    if (!isMessage(message) || known.has(message.id) || !known.has(message.parent)) throw wrong("message");
+    known.add(message.id);
+  }
+  if (!known.has(leaf)) throw wrong("last message");
+  return { id, title, changed, leaf, messages: messages.map(fields) };
+}
+
+function isId(id) {
+  return isText(id) && /^\w{1,64}$/.test(id);
+}
+
+function isMessage(message) {
+  const { id, role, content, reasoning = "" } = message ?? {};
+  return isId(id) && ROLES.includes(role) && isText(content) && isText(reasoning);
+}
+
+/** What an answer may have besides its text, and how it must look; anything else is left out. */
+const EXTRAS = {
+  finish: isText,
+  model: isText,
+  stopped: (value) => typeof value === "boolean",
+  thoughtSeconds: Number.isFinite,
+  error: ({ text, status }) => isText(text) && Number.isFinite(status),
+  calls: isListOf(({ name, arguments: given }) => isText(name) && isText(given)),
+  figures: (all) => FIGURES.every((name) => Number.isFinite(all[name])),
+  steps: ({ content, reasoning }) => isSteps(content) && isSteps(reasoning),
+};
+const FIGURES = ["tokens", "accepted", "prompt", "reused", "wait", "seconds", "timed"];
+const isSteps = isListOf(isListOf(Number.isFinite));
+
+function isText(value) {
+  return typeof value === "string";
+}
+
+function isListOf(isItem) {
+  return (value) => Array.isArray(value) && value.every((item) => item !== null && isItem(item));
+}
+
+function fields(message) {
+  const { id, parent, role, content, reasoning = "" } = message;
+  if (role === "user") return { id, parent, role, content };
+  const extras = Object.entries(EXTRAS).filter(([name, accepts]) => message[name] != null && accepts(message[name]));
+  const kept = Object.fromEntries(extras.map(([name]) => [name, message[name]]));
+  return { id, parent, role, content, reasoning, steps: { content: [], reasoning: [] }, ...kept };
+}

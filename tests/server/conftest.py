@@ -1,0 +1,42 @@
+"""What the tests of the chat page share: one browser, and the page's libraries."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.browser import MISSING, Browser, chromium
+from support.bundle import page_bundle
+from support.mock_api import MockApi, mock_api
+
+
+@pytest.fixture(scope="session")
+def window() -> Iterator[Browser]:
+    if MISSING:
+        pytest.skip(MISSING)
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Path:
+    """The folder of the page's libraries."""
+    return page_bundle()
+
+
+@pytest.fixture
+def api(window: Browser) -> Iterator[MockApi]:
+    with mock_api() as api:
+        yield api
+
+
+@pytest.fixture
+def page(window: Browser, api: MockApi) -> Iterator[Browser]:
+    """The page, just opened: its storage is empty, as every test has a port of its own."""
+    window.size(1280, 800)
+    window.complaints()
+    window.open(api.address)
+    window.until("document.getElementById('model').textContent")
+    yield window
+    unexpected = [text for text in window.complaints() if "Failed to load resource" not in text]
+    assert not unexpected, "errors of scripts or of the content security policy"

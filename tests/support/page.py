@@ -1,0 +1,24 @@
+"""What a person does on the chat page, in front of the API of support.mock_api."""
+
+from __future__ import annotations
+
+from support.browser import Browser
+from support.mock_api import Answer, MockApi
+
+LAST = ".assistant:last-child"
+READY = f"document.querySelector('{LAST} .actions button')"
+
+
+def says(text: str, **more: object) -> Answer:
+    """An answer of one token a word."""
+    words = [word + " " for word in text.split(" ")]
+    return Answer([("content", word, 1, 0) for word in words], **more)  # type: ignore[arg-type]
+
+
+def ask(page: Browser, api: MockApi, text: str, *answers: Answer) -> None:
+    """Sends a message and waits for the whole answer."""
+    api.answers += answers
+    page.click("#prompt")
+    page.type(text + "{Enter}")
+    page.until("arguments[0] === document.querySelector('.user:nth-last-child(2) .text')?.innerText.trim()", text)
+    page.until(READY)
