@@ -82,6 +82,10 @@ TABLE = (
             r"$\unknown{x}$ and $\href{javascript:alert(1)}{x}$",
             r"<p><code>\unknown{x}</code> and [\href{javascript:alert(1)}{x}]</p>",
         ),
+        (
+            "> \\[\n> a\n> \\]\n\n$$b$$ c",
+            "<blockquote><div><span>[a]</span></div></blockquote><p><span>[b]</span> c</p>",
+        ),
         ("- a\n- b\n  1. c\n- e", f"<ul>{li('a')}<li>b<ol>{li('c')}</ol></li>{li('e')}</ul>"),
         (
             "3. a\n   ```py\n   x\n     y\n   ```\n4. b",

@@ -53,17 +53,18 @@ function block(state, first, last, silent) {
   const closers = (state.env.closers ??= {});
   closers[closer] ??= state.src.lastIndexOf(closer);
   if (begin + opener.length > closers[closer]) return false;
+  const source = [];
   for (let line = first; line < last; line += 1) {
     if (line > first && state.sCount[line] < state.blkIndent && !state.isEmpty(line)) return false;
     const start = line === first ? begin + opener.length : state.bMarks[line];
     const text = state.src.slice(start, state.eMarks[line]).trimEnd();
     const end = text.indexOf(closer);
+    source.push(end < 0 ? text : text.slice(0, end));
     if (end < 0) continue;
     if (end + closer.length < text.length) return false; // more follows in this line: it is a paragraph's
     if (silent) return true;
-    const source = state.src.slice(begin + opener.length, start + end);
     state.line = line + 1;
-    add(state, "math_block", source, true).map = [first, state.line];
+    add(state, "math_block", source.join("\n"), true).map = [first, state.line];
     return true;
   }
   return false;

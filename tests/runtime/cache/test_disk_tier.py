@@ -229,8 +229,8 @@ def test_a_disk_that_others_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     before = files(tmp_path)
     size = max(path.stat().st_size for path in before)
 
-    def usage(path: object) -> Usage:  # of a disk with room for four such files
-        return Usage(max(0, size * 7 // 2 - sum(path.stat().st_size for path in files(tmp_path))))
+    def usage(path: object) -> Usage:  # of a disk with room for three such files
+        return Usage(max(0, size * 3 - sum(path.stat().st_size for path in files(tmp_path))))
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
     program(text(50, 4))

@@ -60,8 +60,8 @@ def collecting_in(engine: Engine, every: int) -> None:
     engine._driver.call(lambda: sys.settrace(trace))
 
 
-@pytest.mark.parametrize("every", [1, 7])
-def test_collections_at_every_line_of_a_round(every: int) -> None:
+@pytest.mark.parametrize(("every", "count"), [(1, 60), (7, 120)])
+def test_collections_at_every_line_of_a_round(every: int, count: int) -> None:
     """Iterations left in cycles are closed by the collector, in the engine's thread, in the middle of its rounds."""
     rng = random.Random(every)
     engine, _ = fresh(context=200, sequences=4, pages=90)
@@ -70,7 +70,7 @@ def test_collections_at_every_line_of_a_round(every: int) -> None:
     try:
         collecting_in(engine, every)
         kept: list[tuple[int, Request]] = []
-        for number in range(250):
+        for number in range(count):
             abandoned = engine.submit(tokens(9, number % 7), options(number % 7, 40))
             pieces = iter(abandoned)
             if rng.random() < 0.8:
@@ -101,7 +101,7 @@ def test_requests_that_are_abandoned_while_the_collector_runs_all_the_time() -> 
 
     def client(seed: int) -> None:
         try:
-            for number in range(100):
+            for number in range(60):
                 n = (seed + number) % 9
                 request = (engine.submit if n % 2 else engine.generate)(tokens(9, n), options(n, 20))
                 if rng.random() < 0.6:
