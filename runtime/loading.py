@@ -25,7 +25,6 @@ from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.drafting.draft_length import OFF
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
@@ -33,6 +32,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
+from trigraph.runtime.requests.draft_length import OFF
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
@@ -83,7 +83,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     if device.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
-    identity, costs = ModelIdentity.of(manifest), Costs(_routed(manifest))
+    identity, costs = ModelIdentity.of(manifest), Costs()
     return Model(
         steps=steps,
         tokenizer=tokenizer,
@@ -126,12 +126,6 @@ def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     return None if speculation else OFF
 
 
-def _routed(manifest: Manifest) -> float:
-    """The share of the experts that a token is routed to; 0 without experts."""
-    config = manifest.config
-    return config.experts_used / config.experts if config.experts else 0.0
-
-
 @dataclass(frozen=True)
 class _Graphs:
     """The graphs of a package, to be opened on one state and one mapping of the weights."""
@@ -147,11 +141,7 @@ class _Graphs:
     def steps(self, chunk: int, *, draft: bool) -> Steps:
         """The steps of the graphs; without `draft` they have none."""
         drafts, config = self.open("draft") if draft else None, self.manifest.config
-        steps = Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
-        # A verify's tokens, and the drafts that it is of.
-        most = 2 * self.state.sequences * steps.max_pending
-        steps.drawer = self.device.drawer(most, steps.max_pending, steps.vocab)
-        return steps
+        return Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
 
     def open(self, name: str) -> SessionGraph:
         """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""

@@ -16,16 +16,16 @@ from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.drafting.draft_length import OFF, DraftLength, FixedLength
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.execution.device_executor import DeviceExecutor
+from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
-from trigraph.runtime.speculation import Drafter, MTPDrafter
 from trigraph.runtime.text.template import ChatTemplate, the_template
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -143,9 +143,13 @@ class Model:
         return PrefixCache(self.steps, self.disk)
 
     @cached_property
-    def drafter(self) -> Drafter:
-        """What drafts for all requests."""
-        return MTPDrafter(self.steps)
+    def executor(self) -> Executor:
+        """What runs the rounds of all requests."""
+        steps = self.steps
+        # A verify's tokens, and the drafts that it is of.
+        most = 2 * steps.state.sequences * steps.max_pending
+        sampler = self.device.sampler(most, steps.max_pending, steps.vocab)
+        return HostExecutor(steps) if sampler is None else DeviceExecutor(steps, sampler)
 
     @cached_property
     def governor(self) -> Governor:

@@ -184,7 +184,7 @@ def state(session: Session) -> None:
     forks, accepts = [], []
     for _ in range(20):
         engine.steps.verify([sequence], [[1, 2, 3, 4]])
-        accepts.append(_microseconds(lambda: engine.steps.accept(sequence, 0)))
+        accepts.append(_microseconds(lambda: engine.steps.keep(sequence, 0)))
         forks.append(_microseconds(lambda: engine.steps.release(engine.steps.fork(sequence))))
     session.note("state", "reject four tokens, us", f"{statistics.median(accepts):.0f}")
     session.note("state", "fork and release, us", f"{statistics.median(forks):.0f}")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trigraph.runtime.bench.options import BenchOptions
-from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import Case, Sample, Timing, seconds
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
-from trigraph.runtime.drafting.draft_length import DraftLength, FixedLength
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.execution.executor import Executor
+from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Drafter, MTPDrafter, decode
+from trigraph.runtime.speculation import decode
 
 
 def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -> Iterator[Timing]:
@@ -24,16 +24,16 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
     speculative: list[Sample] = []
     note = ""
     for _ in range(max(1, options.repetitions // 4)):
-        completion = _Timed(engine, prompt, options.tokens, MTPDrafter(steps), FixedLength(0, "plain"))
+        completion = _Timed(engine, prompt, options.tokens, engine.model.executor, FixedLength(0, "plain"))
         plain.append(completion.sample)
         if not steps.can_draft:
             continue
         longest = steps.max_pending - 1
-        drafter: Drafter = MTPDrafter(steps)
+        executor = engine.model.executor
         if options.accept is not None:
-            drafter = ReplayDrafter(steps, [[*prompt, *completion.tokens]], options.accept)
+            executor = replaying(executor, [[*prompt, *completion.tokens]], options.accept)
         length = AdaptiveLength(Acceptance(longest), longest)
-        again = _Timed(engine, prompt, options.tokens, drafter, length)
+        again = _Timed(engine, prompt, options.tokens, executor, length)
         if again.tokens != completion.tokens:
             raise RuntimeError("speculation changed the completion: this is a defect, please report it")
         speculative.append(again.sample)
@@ -48,7 +48,7 @@ class _Timed:
     """One completion: its tokens, and the time that it took without its prompt."""
 
     def __init__(
-        self, engine: Engine, prompt: list[int], length: int, drafter: Drafter, draft_length: DraftLength
+        self, engine: Engine, prompt: list[int], length: int, executor: Executor, draft_length: DraftLength
     ) -> None:
         steps = engine.steps
         sequence = steps.new_sequence()
@@ -57,7 +57,7 @@ class _Timed:
         token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
         completion.push(token)
         request = Running(sequence, token, sampler, completion, draft_length)
-        self.sample = Sample(seconds(lambda: list(decode(steps, [request], drafter, Governor()))))
+        self.sample = Sample(seconds(lambda: list(decode(executor, [request], Governor()))))
         steps.release(sequence)
         self.tokens = completion.tokens
         self.accepted = sum(done.accepted for done in request.rounds)

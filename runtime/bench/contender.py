@@ -79,7 +79,7 @@ class Trigraph:
     def _verify(self, tokens: Sequence[int]) -> None:
         self._chain = None
         self._steps.verify([self._sequence], [tokens])
-        self._steps.accept(self._sequence, len(tokens))
+        self._steps.keep(self._sequence, len(tokens))
 
     def _draft(self, token: int) -> None:
         if self._chain is None:

@@ -13,17 +13,17 @@ from rich.table import Table
 
 from trigraph.runtime.bench.completions import FixedLengthCompletion
 from trigraph.runtime.bench.random_tokens import RandomTokens
-from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.bench.request_result import Ratio, ratio
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import Drafter, MTPDrafter, decode, decode_round
+from trigraph.runtime.speculation import decode, decode_round
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 GOVERNOR = "governor"
@@ -107,13 +107,13 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
         for _ in range(ceil(options.requests / concurrency)):
             prompts = [random.draw(options.prompt) for _ in range(concurrency)]
             batch = _Batch(engine, prompts, options.tokens)
-            plain = batch.decoding(_PLAIN, MTPDrafter(engine.steps), fixed)
+            plain = batch.decoding(_PLAIN, engine.model.executor, fixed)
             plain.finish()
             decodings = {}
             for choice in choices:
-                drafter = ReplayDrafter(engine.steps, plain.texts(), options.accept or 0.0)
+                executor = replaying(engine.model.executor, plain.texts(), options.accept or 0.0)
                 decodings[choice] = batch.decoding(
-                    choice, drafter, engine.model.governor if choice == GOVERNOR else fixed
+                    choice, executor, engine.model.governor if choice == GOVERNOR else fixed
                 )
             _take_turns(list(decodings.values()))
             for choice, decoding in decodings.items():
@@ -168,7 +168,7 @@ class _Batch:
         rows = engine.steps.prefill(self._sequences, prompts)
         self._first = [int(token) for token in rows.tokens]
 
-    def decoding(self, choice: str, drafter: Drafter, governor: Governor) -> _Decoding:
+    def decoding(self, choice: str, executor: Executor, governor: Governor) -> _Decoding:
         """All of them, to be decoded with one choice of draft lengths."""
         asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice), drafter="mtp")
         running = []
@@ -178,7 +178,7 @@ class _Batch:
             sampler = Sampler(Sampling(temperature=0), prompt)
             length = self._engine.model.draft_length(asked)
             running.append(Running(self._engine.steps.fork(sequence), token, sampler, completion, length))
-        return _Decoding(self._engine.steps, running, drafter, governor)
+        return _Decoding(executor, running, governor)
 
     def close(self) -> None:
         """Gives the prompts' state back."""
@@ -189,8 +189,8 @@ class _Batch:
 class _Decoding:
     """A batch on its way with one choice of draft lengths; its rounds count while all requests decode."""
 
-    def __init__(self, steps: Steps, running: list[Running], drafter: Drafter, governor: Governor) -> None:
-        self._steps, self._running, self._drafter, self._governor = steps, running, drafter, governor
+    def __init__(self, executor: Executor, running: list[Running], governor: Governor) -> None:
+        self._executor, self._running, self._governor = executor, running, governor
         self._seconds = 0.0
         self._counted = 0
 
@@ -200,14 +200,14 @@ class _Decoding:
         for _ in range(rounds):
             if any(request.finished for request in self._running):
                 break
-            decode_round(self._steps, self._running, self._drafter, self._governor)
+            decode_round(self._executor, self._running, self._governor)
             self._counted += 1
         self._seconds += time.perf_counter() - started
         return not any(request.finished for request in self._running)
 
     def finish(self) -> None:
         """Decodes what is left."""
-        for _ in decode(self._steps, self._running, self._drafter, self._governor):
+        for _ in decode(self._executor, self._running, self._governor):
             pass
 
     def texts(self) -> list[list[int]]:
@@ -229,4 +229,4 @@ class _Decoding:
     def close(self) -> None:
         """Gives the requests' state back."""
         for request in self._running:
-            self._steps.release(request.sequence)
+            self._executor.steps.release(request.sequence)

@@ -169,7 +169,7 @@ def _rows(steps: Steps, windows: Sequence[list[int]]) -> Iterator[_Rows]:
             stop = min(start + steps.max_pending, size - 1)
             step = steps.verify(sequences, [window[start:stop] for window in group])
             for sequence in sequences:
-                steps.accept(sequence, stop - start)
+                steps.keep(sequence, stop - start)
             following = np.array([window[start + 1 : stop + 1] for window in group]).reshape(-1)
             yield _Rows(step.logits, following, time.perf_counter() - started)
             started = time.perf_counter()

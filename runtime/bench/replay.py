@@ -1,52 +1,71 @@
-"""A drafter that is right with a chosen probability: times speculation with weights that predict nothing."""
+"""Executors whose drafts are right with a chosen probability: they time speculation with weights that predict nothing.
+
+The MTP head runs and its tokens are thrown away, so that a round takes as long as a real one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.requests.running import Running
-from trigraph.runtime.speculation import MTPDrafter, Proposal
+from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, DeviceInputs
+from trigraph.runtime.execution.device_executor import DeviceExecutor, DraftChain
+from trigraph.runtime.execution.executor import Executor, HostExecutor, Plan
+from trigraph.runtime.execution.results import DraftRun
+from trigraph.runtime.state.sequence import Sequence as StateSequence
+
+Texts = Sequence[Sequence[int]]
 
 
-class ReplayDrafter:
-    """Drafts sequences that are known beforehand, each token wrong with probability 1 - `accept`.
+def replaying(executor: Executor, texts: Texts, accept: float, seed: int = 0) -> Executor:
+    """An executor like this one that drafts `texts`, known whole sequences, with each token wrong now and then.
 
-    The MTP head runs and its tokens are thrown away, so that a round takes as long as a real one.
+    `accept`: the probability that a draft is right.
     """
+    drafts = _Replay(texts, accept, executor.steps.vocab, seed)
+    if isinstance(executor, DeviceExecutor):
+        return _DeviceReplay(executor, drafts)
+    return _HostReplay(executor, drafts)
 
-    by_head = True
 
-    def __init__(self, steps: Steps, texts: SequenceOf[SequenceOf[int]], accept: float, seed: int = 0) -> None:
-        """`texts` are those of whole sequences: prompt and completion."""
-        self._head = MTPDrafter(steps)
-        self._texts = texts
-        self._accept = accept
-        self._vocab = steps.vocab
+class _Replay:
+    """Drafts of known texts."""
+
+    def __init__(self, texts: Texts, accept: float, vocab: int, seed: int) -> None:
+        self._texts, self._accept, self._vocab = texts, accept, vocab
         self._random = np.random.default_rng(seed)
-        self._text_of: WeakKeyDictionary[Running, SequenceOf[int]] = WeakKeyDictionary()
+        self._text_of: WeakKeyDictionary[StateSequence, Sequence[int]] = WeakKeyDictionary()
 
-    def instead(self, running: list[Running], limits: list[int]) -> list[list[int]] | None:
-        """See Drafter. Raises ValueError for a request that none of the texts begins like."""
-        return [self._replay(request, limit) for request, limit in zip(running, limits, strict=True)]
-
-    def propose(self, running: list[Running], limits: list[int]) -> Proposal:
-        """See Drafter. Raises ValueError for a request that none of the texts begins like."""
-        proposed = self._head.propose(running, limits)
-        drafts = [self._replay(request, len(guess)) for request, guess in zip(running, proposed.drafts, strict=True)]
-        return Proposal(drafts, proposed.runs)
-
-    def _replay(self, request: Running, count: int) -> list[int]:
-        text, tokens = self._text_of.get(request), request.sequence.tokens
+    def after(self, sequence: StateSequence, count: int) -> list[int]:
+        """`count` drafts after its next token. Raises ValueError when none of the texts begins like the sequence."""
+        text, tokens = self._text_of.get(sequence), sequence.tokens
         if text is None:
             known = [text for text in self._texts if list(text[: len(tokens)]) == tokens]
             if not known:
                 raise ValueError("a request is of no known text")
-            text = self._text_of[request] = known[0]
+            text = self._text_of[sequence] = known[0]
         start = len(tokens) + 1
         known_tokens = text[start : start + count]
         right = self._random.random(len(known_tokens)) < self._accept
         return [int(t) if ok else (int(t) + 1) % self._vocab for t, ok in zip(known_tokens, right, strict=True)]
+
+
+class _HostReplay(HostExecutor):
+    def __init__(self, executor: Executor, replay: _Replay) -> None:
+        super().__init__(executor.steps)
+        self._replay = replay
+
+    def draft(self, plan: Plan) -> tuple[list[list[int]], list[DraftRun]]:
+        drafts, runs = super().draft(plan)
+        return [self._replay.after(part.sequence, len(own)) for part, own in zip(plan, drafts, strict=True)], runs
+
+
+class _DeviceReplay(DeviceExecutor):
+    def __init__(self, executor: DeviceExecutor, replay: _Replay) -> None:
+        super().__init__(executor.steps, executor.sampler)
+        self._replay = replay
+
+    def to_verify(self, plan: Plan, chain: DraftChain) -> tuple[list[list[int]], DeviceInputs]:
+        return [[*part.tokens, *self._replay.after(part.sequence, part.drafts)] for part in plan], NO_DEVICE_INPUTS

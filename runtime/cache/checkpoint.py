@@ -64,10 +64,4 @@ class Checkpoint:
         state.move([sequence], slots)
         for name, buffer in state.recurrent.items():
             buffer.current[sequence.slot] = self.recurrent[name]
-        sequence.tokens, sequence.pending = tokens[: self.length], []
-        sequence.to_commit, sequence.drafted_len, sequence.draft_token = self.to_commit, 0, -1
-        first = self.length - len(self.hiddens)
-        sequence.hiddens.restart(first, self.hiddens[0])
-        sequence.hiddens.append(self.hiddens[1:])
-        # A program that cannot draft keeps no hidden rows: the head's KV stays empty there, which costs acceptance.
-        sequence.mtp_len = self.mtp_len if first < self.mtp_len else self.length
+        sequence.restored(tokens[: self.length], self.to_commit, self.mtp_len, self.hiddens)

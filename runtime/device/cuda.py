@@ -22,12 +22,13 @@ from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
-from trigraph.runtime.device.cuda_drawer import CudaDrawer
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
+from trigraph.runtime.device.cuda_sampler import CudaSampler
 from trigraph.runtime.device.cuda_weights import CudaWeights
-from trigraph.runtime.device.device import Device, Exchange
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 
 _EXPERTS = "GroupedExpertFFN"
@@ -158,9 +159,9 @@ class CudaDevice(Device):
         """See Device."""
         return CudaExchange(self.functions, staging, inputs, outputs)
 
-    def drawer(self, most: int, steps: int, vocab: int) -> CudaDrawer | None:
+    def sampler(self, most: int, steps: int, vocab: int) -> CudaSampler | None:
         """See Device."""
-        return CudaDrawer(self.functions, most, steps, vocab)
+        return CudaSampler(self.functions, most, steps, vocab)
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """See Device: nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back."""

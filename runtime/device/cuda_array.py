@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.device import Array
+from trigraph.runtime.device.exchange import Array
 
 
 class CudaArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.device import NOTHING, Array, Exchange, Fed
+from trigraph.runtime.device.exchange import NO_DEVICE_INPUTS, Array, DeviceInputs, Exchange
 
 _ON_DEVICE = ("logits",)  # results that a round seldom reads: rows of them are fetched when asked for
 
@@ -96,11 +96,11 @@ class CudaExchange(Exchange):
             self._views[block] = block.views(self._taken, self._start)
         return self._views[block]
 
-    def send(self, fed: Fed = NOTHING) -> None:
-        """See Exchange: all in one copy, and over it what is fed."""
+    def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
+        """Copies all inputs at once, and over them the rows that are on the device."""
         assert self._block is not None
         self._library.copy(self._start, self._block.address, self._size)
-        for name, sources in fed.items():
+        for name, sources in device_inputs.items():
             memory = self._taken[name]
             for row, source, count in spans(sources, memory.row_bytes):
                 self._library.copy(memory.row(row), source, count * memory.row_bytes)

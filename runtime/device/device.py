@@ -7,97 +7,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.exchange import Array, Exchange, Memory
 from trigraph.runtime.device.heap import populate
 from trigraph.runtime.device.mapped_weights import MappedWeights
-
-Array = NDArray[Any]
-Memory = Any
-"""An array on a device, as `Device.zeros` makes it: `shape`, `dtype`, `nbytes`, rows to read and write by index."""
+from trigraph.runtime.device.sampler import DeviceSampler
 
 _ALIGNMENT = 64
-
-
-Fed = Mapping[str, Sequence[int]]
-"""By input, for each of its rows an address on the device to take the row from in place of the host's, or 0."""
-
-NOTHING: Fed = {}
-
-
-class Exchange:
-    """What a step takes and gives: fill `inputs`, `send`, run, `receive`, read `outputs`."""
-
-    def __init__(self, inputs: Mapping[str, Array], outputs: Mapping[str, Any]) -> None:
-        self._inputs = inputs
-        self.outputs = outputs
-
-    @property
-    def inputs(self) -> Mapping[str, Array]:
-        """Arrays to fill in; in each step all of them."""
-        return self._inputs
-
-    @property
-    def sent(self) -> Mapping[str, Array]:
-        """The inputs of the step that was sent last."""
-        return self._inputs
-
-    def send(self, fed: Fed = NOTHING) -> None:
-        """Lets the graph see what was filled in; on a device with a drawer, of which some rows are `fed`."""
-
-    def receive(self) -> None:
-        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
-
-    def result(self, name: str) -> Memory:
-        """An output where the graph writes it."""
-        return self.outputs[name]
-
-
-class Drawing(NamedTuple):
-    """How tokens are drawn from logits, as by `decoding.draws`; with temperature 0 the most likely one is taken."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-
-
-class Draw(NamedTuple):
-    """A token that a device draws."""
-
-    how: Drawing
-    position: int
-    only_drawn: bool
-    """Where no logit is finite it is -1, else the step's most likely one."""
-
-
-class Drawer(Protocol):
-    """Draws tokens on a device, from the logits of steps that nobody waits for, until a round ends."""
-
-    def draws(self, drawing: Drawing) -> bool:
-        """Whether it can."""
-
-    def begin(self, draws: Sequence[Draw]) -> None:
-        """Takes all draws of a round, in order of its steps and of their rows; a draw's number is its place in it."""
-
-    def draw(self, exchange: Exchange, rows: int) -> None:
-        """Enqueues the next `rows` of these, from the first rows of the step that was enqueued last."""
-
-    def place(self, number: int) -> int:
-        """The address of a draw's token, for `Exchange.send`."""
-
-    def read(self) -> NDArray[np.int64]:
-        """Tokens by number; they are there once the device was waited for."""
-
-    def seconds(self) -> list[float]:
-        """What each step and its draws took, once the device was waited for."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +122,8 @@ class Device:
         """The host's side of a step on this memory."""
         return Exchange(inputs, outputs)
 
-    def drawer(self, most: int, steps: int, vocab: int) -> Drawer | None:
-        """What draws tokens on the device, `most` of them a round after at most `steps` steps; None: the host does."""
+    def sampler(self, most: int, steps: int, vocab: int) -> DeviceSampler | None:
+        """A sampler of at most `most` tokens a round, after at most `steps` steps; None where the host samples."""
         return None
 
     def adapt(self, model: onnx.ModelProto) -> bool:

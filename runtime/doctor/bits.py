@@ -51,8 +51,8 @@ def package_bits(folder: Path, device: str = "cpu") -> Mapping[str, str]:
         _draft(found, steps, both, _tokens(steps, 2, 2 + round_number))
         new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
         _add_rows(found, steps.verify(both, new))
-        steps.accept(long, kept_long)
-        steps.accept(short, kept_short)
+        steps.keep(long, kept_long)
+        steps.keep(short, kept_short)
     _add_rows(found, steps.prefill([short], [_tokens(steps, 7, 8)]))
     _draft(found, steps, both, _tokens(steps, 2, 9))
     _add_rows(found, steps.verify(both, [[1], [2]]))  # commits all tokens before

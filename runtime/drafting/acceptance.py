@@ -1,21 +1,23 @@
-"""How often drafts are right: of one request as far as it was seen, and of all requests of a model before that."""
+"""How often drafts are right, by source and position: of one request, starting from what all of a model's were."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
-_OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # how much an observed draft counts one observation later
-# Drafts that what is known of all requests counts for; texts differ more in how much they repeat themselves.
+_OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # weight of an observed draft, one observation later
+# Drafts that the rates of all requests count for; texts differ more in how much they repeat themselves.
 _COMMON_HEAD, _COMMON_NGRAM = 24.0, 4.0
 _FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
-_CHAIN_WEIGHT = 6.0  # drafts that what is known of the one before counts for
+_CHAIN_WEIGHT = 6.0  # drafts that the rate at the position before counts for
 _HEAD_PRIOR = 0.6  # of the MTP head's drafts
-_NGRAM_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85)  # of those of n-grams, by kind
+_NGRAM_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85)  # of those of n-grams, by kind of match
 _KINDS = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 4)  # by length of the match; longer ones are of the last
 
 
 class Rates:
-    """Shares of drafts that were right, by kind of draft."""
+    """Shares of drafts that were right, by position in the chain, or by kind of match."""
 
     def __init__(self, kinds: int, memory: float) -> None:
         self._memory = memory
@@ -23,19 +25,19 @@ class Rates:
         self._tried = [0.0] * kinds
 
     def observe(self, kind: int, right: bool) -> None:
-        """Takes in a draft that was put to the test."""
+        """Takes in a draft whose predecessors were right."""
         self._right[kind] = self._memory * self._right[kind] + right
         self._tried[kind] = self._memory * self._tried[kind] + 1
 
     def known(self, prior: Sequence[float], weight: float) -> list[float]:
-        """The rates, where those of `prior` are what is known beforehand, as if from `weight` drafts."""
+        """The rates, where `prior` counts as much as `weight` drafts."""
         return [
             (right + weight * rate) / (tried + weight)
             for right, tried, rate in zip(self._right, self._tried, prior, strict=True)
         ]
 
     def chained(self, prior: float) -> list[float]:
-        """The same, where that of the first kind is `prior` and each other kind is like the one before it."""
+        """The same, where `prior` is the first one's and each rate that of the next."""
         found, weight = [], _FIRST_WEIGHT
         for right, tried in zip(self._right, self._tried, strict=True):
             prior = (right + weight * prior) / (tried + weight)
@@ -45,40 +47,34 @@ class Rates:
 
 
 class Acceptance:
-    """Rates of the MTP head's drafts by their number in the round, and of n-grams by the length of the match."""
+    """Rates of the MTP head's drafts by their position in the round, and of n-grams by the length of the match."""
 
     def __init__(self, longest: int, common: Acceptance | None = None) -> None:
-        """`longest`: most drafts of a round. `common`: that of all requests; what it knows is where this one starts."""
+        """`longest`: most drafts of a round. `common`: that of all requests, which this one starts from and adds to."""
         memory = _COMMON_MEMORY if common is None else _OWN_MEMORY
         self._head, self._ngram = Rates(longest, memory), Rates(len(_NGRAM_PRIORS), memory)
         self._common = common
-        self._known_head: list[float] | None = None
-        self._known_ngram: list[float] | None = None
 
     @property
     def head(self) -> list[float]:
-        """How often each draft of the head is right, if those before it are."""
-        if self._known_head is None:
-            common, own = self._common, self._head
-            self._known_head = own.chained(_HEAD_PRIOR) if common is None else own.known(common.head, _COMMON_HEAD)
-        return self._known_head
+        """How often each draft of the head is right if those before it are."""
+        if self._common is None:
+            return self._head.chained(_HEAD_PRIOR)
+        return self._head.known(self._common.head, _COMMON_HEAD)
 
     @property
     def ngram(self) -> list[float]:
         """How often a draft is right, by the kind of the match before it."""
-        if self._known_ngram is None:
-            prior = _NGRAM_PRIORS if self._common is None else self._common.ngram
-            self._known_ngram = self._ngram.known(prior, _COMMON_NGRAM)
-        return self._known_ngram
+        return self._ngram.known(_NGRAM_PRIORS if self._common is None else self._common.ngram, _COMMON_NGRAM)
 
     def head_chances(self, most: int) -> list[float]:
-        """How likely each of `most` drafts of the head is right and all those before it are."""
-        return _chained(self.head[:most])
+        """How likely each of `most` drafts of the head and all those before it are right."""
+        return [*accumulate(self.head[:most], mul)]
 
     def ngram_chances(self, match: int, most: int) -> list[float]:
         """The same of drafts after a match of `match` tokens, which each right one makes longer."""
         known = self.ngram
-        return _chained([known[_kind(length)] for length in range(match, match + most)])
+        return [*accumulate((known[_kind(length)] for length in range(match, match + most)), mul)]
 
     def observe_head(self, tested: int, right: int) -> None:
         """Takes in a round of `tested` drafts of the head, of which the first `right` were right."""
@@ -86,7 +82,6 @@ class Acceptance:
             self._common.observe_head(tested, right)
         for i in range(tested):
             self._head.observe(i, i < right)
-        self._known_head = None
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
         """The same of drafts after a match of `match` tokens."""
@@ -94,16 +89,7 @@ class Acceptance:
             self._common.observe_ngram(match, tested, right)
         for i in range(tested):
             self._ngram.observe(_kind(match + i), i < right)
-        self._known_ngram = None
 
 
 def _kind(match: int) -> int:
     return _KINDS[min(match, len(_KINDS) - 1)]
-
-
-def _chained(rates: list[float]) -> list[float]:
-    chance, found = 1.0, []
-    for rate in rates:
-        chance *= rate
-        found.append(chance)
-    return found

@@ -34,7 +34,7 @@ class DraftResult(NamedTuple):
 
 
 class DraftRun(NamedTuple):
-    """One run of a drafter's graph."""
+    """One run of the draft graph."""
 
     rows: int
     sequences: int
@@ -44,7 +44,7 @@ class DraftRun(NamedTuple):
 class RoundResult(NamedTuple):
     """What came of a round."""
 
-    drafts: Sequence[list[int]]  # of each sequence, those of the head
-    result: StepResult  # of the verify
+    tokens: Sequence[list[int]]  # of each sequence, those that were verified: the known ones, then the head's drafts
+    rows: StepResult  # of the verify
     runs: Sequence[DraftRun]
-    drawn: Sequence[int] | None = None  # for each row of the result its token, -1 where it was not drawn
+    drawn: Sequence[int] | None = None  # for each row the token that a device drew, -1 for none

@@ -19,7 +19,8 @@ import onnx
 import onnxruntime as ort
 
 from trigraph.models.errors import TrigraphError, check_name
-from trigraph.runtime.device.device import Array, Device, Exchange, Memory
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.exchange import Array, Exchange, Memory
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import is_shortage
 from trigraph.runtime.state.state import StateBuffer

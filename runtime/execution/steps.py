@@ -1,4 +1,4 @@
-"""The steps that decoding is made of: prefill, verify, accept and draft, for one or more sequences of any lengths."""
+"""The steps that decoding is made of: prefill, verify, keep and draft, for one or more sequences of any lengths."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.device.device import Array, Drawer
+from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 
 Tokens = abc.Sequence[int]
-Run = abc.Callable[[Binding], None]
+Run = abc.Callable[[Binding], object]
 """How a step is run whose inputs are filled in."""
+RunTokens = abc.Callable[[Binding], abc.Sequence[list[int]]]
+"""The same of a verify; it gives the tokens of each sequence that were run."""
 Sequences = abc.Sequence[Sequence]
 
 
@@ -38,8 +40,6 @@ class Steps:
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
         self.chunk = chunk
-        self.drawer: Drawer | None = None
-        """What draws tokens where the graphs run, if that is no place for the host."""
 
     @property
     def can_draft(self) -> bool:
@@ -89,39 +89,38 @@ class Steps:
             raise TrigraphError("a prefill needs at least one sequence")
         return result
 
-    def verify(self, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run = Binding.run) -> StepResult:
-        """Runs 1 to K tokens of each sequence without committing them; `accept` says how many are kept, else none.
+    def verify(self, sequences: Sequences, tokens: abc.Sequence[Tokens]) -> StepResult:
+        """Runs 1 to K tokens of each sequence without committing them; `keep` says how many are kept, else none.
 
         Raises TrigraphError, and changes nothing, for other numbers of tokens or where there is no room for all.
         """
+
+        def run(binding: Binding) -> list[list[int]]:
+            binding.run()
+            return [list(new) for new in tokens]
+
+        return self.verify_by(sequences, tokens, run)[1]
+
+    def verify_by(
+        self, sequences: Sequences, tokens: abc.Sequence[Tokens], run: RunTokens
+    ) -> tuple[abc.Sequence[list[int]], StepResult]:
+        """A verify in which `run` may replace `tokens` by as many others; those that ran, and their rows."""
         limit = self.max_pending
         for sequence, new in zip(sequences, tokens, strict=True):
             if not 1 <= len(new) <= limit:
                 raise TrigraphError(f"a verify takes 1 to {limit} tokens of a sequence, not {len(new)}")
             self._check(sequence, new, "sequence")
-        result = self._run(self._verify, sequences, tokens, run)
+        ran: list[abc.Sequence[list[int]]] = []
+        result = self._run(self._verify, sequences, tokens, lambda binding: ran.append(run(binding)))
         row = 0
-        for sequence, new in zip(sequences, tokens, strict=True):
-            sequence.pending = list(new)
-            sequence.to_commit = 0
-            sequence.hiddens.append(result.hidden[row : row + len(new)])
+        for sequence, new in zip(sequences, ran[0], strict=True):
+            sequence.verified(new, result.hidden[row : row + len(new)])
             row += len(new)
-        return result
+        return ran[0], result
 
-    def accept(self, sequence: Sequence, count: int) -> None:
+    def keep(self, sequence: Sequence, count: int) -> None:
         """Keeps the first `count` tokens of the sequence's last verify. Costs nothing: the next step commits them."""
-        if not 0 <= count <= len(sequence.pending):
-            raise TrigraphError(f"accept of {count} tokens, but {len(sequence.pending)} are pending")
-        sequence.tokens += sequence.pending[:count]
-        if not count or sequence.pending[0] != sequence.draft_token:
-            # The head's KV of the drafted token is of no use: another token stands, or will stand, in its place.
-            sequence.mtp_len = min(sequence.mtp_len, sequence.length - count)
-        sequence.pending = []
-        sequence.to_commit = count
-        if self._draft is None:
-            sequence.hiddens.keep(sequence.length - 1, sequence.length)
-        else:
-            sequence.hiddens.keep(min(sequence.mtp_len, sequence.length) - 1, sequence.length)
+        sequence.keep(count, head=self.can_draft)
 
     def draft(self, sequences: Sequences, tokens: Tokens, run: Run = Binding.run) -> DraftResult:
         """Predicts the token after `tokens[i]`, the sampled but not yet verified next token of each sequence.
@@ -138,8 +137,7 @@ class Steps:
             hiddens.append(sequence.hiddens.span(past_lens[-1] - 1, sequence.length))
         result = self._run_draft(sequences, pieces, hiddens, past_lens, run)
         for sequence, token in zip(sequences, tokens, strict=True):
-            sequence.mtp_len, sequence.drafted_len = sequence.length + 1, 0
-            sequence.draft_token = token
+            sequence.drafted(token)
         return result
 
     def draft_more(
@@ -151,7 +149,7 @@ class Steps:
         self._check_room(max(past_lens) + 1, "draft")
         result = self._run_draft(sequences, pieces, hidden[:, None], past_lens, run)
         for sequence in sequences:
-            sequence.drafted_len += 1
+            sequence.drafted_more()
         return result
 
     def _chunks(self, tokens: abc.Sequence[Tokens]) -> abc.Iterator[tuple[list[int], list[Tokens]]]:
@@ -171,24 +169,21 @@ class Steps:
     def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
         result = self._run(self._prefill, sequences, pieces, Binding.run)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
-            sequence.tokens += piece
-            sequence.to_commit, sequence.mtp_len, sequence.drafted_len = 0, sequence.length, 0
-            sequence.hiddens.restart(sequence.length - 1, result.hidden[i])
+            sequence.prefilled(piece, result.hidden[i])
         return result
 
     def _drop_pending(self, sequence: Sequence) -> None:
         if sequence.pending:
-            self.accept(sequence, 0)
+            self.keep(sequence, 0)
 
     def catch_up(self, sequence: Sequence, backlog: int = 0) -> None:
         """Rebuilds the head's KV of kept tokens until at most `backlog` of them lack it. Nothing may be pending."""
-        sequence.mtp_len = min(sequence.mtp_len, sequence.length)
+        sequence.trim_drafts()
         while self._draft is not None and sequence.length - sequence.mtp_len > backlog:
             start, stop = sequence.mtp_len, min(sequence.length, sequence.mtp_len + self.chunk)
             hidden = sequence.hiddens.span(start - 1, stop - 1)
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
-            sequence.mtp_len = stop
-            sequence.hiddens.keep(stop - 1, sequence.length)
+            sequence.caught_up(stop)
 
     def _run(self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trigraph.runtime.drafting.draft_length import DraftLength, Round
+from trigraph.runtime.requests.draft_length import DraftLength
+from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.state.sequence import Sequence
 

@@ -5,7 +5,24 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Round(NamedTuple):
+    """What one verify brought a request."""
+
+    tokens: list[int]
+    """Those that it added to the completion."""
+    drafted: int
+    accepted: int
+    """Drafts that the sampler agreed with."""
+    draft_seconds: float
+    seconds: float
+    """Of the whole round, drafting included, whoever shared it."""
+    sequences: int = 1
+    """Requests that shared it."""
+    ended: float = 0.0
+    """When its tokens were there, by time.perf_counter."""
 
 
 @dataclass(frozen=True)

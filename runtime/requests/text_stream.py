@@ -9,10 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.drafting.draft_length import Round
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.stats import Stats, peak_memory
+from trigraph.runtime.requests.stats import Round, Stats, peak_memory
 from trigraph.runtime.requests.transcript import Transcript
 
 _log = logging.getLogger("trigraph.requests")

@@ -13,12 +13,13 @@ computes it too: in the midst of decoding, a few lines of Python take longer tha
 import ctypes
 from functools import cache
 from math import factorial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_function
+from trigraph.runtime.device.sampler import SamplingParameters
 
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _LEAST = -708.0  # e^x of what is less counts as 0
@@ -26,17 +27,8 @@ _LN2, _LOG2E = float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.7154765
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
 
 
-class Filters(NamedTuple):
-    """Which tokens can be drawn, by their probabilities at a temperature above 0. See Sampling."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-
-
 def draw(
-    logits: NDArray[np.float32], ids: NDArray[np.int64] | None, filters: Filters, seed: int, position: int
+    logits: NDArray[np.float32], ids: NDArray[np.int64] | None, parameters: SamplingParameters, position: int
 ) -> int | None:
     """The token that is drawn from logits [n] of tokens `ids` [n], which ascend; without them, of the first n tokens.
 
@@ -44,12 +36,12 @@ def draw(
     """
     function = _function()
     if function is None or not len(logits):
-        return _draw(logits, ids, filters, seed, position)
+        return _draw(logits, ids, parameters, position)
     if not logits.flags.carray:
         logits = logits.copy()  # ctypes takes contiguous memory that could be written
     tokens = None if ids is None else ctypes.c_int64.from_buffer(ids.data)
     first = ctypes.c_float.from_buffer(logits.data)
-    found: int = function(first, tokens, len(logits), *filters, seed, position)
+    found: int = function(first, tokens, len(logits), *parameters, position)
     return None if found < 0 else found
 
 
@@ -65,20 +57,22 @@ def _function() -> Any:
 
 
 def _draw(
-    logits: NDArray[np.float32], ids: NDArray[np.int64] | None, filters: Filters, seed: int, position: int
+    logits: NDArray[np.float32], ids: NDArray[np.int64] | None, parameters: SamplingParameters, position: int
 ) -> int | None:
     """The same in NumPy."""
     if not len(logits) or not np.isfinite(logits.max()):
         return None
-    places, weights = survivors(logits, filters)
+    places, weights = survivors(logits, parameters)
     tokens = places if ids is None else ids[places]
-    times = -log(numbers(seed, position, tokens)) / weights
+    times = -log(numbers(parameters.seed, position, tokens)) / weights
     return int(tokens[times == times.min()].min())
 
 
-def survivors(logits: NDArray[np.float32], filters: Filters) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def survivors(
+    logits: NDArray[np.float32], parameters: SamplingParameters
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The places in `logits` that the filters let through, most likely first, and their weights: 1 is the largest."""
-    temperature, top_k, top_p, min_p = filters
+    temperature, top_k, top_p, min_p, _ = parameters
     order = np.argsort(-logits, kind="stable")[: top_k or None]
     with np.errstate(over="ignore"):
         every = exp((logits.astype(np.float64) - float(logits.max())) / temperature)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.device.device import Drawing
+from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.sampling import draws
 from trigraph.runtime.sampling.constraint import Guide
 from trigraph.runtime.sampling.thought import Thought
@@ -78,14 +78,9 @@ class Sampling:
                 raise TrigraphError(f"logit_bias is for token {token}; ids of this model are from 0 to {vocab - 1}")
 
     @cached_property
-    def drawing(self) -> Drawing:
-        """The same for a device, which knows neither biases nor penalties."""
-        return Drawing(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-
-    @cached_property
-    def filters(self) -> draws.Filters:
-        """Which tokens can be drawn."""
-        return draws.Filters(self.temperature, self.top_k, self.top_p, self.min_p)
+    def parameters(self) -> SamplingParameters:
+        """What is drawn with when biases and penalties were applied."""
+        return SamplingParameters(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
     @property
     def penalizes(self) -> bool:
@@ -125,14 +120,14 @@ class Sampler:
         self._free = self._plain and guide is None and thought is None
 
     @property
-    def drawing(self) -> Drawing | None:
+    def parameters(self) -> SamplingParameters | None:
         """How a device draws what this one chooses of a row by itself; None where more than the row has a say."""
-        return self.options.drawing if self._plain else None
+        return self.options.parameters if self._plain else None
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
         """The token at `position` of the sequence, chosen from row `row` of `step`.
 
-        `drawn`: what the device has drawn there as `drawing` says; -1 for nothing.
+        `drawn`: what the device has drawn there as `parameters` say; -1 for nothing.
         """
         if self._free:
             return drawn if drawn >= 0 else self._first_choice(step, row, position)
@@ -249,7 +244,7 @@ def choose(logits: NDArray[np.float32], options: Sampling, position: int, ids: N
     Raises TrigraphError when no logit is a finite number.
     """
     if options.temperature > 0:
-        drawn = draws.draw(logits, ids, options.filters, options.seed, position)
+        drawn = draws.draw(logits, ids, options.parameters, position)
     else:
         best = int(logits.argmax())
         drawn = (best if ids is None else int(ids[best])) if math.isfinite(logits[best]) else None

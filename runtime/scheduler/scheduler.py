@@ -127,7 +127,7 @@ class Scheduler:
 
     def _decode(self, decoding: list[Request]) -> None:
         running = [_running(request) for request in decoding]
-        decode_round(self._steps, running, self._model.drafter, self._model.governor)
+        decode_round(self._model.executor, running, self._model.governor)
 
     def _prefill(self, prompts: list[tuple[Request, int]]) -> None:
         sequences = [request.state for request, _ in prompts]

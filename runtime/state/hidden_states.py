@@ -37,6 +37,11 @@ class HiddenRows:
         self._rows[0] = row
         self._first, self._count = position, 1
 
+    def restore(self, position: int, rows: NDArray[np.float32]) -> None:
+        """Forgets everything but `rows` [n, hidden], the first of them of `position`."""
+        self.restart(position, rows[0])
+        self.append(rows[1:])
+
     def keep(self, start: int, stop: int) -> None:
         """Forgets the positions outside `start` .. `stop` - 1."""
         if start > self._first:

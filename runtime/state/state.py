@@ -9,7 +9,8 @@ import numpy as np
 
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.device import HOST, Device, Memory
+from trigraph.runtime.device.device import HOST, Device
+from trigraph.runtime.device.exchange import Memory
 from trigraph.runtime.device.memory import explained_shortage
 from trigraph.runtime.state.memory_ahead import MemoryAhead
 from trigraph.runtime.state.pool import Pool
@@ -110,37 +111,27 @@ class State:
 
         The slot is shared until one of the two steps; full pages are shared for good, those still written are copied.
         """
-        child = self._share(parent, parent.page_count)
-        child.pending, child.mtp_len, child.drafted_len = parent.pending.copy(), parent.mtp_len, parent.drafted_len
-        child.draft_token, child.hiddens = parent.draft_token, parent.hiddens.copy()
-        return child
+        return self._share(parent, parent.page_count, pending=True)
 
     def checkpoint(self, parent: Sequence) -> Sequence:
         """A fork with the committed tokens alone: what is pending, drafted or reserved behind them stays away."""
-        child = self._share(parent, self.pages_of(parent.length))
-        child.mtp_len = min(parent.mtp_len, parent.length)
-        first = min(max(child.mtp_len - 1, parent.hiddens.start), parent.length - 1)
-        rows = parent.hiddens.span(first, parent.length)
-        child.hiddens.restart(first, rows[0])
-        child.hiddens.append(rows[1:])
-        return child
+        return self._share(parent, self.pages_of(parent.length), pending=False)
 
-    def _share(self, parent: Sequence, page_count: int) -> Sequence:
-        """A sequence with the parent's committed tokens, its slot and as many of its pages."""
+    def _share(self, parent: Sequence, page_count: int, *, pending: bool) -> Sequence:
+        """A copy of the parent that shares its slot and as many of its pages."""
         if parent.slot == RELEASED:
             raise TrigraphError("the sequence was released; it cannot be forked")
         # Entries of the MTP head may be missing in full pages: whoever adds them writes what any other one would.
         settled = parent.length // self.limits.page_size
         self.pages.require(page_count - settled)
-        child = Sequence(self.slots.share(parent.slot), self.limits)
-        child.tokens, child.to_commit, child.damaged = parent.tokens.copy(), parent.to_commit, parent.damaged
+        child = parent.copy(self.slots.share(parent.slot), self.limits, pending=pending)
         numbers = parent.pages[:page_count].tolist()
         shared = [self.pages.share(number) for number in numbers[:settled]]
         copied = [self.pages.take() for _ in numbers[settled:]]
         for source, target in zip(numbers[settled:], copied, strict=True):
             self._copy_page(source, target)
-        child.pages[:page_count] = shared + copied
-        child.page_count = page_count
+        for number in shared + copied:
+            child.add_page(number)
         return child
 
     def pages_to_copy(self, parent: Sequence) -> int:
@@ -156,11 +147,9 @@ class State:
         if sequence.slot == RELEASED:
             return
         self.slots.drop(sequence.slot)
-        sequence.slot = RELEASED
         for page in sequence.pages[: sequence.page_count].tolist():
             self.pages.drop(page)
-        sequence.page_count = 0
-        sequence.damaged = True
+        sequence.released()
 
     def reserve(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> None:
         """Makes sure that positions 0 .. lengths[i] - 1 have pages: all of them or, with a TrigraphError, none."""
@@ -174,8 +163,7 @@ class State:
         self.pages.require(sum(counts))
         for sequence, count in zip(sequences, counts, strict=True):
             for _ in range(count):
-                sequence.pages[sequence.page_count] = self.pages.take()
-                sequence.page_count += 1
+                sequence.add_page(self.pages.take())
 
     def room(self, sequences: abc.Sequence[Sequence], lengths: abc.Sequence[int]) -> tuple[int, int]:
         """Slots and pages that a step would take that brings the sequences to these lengths."""
@@ -212,7 +200,7 @@ class State:
         for sequence, slot in zip(sequences, slots, strict=True):
             if slot != sequence.slot:
                 self.slots.drop(sequence.slot)
-                sequence.slot = slot
+                sequence.moved(slot)
 
     def abandon(self, sequences: abc.Iterable[Sequence], slots: abc.Iterable[int]) -> None:
         """After a step that failed: its sequences cannot go on, and the new slots are free again."""

@@ -43,7 +43,7 @@ def history(package: Path, threads: int, device: str) -> list[bytes]:
         rows += [result.logits.tobytes(), result.hidden.tobytes(), result.tokens.tobytes()]
         assert np.isfinite(result.logits).all()
         for sequence in sequences:
-            steps.accept(sequence, kept)
+            steps.keep(sequence, kept)
         at += kept
     return rows
 

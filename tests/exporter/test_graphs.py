@@ -50,7 +50,7 @@ def run(steps: Steps, tokens: list[int], prompt: int) -> tuple[npt.NDArray[np.fl
         step = steps.verify([sequence], [piece])
         hidden.append(step.hidden.copy())
         logits.append(step.logits.copy())
-        steps.accept(sequence, len(piece))
+        steps.keep(sequence, len(piece))
         start += count
     steps.state.release(sequence)
     return np.concatenate(hidden), np.concatenate(logits)
@@ -91,7 +91,7 @@ def test_recorded_greedy_stream(tmp_path: Path) -> None:
     stream = [int(steps.prefill([sequence], [np.load(ORACLE / "tokens.npy").tolist()]).tokens[0])]
     while len(stream) < len(expected):
         stream.append(int(steps.verify([sequence], [stream[-1:]]).tokens[0]))
-        steps.accept(sequence, 1)
+        steps.keep(sequence, 1)
     assert stream == expected
 
 

@@ -87,7 +87,7 @@ class Script:
             counts = rng.integers(1, K + 1, len(members))
             yield self._result(steps.verify(members, [rng.integers(0, vocab, n).tolist() for n in counts]))
             for text, count in zip(members, counts.tolist(), strict=True):
-                steps.accept(text, int(rng.integers(0, count + 1)))
+                steps.keep(text, int(rng.integers(0, count + 1)))
             yield self._state(texts)
         fork = steps.fork(texts[1])
         yield self._result(steps.verify([fork, texts[1]], [[3], [4, 5]]))

@@ -57,7 +57,7 @@ def come_to(engine: Engine, plain: PlainText, cache: PrefixCache, length: int, h
         steps.verify([sequence], [[*tokens[sequence.length : sequence.length + kept], *wrong]])
         if how == "pending":
             cache.insert(sequence, None)
-        steps.accept(sequence, kept)
+        steps.keep(sequence, kept)
     if how == "drafts":
         draft_chains(engine, [sequence], [1 + tokens[length - 1] // 2])
     if how == "pending":

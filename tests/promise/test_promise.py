@@ -81,7 +81,7 @@ class History:
                 row for seq, text, count in members for row in text.rows[seq.length : seq.length + count]
             ]
             for (seq, _, count), keep in zip(members, kept, strict=False):
-                self.engine.steps.accept(seq, min(keep, count))
+                self.engine.steps.keep(seq, min(keep, count))
 
     def reject(self, counts: list[int]) -> None:
         """A verify of other tokens, none of them kept."""
@@ -90,7 +90,7 @@ class History:
             pieces = [[7 + i for i in range(count)] for _, _, count in members]
             self.engine.steps.verify([seq for seq, _, _ in members], pieces)
             for seq, _, _ in members:
-                self.engine.steps.accept(seq, 0)
+                self.engine.steps.keep(seq, 0)
 
     def draft(self, counts: list[int]) -> None:
         members = [member for member in self._members(counts, LENGTH - 1) if member[0].length]

@@ -42,7 +42,7 @@ def grown(engine: Engine, text: PlainText, random: np.random.Generator, length: 
         if random.random() < 0.5:
             steps.draft([sequence], new[:1])
         steps.verify([sequence], [new])
-        steps.accept(sequence, int(random.integers(0, min(rest, len(new)) + 1)))
+        steps.keep(sequence, int(random.integers(0, min(rest, len(new)) + 1)))
     return sequence
 
 
@@ -60,7 +60,7 @@ def test_session_files(packages: Packages, model: Model, tmp_path: Path) -> None
         (copy,) = resume(tmp_path / "session", reader.steps, reader.identity)
         assert sequence_bits(reader, copy) == text.bits(length), "what was pending is not part of the file"
         if pending:
-            writer.steps.accept(sequence, 2)
+            writer.steps.keep(sequence, 2)
         assert sequence_bits(writer, sequence) == text.bits(length + 2 * pending)
         reader.steps.prefill([copy], [text.tokens[copy.length : copy.length + 20]])
         assert sequence_bits(reader, copy) == text.bits(copy.length)

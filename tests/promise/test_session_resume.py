@@ -34,7 +34,7 @@ def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[
             token, kept = int(step.tokens[row]), kept + 1
             if token != draft:
                 break
-        steps.accept(sequence, kept)
+        steps.keep(sequence, kept)
     return found
 
 
@@ -52,12 +52,12 @@ def test_a_sequence_resumes_with_the_same_bits(
         rounds(engine, sequence, 3, drafts)
         steps.verify([sequence], [[5, 6, 7, 8]])
     if moment == "accepted":
-        steps.accept(sequence, 3)
+        steps.keep(sequence, 3)
         assert sequence.to_commit == 3
     save(tmp_path / "session", steps, sequence, model=engine.identity)
 
     if moment == "pending":  # is not saved
-        steps.accept(sequence, 0)
+        steps.keep(sequence, 0)
     other = load(packages(*model), threads=2, context=600, sequences=1)
     (copy,) = resume(tmp_path / "session", other.steps, other.identity)
     assert copy.tokens == sequence.tokens

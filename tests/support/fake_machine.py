@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
+from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.drafting.draft_length import DraftLength, FixedLength, Round
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.stats import Round
 
 K = 8
 
@@ -121,12 +121,12 @@ class Simulation:
         return client
 
     def _round(self, running: list[Client]) -> None:
-        offers = []
+        candidates = []
         for client in running:
             assert client.length is not None
             room = min(client.tokens - client.done, K) - 1
-            offers.append(client.length.offer([], 0, room, self.governor.prices))
-        asked = self.governor.choose(offers)
+            candidates.append(client.length.candidates([], 0, room, self.governor.cost))
+        asked = self.governor.choose(candidates)
         drafting = 0.0
         for depth in range(max(asked)):
             members = [i for i, length in enumerate(asked) if length > depth]
@@ -137,7 +137,7 @@ class Simulation:
         rows = len(running) + sum(asked)
         verifying = self._seconds("verify", rows, len(running))
         total = 0
-        for client, offer, drafted in zip(running, offers, asked, strict=True):
+        for client, offered, drafted in zip(running, candidates, asked, strict=True):
             accepted = 0
             while accepted < drafted and self.random.random() < client.rates[accepted]:
                 accepted += 1
@@ -148,11 +148,11 @@ class Simulation:
                 Round([0] * (accepted + 1), drafted, accepted, drafting, drafting + verifying, len(running))
             )
             assert client.length is not None
-            client.length.observe(offer, drafted, client.rounds[-1])
+            client.length.observe(offered, drafted, client.rounds[-1])
         self.governor.costs.verify.observe(rows, len(running), verifying)
-        started, busy = self.seconds, drafting + verifying
-        self.seconds += busy
-        self.governor.observe(total, started, self.seconds, busy)
+        started = self.seconds
+        self.seconds += drafting + verifying
+        self.governor.observe(len(running), total, started, self.seconds)
         self.tokens += total
 
     def _seconds(self, graph: str, rows: int, sequences: int) -> float:
@@ -168,7 +168,7 @@ class Simulation:
 def thrifty(costs: Costs) -> Governor:
     """One that tries nothing."""
     governor = Governor(costs)
-    governor._budget = -1e9
+    governor._credit = -1e9
     return governor
 
 

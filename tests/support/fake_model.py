@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.exporter.package.state_tensors import StateTensor
-from trigraph.runtime.device.device import Exchange
+from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.execution.sessions import Binding
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import StateLimits
@@ -91,6 +91,7 @@ class FakeGraph:
     state: State
     limits: StateLimits
     bindings: dict[tuple[int, int], Binding] = dataclasses.field(default_factory=dict)
+    exchange: Callable[[dict[str, Any], dict[str, Any]], Exchange] = Exchange
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """See Graph; arrays are poisoned, so that what is not filled in, or read too late, is noticed."""
@@ -117,7 +118,7 @@ class FakeGraph:
         if draft:
             outputs["probability"] = np.zeros(rows, np.float32)
         outputs["logits"] = np.zeros((rows, self.model.vocab), np.float32)
-        return Binding(Exchange(inputs, outputs), lambda: self._run(inputs, outputs))
+        return Binding(self.exchange(inputs, outputs), lambda: self._run(inputs, outputs))
 
     def _run(self, inputs: Arrays, outputs: Arrays) -> None:
         for binding in self.bindings.values():

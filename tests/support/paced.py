@@ -7,10 +7,10 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from trigraph.runtime.drafting.draft_length import Round
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.server.cluster.ray import EngineReplica

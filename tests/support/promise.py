@@ -44,7 +44,7 @@ def sequence_bits(engine: Engine, sequence: Sequence) -> dict[str, object]:
     steps = engine.steps
     drafts = draft_chains(engine, [sequence], [3]) if steps.can_draft else []
     found: dict[str, object] = {"row": row_bits(steps.verify([sequence], [[1]])), "drafts": drafts}  # commits
-    steps.accept(sequence, 0)
+    steps.keep(sequence, 0)
     for name, tensor in steps.state.tensors.items():
         if name.startswith(("kv.", "mtp.")):
             pages = np.stack([tensor[int(page)] for page in sequence.pages[: sequence.page_count]])
@@ -72,7 +72,7 @@ class PlainText:
         sequence = steps.new_sequence()
         for token in self.tokens:
             found += row_bits(steps.verify([sequence], [[token]]))
-            steps.accept(sequence, 1)
+            steps.keep(sequence, 1)
         steps.release(sequence)
         return found
 

@@ -22,7 +22,7 @@ def rows_of_steps(engine: Engine) -> list[bytes]:
         result = engine.steps.verify(sequences, new)
         keep(result.logits, result.hidden, result.tokens)
         for sequence, tokens in zip(sequences, new, strict=True):
-            engine.steps.accept(sequence, min(accepted, len(tokens)))
+            engine.steps.keep(sequence, min(accepted, len(tokens)))
     draft = engine.steps.draft(sequences, [4, 5, 6])
     keep(draft.tokens, draft.probability, draft.hidden)
     draft = engine.steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.drafting.draft_length import Round
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.text.template import ChatTemplate, the_template
 from trigraph.runtime.text.tokenizer import Tokenizer

@@ -11,21 +11,23 @@ from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_path
 from trigraph.runtime.device.cuda_array import CudaArray
-from trigraph.runtime.device.cuda_drawer import CudaDrawer
 from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.device import Draw, Drawing, Exchange
+from trigraph.runtime.device.cuda_sampler import CudaSampler
+from trigraph.runtime.device.exchange import Exchange
+from trigraph.runtime.device.sampler import Sample, SamplingParameters
 from trigraph.runtime.sampling import draws
-from trigraph.runtime.sampling.draws import Filters
 
 FILTERS = [
-    Filters(0.7, 20, 0.95, 0.0),
-    Filters(1.3, 1, 1.0, 0.0),
-    Filters(5.0, 128, 0.9, 0.0),
-    Filters(2.0, 40, 1.0, 0.1),
-    Filters(1e-6, 20, 1.0, 0.0),
-    Filters(0.6, 64, 0.5, 0.05),
+    SamplingParameters(0.7, 20, 0.95, 0.0),
+    SamplingParameters(1.3, 1, 1.0, 0.0),
+    SamplingParameters(5.0, 128, 0.9, 0.0),
+    SamplingParameters(2.0, 40, 1.0, 0.1),
+    SamplingParameters(1e-6, 20, 1.0, 0.0),
+    SamplingParameters(0.6, 64, 0.5, 0.05),
 ]
 WIDTHS = (1, 31, 128, 4095, 4096, 4097, 12288, 20000)
+Ways = Sequence[tuple[SamplingParameters, int, int]]
+"""Parameters, seed and position of each row."""
 
 
 def on_device(library: CudaLibrary, rows: NDArray[np.generic]) -> CudaArray:
@@ -36,22 +38,25 @@ def on_device(library: CudaLibrary, rows: NDArray[np.generic]) -> CudaArray:
     return memory
 
 
-def drawn(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]], only_drawn: bool = True) -> list[int]:
+def drawn(logits: NDArray[np.float32], ways: Ways, only_drawn: bool = True) -> list[int]:
     """The tokens that the device draws from the rows [n, width], by filters, seed and position."""
     library = CudaLibrary(library_path("cuda"))
-    drawer = CudaDrawer(library, len(logits), 1, logits.shape[1])
-    given = [Draw(Drawing(*filters, seed), position, only_drawn) for filters, seed, position in ways]
-    drawer.begin(given)
+    sampler = CudaSampler(library, len(logits), 1, logits.shape[1])
+    given = [Sample(filters._replace(seed=seed), position, only_drawn) for filters, seed, position in ways]
+    sampler.begin(given)
     tokens = np.where(np.isnan(logits).any(1), 0, logits.argmax(1))
     results = {"logits": on_device(library, logits), "tokens": on_device(library, tokens)}
-    drawer.draw(Exchange({}, results), len(logits))
-    found = drawer.read()
+    sampler.sample(Exchange({}, results), len(logits))
+    found = sampler.read()
     library.wait()
     return [int(token) for token in found]
 
 
-def expected(logits: NDArray[np.float32], ways: Sequence[tuple[Filters, int, int]]) -> list[int]:
-    found = [draws._draw(row, None, *way) for row, way in zip(logits, ways, strict=True)]
+def expected(logits: NDArray[np.float32], ways: Ways) -> list[int]:
+    found = [
+        draws._draw(row, None, filters._replace(seed=seed), position)
+        for row, (filters, seed, position) in zip(logits, ways, strict=True)
+    ]
     return [-1 if token is None else token for token in found]
 
 
@@ -90,7 +95,8 @@ def test_more_rows_than_a_launch_takes() -> None:
 
 def test_temperature_0_takes_the_tokens_of_the_step() -> None:
     rows = np.random.default_rng(2).standard_normal((3, 5000)).astype(np.float32)
-    ways = [(Filters(0.0, 20, 0.9, 0.0), 5, 7), (FILTERS[0], 5, 8), (Filters(0.0, 0, 1.0, 0.0), 5, 9)]
+    greedy, likeliest = SamplingParameters(0.0, 20, 0.9, 0.0), SamplingParameters(0.0, 0, 1.0, 0.0)
+    ways = [(greedy, 5, 7), (FILTERS[0], 5, 8), (likeliest, 5, 9)]
     best = rows.argmax(1).tolist()
     assert drawn(rows, ways) == [best[0], expected(rows[1:2], ways[1:2])[0], best[2]]
 
@@ -107,11 +113,11 @@ def test_rows_without_a_finite_largest_logit(value: float) -> None:
 
 
 def test_what_a_device_can_draw() -> None:
-    drawer = CudaDrawer(CudaLibrary(library_path("cuda")), 1, 1, 1 << 20)
-    assert drawer.draws(Drawing(0.0, 0, 1.0, 0.0, 0))
-    assert drawer.draws(Drawing(1.0, 128, 1.0, 0.0, 0))
-    assert not drawer.draws(Drawing(1.0, 129, 1.0, 0.0, 0))
-    assert not drawer.draws(Drawing(1.0, 0, 0.9, 0.0, 0))
-    wide = CudaDrawer(CudaLibrary(library_path("cuda")), 1, 1, (1 << 20) + 1)
-    assert wide.draws(Drawing(0.0, 0, 1.0, 0.0, 0))
-    assert not wide.draws(Drawing(1.0, 20, 1.0, 0.0, 0))
+    sampler = CudaSampler(CudaLibrary(library_path("cuda")), 1, 1, 1 << 20)
+    assert sampler.supports(SamplingParameters(0.0, 0, 1.0, 0.0, 0))
+    assert sampler.supports(SamplingParameters(1.0, 128, 1.0, 0.0, 0))
+    assert not sampler.supports(SamplingParameters(1.0, 129, 1.0, 0.0, 0))
+    assert not sampler.supports(SamplingParameters(1.0, 0, 0.9, 0.0, 0))
+    wide = CudaSampler(CudaLibrary(library_path("cuda")), 1, 1, (1 << 20) + 1)
+    assert wide.supports(SamplingParameters(0.0, 0, 1.0, 0.0, 0))
+    assert not wide.supports(SamplingParameters(1.0, 20, 1.0, 0.0, 0))

@@ -45,7 +45,7 @@ def test_every_thread_captures_without_moving_the_state(packages: Packages) -> N
 
         def step() -> None:
             found.append(engine.steps.verify([sequence], [[4, 5, 6]]).logits.copy().tobytes())
-            engine.steps.accept(sequence, 2)
+            engine.steps.keep(sequence, 2)
 
         for _ in range(2):
             step()
@@ -83,7 +83,7 @@ def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: 
         for _ in range(10):
             found.append(engine.steps.verify(sequences, [[4, 5, 6], [7, 8]]).logits.copy().tobytes())
             for sequence in sequences:
-                engine.steps.accept(sequence, 2)
+                engine.steps.keep(sequence, 2)
             captured.append(count(gpu.events(), "capture ends"))
         return found
 

@@ -8,8 +8,10 @@ import pytest
 from support.fake_cuda import FakeDevice, copied, count
 from support.hollow import write_hollow
 from trigraph.runtime import Engine, load
-from trigraph.runtime.device.device import Drawing
-from trigraph.runtime.execution.device_rounds import run_device_round
+from trigraph.runtime.device.sampler import SamplingParameters
+from trigraph.runtime.execution.device_executor import DeviceExecutor
+from trigraph.runtime.execution.executor import SequencePlan
+from trigraph.runtime.execution.results import DraftResult
 from trigraph.runtime.state.sequence import Sequence
 
 VERIFY = {1: 253, 2: 323}
@@ -18,7 +20,7 @@ DRAFT, DRAW = 12, 1
 DRAFTS = 3
 TOKENS = 8 * (DRAFTS + 2 * (1 + DRAFTS))
 """Bytes of the tokens that were drawn, and of the most likely ones of the verify."""
-GREEDY, SAMPLED = Drawing(0.0, 0, 1.0, 0.0, 7), Drawing(0.7, 20, 0.95, 0.0, 7)
+GREEDY, SAMPLED = SamplingParameters(0.0, 0, 1.0, 0.0, 7), SamplingParameters(0.7, 20, 0.95, 0.0, 7)
 
 
 @pytest.fixture(scope="module")
@@ -37,27 +39,30 @@ def sequences(engine: Engine, gpu: FakeDevice) -> Iterator[list[Sequence]]:
         engine.steps.release(sequence)
 
 
-def events_of(engine: Engine, gpu: FakeDevice, sequences: list[Sequence], drawing: Drawing) -> list[str]:
+def unasked(result: DraftResult, row: int, position: int) -> int:
+    raise AssertionError("the host is to choose a draft")
+
+
+def events_of(engine: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters) -> list[str]:
     """Of a round of so many sequences, when the device has seen its like."""
-    drawer = engine.steps.drawer
-    assert drawer is not None and drawer.draws(drawing)
+    executor = engine.model.executor
+    assert isinstance(executor, DeviceExecutor) and executor.sampler.supports(parameters)
     for _ in range(3):  # the second one drafts after tokens that were kept
         gpu.events()
-        tokens, counts = [[5]] * len(sequences), [DRAFTS] * len(sequences)
-        run_device_round(engine.steps, drawer, sequences, tokens, counts, [drawing] * len(sequences))
+        executor.run([SequencePlan(sequence, [5], DRAFTS, unasked, 0.0, parameters) for sequence in sequences])
         for sequence in sequences:
             sequence.pending = [5] * (1 + DRAFTS)  # nothing was computed
-            engine.steps.accept(sequence, 2)
+            engine.steps.keep(sequence, 2)
     return gpu.events()
 
 
-@pytest.mark.parametrize("drawing", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("count_of", [1, 2])
 def test_a_round_is_waited_for_once(
-    engine: Engine, gpu: FakeDevice, sequences: list[Sequence], drawing: Drawing, count_of: int
+    engine: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters, count_of: int
 ) -> None:
     """At its end; the host reads tokens and hidden rows, and no logits. Nothing is allocated."""
-    events = events_of(engine, gpu, sequences[:count_of], drawing)
+    events = events_of(engine, gpu, sequences[:count_of], parameters)
     launches = VERIFY[count_of] + DRAFTS * DRAFT + (1 + DRAFTS) * DRAW
     assert count(events, "launch") == count(events, "launch own") == launches
     assert count(events, "wait") == 1 and events[-1].startswith("wait")

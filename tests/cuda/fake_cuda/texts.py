@@ -79,7 +79,7 @@ def rows(engine: Engine, lengths: Sequence[int], accepted: int) -> list[bytes]:
         result = engine.steps.verify(companions, tokens)
         found += [part.copy().tobytes() for part in result]
         for sequence, own in zip(companions, tokens, strict=True):
-            engine.steps.accept(sequence, min(accepted, len(own)))
+            engine.steps.keep(sequence, min(accepted, len(own)))
     return found
 
 
@@ -105,7 +105,7 @@ def test_drafts_have_the_bits_of_the_cpu(package: Path) -> None:
         found: list[object] = []
         for kept in (1, 2, 1):
             engine.steps.verify([sequence], [[7, 8, 9, 10]])
-            engine.steps.accept(sequence, kept)
+            engine.steps.keep(sequence, kept)
             found += draft_chains(engine, [sequence], [11])
         return found
 

@@ -20,10 +20,10 @@ from trigraph.runtime.bench import BenchOptions, bench
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import measure_machine
-from trigraph.runtime.bench.replay import ReplayDrafter
+from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
-from trigraph.runtime.drafting.draft_length import FixedLength
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.drafting.choice import Governor
+from trigraph.runtime.requests.draft_length import FixedLength
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode
@@ -52,7 +52,7 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
     steps = engine.steps
     sequence = steps.new_sequence()
     first = steps.prefill([sequence], [text[:2]])
-    drafter = ReplayDrafter(steps, [text], accept)
+    executor = replaying(engine.model.executor, [text], accept)
 
     class Limit:
         """Ends the completion after `length` tokens."""
@@ -68,7 +68,7 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
 
     sampler = Sampler(Sampling(temperature=0), [])
     request = Running(sequence, int(first.tokens[0]), sampler, Limit(), FixedLength(drafts, "on"))
-    for _ in decode(steps, [request], drafter, Governor()):
+    for _ in decode(executor, [request], Governor()):
         pass
     rounds = request.rounds
     # The first draft of a round is always put to the test.

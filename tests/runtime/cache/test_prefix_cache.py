@@ -87,7 +87,7 @@ def test_what_waits_behind_a_checkpoint_is_left_out(kept: int) -> None:
         steps.draft_more([sequence], guess.tokens.tolist(), guess.hidden)
         steps.verify([sequence], [[token, *drafted, 3]])
         cache.insert(sequence, None)  # while tokens are pending
-        steps.accept(sequence, kept)
+        steps.keep(sequence, kept)
         cache.insert(sequence, None)
     tokens = [*sequence.tokens]
     steps.draft([sequence], [4])
@@ -128,10 +128,10 @@ def test_checkpoints_that_share_a_slot_make_room_together() -> None:
     _, steps, cache = setup(sequences=1)
     sequence = steps.new_sequence()
     steps.verify([sequence], [[1, 2, 3]])
-    steps.accept(sequence, 1)
+    steps.keep(sequence, 1)
     steps.verify([sequence], [[4, 5]])
     cache.insert(sequence, None)
-    steps.accept(sequence, 2)
+    steps.keep(sequence, 2)
     cache.insert(sequence, None)
     assert len(cache) == 2
     steps.release(sequence)
@@ -248,7 +248,7 @@ class Histories(RuleBasedStateMachine):
             self.steps.verify([sequence], [new])
             if kept % 2:
                 self.insert(sequence, None)
-            self.steps.accept(sequence, min(kept, len(new)))
+            self.steps.keep(sequence, min(kept, len(new)))
             self.insert(sequence, None)
 
     @rule()

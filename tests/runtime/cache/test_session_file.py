@@ -35,7 +35,7 @@ def fill(model: FakeModel, steps: Steps) -> tuple[Sequence, Sequence]:
     shorter = steps.fork(sequence)
     steps.draft([sequence], [10])
     steps.verify([sequence], [[10, 0, 1]])
-    steps.accept(sequence, 3)
+    steps.keep(sequence, 3)
     steps.prefill([sequence], [[5]])
     steps.verify([sequence], [[2, 3, 4, 5]])
     return shorter, sequence

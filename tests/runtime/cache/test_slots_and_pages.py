@@ -60,7 +60,7 @@ def test_a_step_gets_all_of_its_pages_or_none(step: str) -> None:
     steps.prefill([c, d], [text(5, 3), text(4, 4)])
     steps.prefill([a, b], [text(4, 1), text(4, 2)])
     steps.verify([a], [[7]])  # takes the last page, and waits for `accept`
-    steps.accept(a, 0)
+    steps.keep(a, 0)
     steps.verify([a], [[7]])
     before = free(steps)
     model.runs.clear()

@@ -1,22 +1,35 @@
 """The decoding loop: requests that share steps are decoded as if each were alone."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
+from support.fake_device import FakeSampler, device_executor
 from support.fake_model import FakeModel, chaotic, mostly_right
 from support.packages import Packages
 from support.prompts import PROMPTS
 from trigraph.runtime import Options, load
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.adaptive_length import AdaptiveLength
-from trigraph.runtime.drafting.draft_length import FixedLength
-from trigraph.runtime.drafting.governor import Governor
+from trigraph.runtime.drafting.choice import Governor
+from trigraph.runtime.execution.device_executor import DeviceExecutor
+from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
-from trigraph.runtime.speculation import MTPDrafter, decode, decode_round
+from trigraph.runtime.speculation import decode, decode_round
 
 VOCAB = 23
+EXECUTORS = {"host": HostExecutor, "device": device_executor}
+Maker = Callable[[Steps], Executor]
+
+
+@pytest.fixture(params=EXECUTORS)
+def executor_of(request: pytest.FixtureRequest) -> Maker:
+    """Makes the executor of some steps."""
+    maker: Maker = EXECUTORS[request.param]
+    return maker
 
 
 class Limit:
@@ -61,19 +74,19 @@ def alone(number: int) -> tuple[list[int], list[list[int]]]:
     """The tokens of a request that shares no step, and those of its rounds."""
     steps = model().steps(context=128)
     single, completion = request(steps, number)
-    for _ in decode(steps, [single], MTPDrafter(steps), Governor()):
+    for _ in decode(HostExecutor(steps), [single], Governor()):
         pass
     return completion.tokens, [finished.tokens for finished in single.rounds]
 
 
 @pytest.mark.parametrize("numbers", [[1], [0, 1], [3, 0, 2], [0, 1, 2, 3, 4], [4, 4, 3, 3]])
-def test_companions_change_nothing(numbers: list[int]) -> None:
+def test_companions_change_nothing(numbers: list[int], executor_of: Maker) -> None:
     fake = model()
     steps = fake.steps(context=128, sequences=5)
     crowd = [request(steps, number) for number in numbers]
     fake.runs.clear()
     requests = [member for member, _ in crowd]
-    rounds = sum(1 for _ in decode(steps, requests, MTPDrafter(steps), Governor()))
+    rounds = sum(1 for _ in decode(executor_of(steps), requests, Governor()))
     for number, (member, completion) in zip(numbers, crowd, strict=True):
         tokens, of_rounds = alone(number)
         assert completion.tokens == tokens
@@ -103,25 +116,25 @@ def test_companions_change_no_bit_of_a_trained_model(packages: Packages, samplin
         completion.push(token)
         crowd.append(Running(sequence, token, sampler, completion, FixedLength(2 * number, "fixed"), 0.1 * number))
         found.append(completion.tokens)
-    for _ in decode(steps, crowd, MTPDrafter(steps), Governor()):
+    for _ in decode(engine.model.executor, crowd, Governor()):
         pass
     assert found == expected
     assert sum(finished.accepted for member in crowd for finished in member.rounds) > 0
 
 
-def test_a_request_that_is_complete_costs_nothing() -> None:
+def test_a_request_that_is_complete_costs_nothing(executor_of: Maker) -> None:
     steps = model().steps()
     single, completion = request(steps, 0)
     while not completion.finished:
         completion.push(0)
-    assert list(decode(steps, [single], MTPDrafter(steps), Governor())) == []
+    assert list(decode(executor_of(steps), [single], Governor())) == []
     assert single.rounds == []
 
 
-def test_drafts_are_counted_for_the_request_that_they_are_of() -> None:
+def test_drafts_are_counted_for_the_request_that_they_are_of(executor_of: Maker) -> None:
     steps = model().steps(context=128, sequences=5)
     crowd = [request(steps, number)[0] for number in (0, 2)]
-    for _ in decode(steps, crowd, MTPDrafter(steps), Governor()):
+    for _ in decode(executor_of(steps), crowd, Governor()):
         pass
     plain, speculative = crowd
     assert sum(finished.drafted for finished in plain.rounds) == 0
@@ -145,7 +158,7 @@ class Broken(Limit):
 
 
 @pytest.mark.parametrize("after", range(1, 9))
-def test_a_request_fails_alone(after: int) -> None:
+def test_a_request_fails_alone(after: int, executor_of: Maker) -> None:
     steps = model().steps(context=128, sequences=5)
     crowd = [request(steps, number) for number in (1, 4, 2)]
     failing = crowd[1][0]
@@ -153,18 +166,36 @@ def test_a_request_fails_alone(after: int) -> None:
     failing.completion = broken = Broken(40, after)
     broken.push(failing.token)
     running = [member for member, _ in crowd]
-    drafter, governor = MTPDrafter(steps), Governor()
+    executor, governor = executor_of(steps), Governor()
     while unfinished := [member for member in running if not member.finished]:
-        decode_round(steps, unfinished, drafter, governor)
+        decode_round(executor, unfinished, governor)
     assert str(failing.error) == "broken"
     assert broken.tokens == alone(4)[0][:after]
     assert failing.sequence.tokens[-after + 1 :] == broken.tokens[:-1] or after == 1
     assert [crowd[i][1].tokens for i in (0, 2)] == [alone(number)[0] for number in (1, 2)]
 
 
-def test_decode_raises_what_a_request_raised() -> None:
+def test_decode_raises_what_a_request_raised(executor_of: Maker) -> None:
     steps = model().steps(context=128)
     single, _ = request(steps, 1)
     single.completion = Broken(9, 3)
     with pytest.raises(ValueError, match="broken"):
-        list(decode(steps, [single], MTPDrafter(steps), Governor()))
+        list(decode(executor_of(steps), [single], Governor()))
+
+
+def test_a_device_draws_drafts_and_tokens_in_one_go() -> None:
+    """The host chooses neither a draft nor a token of a request without penalties and floor."""
+    fake = model()
+    steps = fake.steps(context=128)
+    executor = device_executor(steps)
+    prompt, sampling = [1, 2, 3], Sampling(temperature=0.9, top_k=5, seed=2)
+    sequence, sampler, completion = steps.new_sequence(), Sampler(sampling, prompt), Limit(30)
+    token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
+    completion.push(token)
+    asked: list[int] = []
+    sampler._first_choice = lambda step, row, position: asked.append(position) or 0  # type: ignore[method-assign]
+    single = Running(sequence, token, sampler, completion, FixedLength(3, "fixed"))
+    rounds = sum(1 for _ in decode(executor, [single], Governor()))
+    assert asked == []
+    assert isinstance(executor, DeviceExecutor) and isinstance(executor.sampler, FakeSampler)
+    assert executor.sampler.rounds == rounds < 29

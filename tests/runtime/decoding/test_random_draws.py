@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 from support.fake_engine import VOCAB as VOCAB_OF_BYTES
 from support.fake_engine import engine_of
 from trigraph.runtime import Options, Sampling
+from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.sampling import draws
-from trigraph.runtime.sampling.draws import Filters
 
 VOCAB = 5000
 FILTERS = [
-    Filters(0.7, 20, 0.95, 0.0),
-    Filters(1.3, 1, 1.0, 0.0),
-    Filters(0.7, VOCAB + 1, 0.5, 0.0),
-    Filters(0.5, 1000, 1.0, 0.1),
-    Filters(1.0, 0, 0.9, 0.0),
-    Filters(5.0, 0, 0.999, 0.0),
-    Filters(5.0, 0, 1.0, 0.001),
-    Filters(2.0, 0, 0.7, 0.01),
-    Filters(1e-6, 20, 1.0, 0.0),
-    Filters(0.05, 0, 1.0, 0.0),
-    Filters(1.3, 0, 1.0, 0.0),
+    SamplingParameters(0.7, 20, 0.95, 0.0),
+    SamplingParameters(1.3, 1, 1.0, 0.0),
+    SamplingParameters(0.7, VOCAB + 1, 0.5, 0.0),
+    SamplingParameters(0.5, 1000, 1.0, 0.1),
+    SamplingParameters(1.0, 0, 0.9, 0.0),
+    SamplingParameters(5.0, 0, 0.999, 0.0),
+    SamplingParameters(5.0, 0, 1.0, 0.001),
+    SamplingParameters(2.0, 0, 0.7, 0.01),
+    SamplingParameters(1e-6, 20, 1.0, 0.0),
+    SamplingParameters(0.05, 0, 1.0, 0.0),
+    SamplingParameters(1.3, 0, 1.0, 0.0),
 ]
 
 
@@ -35,7 +35,10 @@ def row(seed: int = 0, vocab: int = VOCAB) -> NDArray[np.float32]:
     return (3 * np.random.default_rng(seed).standard_normal(vocab)).astype(np.float32)
 
 
-def shares(logits: NDArray[np.float32], filters: Filters) -> NDArray[np.float64]:
+FEW = [SamplingParameters(1.0, 6, 1.0, 0.0), SamplingParameters(1.0, 0, 0.8, 0.0), SamplingParameters(1.5, 0, 1.0, 0.0)]
+
+
+def shares(logits: NDArray[np.float32], filters: SamplingParameters) -> NDArray[np.float64]:
     """The probability of each token, by the filters as their papers state them."""
     order = np.argsort(-logits, kind="stable")
     x = logits[order].astype(np.float64) / filters.temperature
@@ -52,7 +55,7 @@ def shares(logits: NDArray[np.float32], filters: Filters) -> NDArray[np.float64]
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_filters_are_those_of_the_formulas(filters: Filters) -> None:
+def test_filters_are_those_of_the_formulas(filters: SamplingParameters) -> None:
     for seed in range(5):
         expected = shares(row(seed), filters)
         places, weights = draws.survivors(row(seed), filters)
@@ -87,7 +90,7 @@ def test_exponentials_and_logarithms() -> None:
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_the_library_draws_what_numpy_draws(filters: Filters, operator_library: object) -> None:
+def test_the_library_draws_what_numpy_draws(filters: SamplingParameters, operator_library: object) -> None:
     if draws._function() is None:
         pytest.skip("the operator library is another one than the CPU's")
     for seed in range(30):
@@ -98,7 +101,7 @@ def test_the_library_draws_what_numpy_draws(filters: Filters, operator_library: 
             if seed % 5 == 0:
                 logits[:] = np.round(logits)  # ties
             for ids in (None, 7 + 3 * np.arange(vocab)):
-                place = filters, 2**64 - 1 - seed, 2**20 * seed
+                place = filters._replace(seed=2**64 - 1 - seed), 2**20 * seed
                 assert draws.draw(logits, ids, *place) == draws._draw(logits, ids, *place)
 
 
@@ -112,10 +115,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("filters", [Filters(1.0, 6, 1.0, 0.0), Filters(1.0, 0, 0.8, 0.0), Filters(1.5, 0, 1.0, 0.0)])
-def test_draws_follow_the_distribution(filters: Filters) -> None:
+@pytest.mark.parametrize("filters", FEW)
+def test_draws_follow_the_distribution(filters: SamplingParameters) -> None:
     logits = row(0, 12)
-    drawn = [draws.draw(logits, None, filters, 5, position) for position in range(4000)]
+    drawn = [draws.draw(logits, None, filters._replace(seed=5), position) for position in range(4000)]
     assert_follows(drawn, shares(logits, filters))
 
 
@@ -131,7 +134,7 @@ def test_texts_follow_the_distribution(drafts: int) -> None:
         request.run()
         drawn += request.ids
     assert len(drawn) == 3000
-    expected = shares(logits, options.filters)
+    expected = shares(logits, options.parameters)
     assert_follows(drawn, expected)
     ids = np.flatnonzero(expected)
     places = np.searchsorted(ids, drawn).tolist()
@@ -154,12 +157,12 @@ def assert_follows(drawn: Sequence[int | None], shares: NDArray[np.float64]) -> 
 
 @pytest.mark.parametrize("noise", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize("filters", [FILTERS[0], FILTERS[-1]], ids=str)
-def test_like_distributions_draw_the_same_token(filters: Filters, noise: float) -> None:
+def test_like_distributions_draw_the_same_token(filters: SamplingParameters, noise: float) -> None:
     """At least as often as (1 - d) / (1 + d), with d their distance in total variation (Bavarian and others, 2020)."""
     ours = row(1, 50)
     other = (ours + noise / 3 * row(2, 50)).astype(np.float32)
     distance = 0.5 * np.abs(shares(ours, filters) - shares(other, filters)).sum()
-    places = [(None, filters, 0, position) for position in range(4000)]
+    places = [(None, filters, position) for position in range(4000)]
     same = np.mean([draws.draw(ours, *place) == draws.draw(other, *place) for place in places])
     assert same > (1 - distance) / (1 + distance) - 0.03  # three deviations of the mean of 4000
     assert same <= 1 - distance + 0.03  # nothing can do better
@@ -168,7 +171,7 @@ def test_like_distributions_draw_the_same_token(filters: Filters, noise: float) 
 def test_a_seed_gives_the_same_tokens_on_every_machine() -> None:
     """Recorded: no library's logarithm, sum or random number decides."""
     logits = np.tile((np.arange(3000) * 7919 % 6000).astype(np.float32) / np.float32(1000), 3)
-    found = [draws.draw(logits, None, filters, seed, 77) for seed in range(3) for filters in FILTERS]
+    found = [draws.draw(logits, None, filters._replace(seed=seed), 77) for seed in range(3) for filters in FILTERS]
     assert found == [
         6963,
         2642,

@@ -62,7 +62,7 @@ def test_random_histories_of_drafts_verifies_and_prefills(draft: bool) -> None:
                 np.testing.assert_array_equal(result.logits[row], model.next_logits((*texts[i], *tokens[: j + 1])))
                 row += 1
             kept = int(random.integers(0, len(tokens) + 1))
-            steps.accept(sequence, kept)
+            steps.keep(sequence, kept)
             texts[i] += tokens[:kept]
     for sequence, tokens in zip(sequences, texts, strict=True):
         check(model, steps, sequence, tokens)
@@ -73,10 +73,10 @@ def test_verify_from_an_empty_text() -> None:
     steps = model.steps()
     sequence = steps.new_sequence()
     steps.verify([sequence], [[1, 2, 3]])
-    steps.accept(sequence, 0)
+    steps.keep(sequence, 0)
     steps.draft([sequence], [4])
     steps.verify([sequence], [[4, 5]])
-    steps.accept(sequence, 2)
+    steps.keep(sequence, 2)
     check(model, steps, sequence, [4, 5])
 
 
@@ -98,7 +98,7 @@ def test_rounds_without_drafts_are_caught_up_later() -> None:
     steps.prefill([sequence], [tokens])
     for i in range(20):
         steps.verify([sequence], [[i % VOCAB]])
-        steps.accept(sequence, 1)
+        steps.keep(sequence, 1)
         tokens.append(i % VOCAB)
     model.runs.clear()
     steps.draft([sequence], [0])
@@ -118,8 +118,8 @@ def test_forks_go_their_own_ways(length: int, kept: int) -> None:
     steps.prefill([parent], [prompt])
     steps.verify([parent], [[1, 2, 3]])
     child = steps.fork(parent)
-    steps.accept(parent, kept)
-    steps.accept(child, 3 - kept)
+    steps.keep(parent, kept)
+    steps.keep(child, 3 - kept)
     texts = [prompt + [1, 2, 3][:kept], prompt + [1, 2, 3][: 3 - kept]]
     family = [parent, child]
     steps.draft(family, [7, 8])
@@ -128,7 +128,7 @@ def test_forks_go_their_own_ways(length: int, kept: int) -> None:
     for row, history in enumerate(expected):
         np.testing.assert_array_equal(result.logits[row], model.next_logits(history))
     for sequence, tokens in zip(family, texts, strict=True):
-        steps.accept(sequence, 1)
+        steps.keep(sequence, 1)
         check(model, steps, sequence, [*tokens, 7 if sequence is parent else 8])
     for sequence in family:
         steps.release(sequence)
@@ -178,7 +178,7 @@ def test_what_callers_may_not_do() -> None:
         (lambda: steps.prefill([sequence], [[0, VOCAB]]), "token ids must be from 0 to 10"),
         (lambda: steps.verify([sequence], [[]]), "takes 1 to 8 tokens"),
         (lambda: steps.verify([sequence], [[1] * 9]), "takes 1 to 8 tokens"),
-        (lambda: steps.accept(sequence, 1), "0 are pending"),
+        (lambda: steps.keep(sequence, 1), "0 are pending"),
         (lambda: steps.draft([sequence], [1]), "it cannot draft"),
         (lambda: model.steps(chunk=0), "chunk is 0"),
     ):

@@ -1,19 +1,25 @@
-"""Offers drafts of the MTP head or of n-grams, by how often either was right; the governor takes what pays."""
+"""The drafts of one request: from the MTP head or n-grams, whichever was right more often; what came of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.draft_length import Offer, Prices, Round
+from trigraph.runtime.drafting.choice import Candidates, DraftCost
 from trigraph.runtime.drafting.ngram import Match, NgramIndex
+from trigraph.runtime.requests.stats import Round
 
+OFF = "off as asked"
+"""The report of a request that does not draft by its own wish."""
+_GUESSED_RATE = 0.6  # of drafts whose number is fixed
 _MEMORY, _PARKED = 0.9, 0.2  # of the share of rounds that drafted; under it, drafting is said to be parked
 _LONG = 16  # rounds after which it is no chance that nothing was drafted
 
 
 class AdaptiveLength:
-    """Drafts of one request; see DraftLength."""
+    """Offers drafts for the governor to choose from, and learns how often they are right."""
 
     def __init__(
         self,
@@ -25,9 +31,9 @@ class AdaptiveLength:
         fixed: int | None = None,
         note: str = "",
     ) -> None:
-        """`common`: what is known of all requests. `longest`: most drafts of a round. `head`, `ngrams`: who drafts.
+        """`common`: rates of all requests. `longest`: most drafts of a round. `head`, `ngrams`: the sources.
 
-        `fixed` takes so many drafts in every round, if there are any. `note` is what the statistics add.
+        `fixed` takes as many drafts in every round, if there are any. `note` ends the report.
         """
         self._acceptance = Acceptance(longest, common)
         self._longest, self._head, self._fixed, self._note = longest, head, fixed, note
@@ -39,27 +45,23 @@ class AdaptiveLength:
         self._behind = 0  # tokens since the head drafted last
         self._share = 1.0  # of the latest rounds, that drafted
 
-    def offer(self, tokens: Sequence[int], token: int, room: int, prices: Prices) -> Offer:
-        """See DraftLength."""
+    def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
+        """At most `room` drafts for the next round, where `tokens` and then `token` are known."""
         most = min(room, self._longest if self._fixed is None else self._fixed)
         chances = self._acceptance.head_chances(most) if self._head else []
         drafts: list[int] | None = None
         if self._index is not None and most:
             self._match = self._index.find(tokens, token, most)
-            drafts = self._match.drafts
-            if drafts:
+            if self._match.drafts:
                 others = self._acceptance.ngram_chances(self._match.length, most)
-                price = prices.row + prices.draft
-                if _worth(others, prices.row) >= _worth(chances, price):
-                    chances = others
-                else:
-                    drafts = None
-            elif self._head:
-                drafts = None
-        return Offer(0 if self._fixed is None else len(chances), chances, drafts, self._behind)
+                if _worth(others, cost.row) >= _worth(chances, cost.row + cost.draft):
+                    chances, drafts = others, self._match.drafts
+            elif not self._head:
+                drafts = []
+        return Candidates(chances, drafts, 0 if self._fixed is None else len(chances), self._behind)
 
-    def observe(self, offer: Offer, asked: int, finished: Round) -> None:
-        """See DraftLength."""
+    def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
+        """Learns what became of the candidates when at most `asked` of them were wanted."""
         self._rounds += 1
         self._drafting += asked > 0
         self._share = _MEMORY * self._share + (1 - _MEMORY) * (asked > 0)
@@ -67,10 +69,10 @@ class AdaptiveLength:
         self._drafted += finished.drafted
         self._accepted += finished.accepted
         self._behind += len(finished.tokens)
-        if offer.tokens is not None:
+        if candidates.tokens is not None:
             self._by_ngrams += asked
         elif asked:
-            self._behind = 0
+            self._behind = finished.accepted
             # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
             attempts = min(finished.drafted + 1, asked)
             self._acceptance.observe_head(min(attempts, finished.accepted + 1), finished.accepted)
@@ -84,7 +86,7 @@ class AdaptiveLength:
             self._match = Match([], 0)
 
     def report(self) -> str:
-        """See DraftLength."""
+        """What was drafted and why, in a few words for the statistics."""
         if not self._drafting:
             reason = ": it would not pay" if self._rounds >= _LONG else ""
             return f"on, nothing drafted yet{reason}{self._note}"
@@ -97,6 +99,29 @@ class AdaptiveLength:
         return text + (f", {plain} of {self._rounds} rounds plain" if plain else "") + self._note
 
 
-def _worth(chances: list[float], price: float) -> float:
-    """Tokens that drafts bring beyond what each of them costs."""
-    return sum(chance - price for chance in chances if chance > price)
+@dataclass(frozen=True)
+class FixedLength:
+    """The same number of drafts of the head in each round, for a stated reason."""
+
+    drafts: int
+    reason: str
+
+    def candidates(self, tokens: Sequence[int], token: int, room: int, cost: DraftCost) -> Candidates:
+        """The drafts, as far as there is room."""
+        least = min(self.drafts, room)
+        return Candidates([_GUESSED_RATE ** (i + 1) for i in range(least)], least=least)
+
+    def observe(self, candidates: Candidates, asked: int, finished: Round) -> None:
+        """Learns nothing."""
+
+    def report(self) -> str:
+        """The reason."""
+        return self.reason
+
+
+DraftLength: TypeAlias = AdaptiveLength | FixedLength
+
+
+def _worth(chances: list[float], cost: float) -> float:
+    """Tokens that drafts bring beyond the cost of each."""
+    return sum(chance - cost for chance in chances if chance > cost)

@@ -1,4 +1,4 @@
-"""Tokens that a GPU draws from the logits of its steps, so that these stay there."""
+"""Sampling on a GPU, from the logits of its steps, so that these stay there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.device import Draw, Drawing, Exchange
+from trigraph.runtime.device.exchange import Exchange
+from trigraph.runtime.device.sampler import Sample, SamplingParameters
 
 _DRAW = np.dtype(  # `Draw` in custom_ops/cuda/draw.cu
     [
@@ -28,8 +29,8 @@ _DRAW = np.dtype(  # `Draw` in custom_ops/cuda/draw.cu
 )
 
 
-class CudaDrawer:
-    """See Drawer."""
+class CudaSampler:
+    """Draws tokens with the library's kernel, which gives the host's bits."""
 
     def __init__(self, library: CudaLibrary, most: int, steps: int, vocab: int) -> None:
         """`most` draws of a round, after at most `steps` steps, from at most `vocab` logits each."""
@@ -46,27 +47,27 @@ class CudaDrawer:
         self._kept = self._next = self._marked = 0
         self._sent = -1
 
-    def draws(self, drawing: Drawing) -> bool:
-        """See Drawer."""
-        return drawing.temperature == 0 or 0 < drawing.top_k <= self._most_top_k
+    def supports(self, parameters: SamplingParameters) -> bool:
+        """Whether the kernel draws like that: greedily, or with a top-k that it has room for."""
+        return parameters.temperature == 0 or 0 < parameters.top_k <= self._most_top_k
 
-    def begin(self, draws: Sequence[Draw]) -> None:
-        """See Drawer."""
+    def begin(self, samples: Sequence[Sample]) -> None:
+        """Sends all samples of a round to the device."""
         if self._sent == self._library.waits:  # a round that was left early
             self._library.wait()
-        self._given[: len(draws)] = [
+        self._given[: len(samples)] = [
             (how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn)
-            for number, (how, position, only_drawn) in enumerate(draws)
+            for number, (how, position, only_drawn) in enumerate(samples)
         ]
-        if self._scratch is None and any(draw.how.temperature for draw in draws):
+        if self._scratch is None and any(sample.parameters.temperature for sample in samples):
             size = self._library.draw_scratch(self._vocab)
             self._scratch = CudaArray(self._library, (size,), np.dtype(np.uint8))
-        self._library.copy(self._draws.address, self._given.ctypes.data, len(draws) * _DRAW.itemsize)
-        self._sent, self._kept, self._next, self._marked = self._library.waits, len(draws), 0, 0
+        self._library.copy(self._draws.address, self._given.ctypes.data, len(samples) * _DRAW.itemsize)
+        self._sent, self._kept, self._next, self._marked = self._library.waits, len(samples), 0, 0
         self._mark()
 
-    def draw(self, exchange: Exchange, rows: int) -> None:
-        """See Drawer."""
+    def sample(self, exchange: Exchange, rows: int) -> None:
+        """Enqueues the next samples behind the step."""
         logits, tokens = exchange.result("logits"), exchange.result("tokens")
         scratch = 0 if self._scratch is None else self._scratch.address
         self._library.draw_rows(
@@ -76,17 +77,17 @@ class CudaDrawer:
         self._mark()
 
     def place(self, number: int) -> int:
-        """See Drawer."""
+        """The address of a sample's token."""
         return self._tokens.row(number)
 
     def read(self) -> NDArray[np.int64]:
-        """See Drawer."""
+        """Tokens by number, from pinned memory that is filled when the stream has been waited for."""
         found: NDArray[Any] = self._found[: self._kept]
         self._library.copy(found.ctypes.data, self._tokens.address, found.nbytes)
         return found
 
     def seconds(self) -> list[float]:
-        """See Drawer."""
+        """What each step and its samples took, by events on the stream."""
         return [self._library.seconds_between(*pair) for pair in pairwise(self._events[: self._marked])]
 
     def _mark(self) -> None:

@@ -1,0 +1,44 @@
+"""What a step takes from the host, and gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Memory = Any
+"""An array on a device, as `Device.zeros` makes it: `shape`, `dtype`, `nbytes`, rows to read and write by index."""
+DeviceInputs = Mapping[str, Sequence[int]]
+"""By input, for each of its rows the address on the device to take the row from, or 0 for the host's."""
+NO_DEVICE_INPUTS: DeviceInputs = MappingProxyType({})
+
+
+class Exchange:
+    """The host's side of a step: fill `inputs`, `send`, run, `receive`, read `outputs`."""
+
+    def __init__(self, inputs: Mapping[str, Array], outputs: Mapping[str, Any]) -> None:
+        self._inputs = inputs
+        self.outputs = outputs
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """Arrays to fill in; in each step all of them."""
+        return self._inputs
+
+    @property
+    def sent(self) -> Mapping[str, Array]:
+        """The inputs of the step that was sent last."""
+        return self._inputs
+
+    def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
+        """Lets the graph see what was filled in, but for rows that are on the device already."""
+
+    def receive(self) -> None:
+        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
+
+    def result(self, name: str) -> Memory:
+        """An output where the graph writes it."""
+        return self.outputs[name]
