@@ -270,6 +270,7 @@ def test_paths_and_methods_that_are_not_there(client: httpx.Client) -> None:
     assert "paths" in client.get("/openapi.json").json()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals there")
 def test_sigterm_lets_requests_end(tiny_package: Path) -> None:
     command = [sys.executable, "-m", "trigraph.runtime", "serve", str(tiny_package), "--port", "0", "-t", "1"]
