@@ -59,6 +59,7 @@ check: $(VENV)/.lint
 # Status 5: every test was left out.
 tests/ray: TESTED = $(RAY_TESTS)
 $(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS),$(wildcard $@/test_*.py))
+tests/ray $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
 tests/ray $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 

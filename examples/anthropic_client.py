@@ -10,8 +10,12 @@ from anthropic import Anthropic
 
 def main(address: str, question: str) -> None:
     client = Anthropic(base_url=address, api_key="none")
-    messages = [{"role": "user", "content": question}]
-    with client.messages.stream(model="default", max_tokens=64, temperature=0, messages=messages) as stream:  # type: ignore[arg-type]
+    with client.messages.stream(
+        model="default",
+        max_tokens=64,
+        messages=[{"role": "user", "content": question}],
+        extra_body={"temperature": 0},
+    ) as stream:
         for text in stream.text_stream:
             print(text, end="", flush=True)
     print()

@@ -30,9 +30,10 @@ class Host:
 
     def step(self, graph: str, tokens: list[int], past: int, before: Any, accepted: int = 0) -> tuple[list[int], Any]:
         """Token ids and hidden rows of a step. Each state tensor is bound as input and as output."""
-        given = {"input_ids": np.int64(tokens), "prev_hidden": before, "cu_seqlens": np.int32([0, len(tokens)])}
-        given |= {"past_lens": np.int32([past]), "page_table": np.arange(self.pages, dtype=np.int32)[None]}
-        given |= {"accepted": np.int32([accepted]), "slots_in": np.int32([0]), "slots_out": np.int32([0])}
+        numbers = {"cu_seqlens": [0, len(tokens)], "past_lens": [past], "page_table": [[*range(self.pages)]]}
+        numbers |= {"accepted": [accepted], "slots_in": [0], "slots_out": [0]}
+        given = {name: np.array(value, np.int32) for name, value in numbers.items()}
+        given |= {"input_ids": np.array(tokens, np.int64), "prev_hidden": before}
         session, binding = self.graphs[graph], self.graphs[graph].io_binding()
         for name in (x.name for x in session.get_inputs()):
             if name.startswith("past."):
@@ -51,7 +52,8 @@ class Host:
         kept, before = self.step("prefill", prompt, 0, np.zeros((1, self.hidden), np.float32))
         answer, length, accepted = list(kept), len(prompt), 0
         while len(answer) < TOKENS:
-            guesses, tokens, past, rows = [], kept, length + 1 - len(kept), before
+            guesses: list[int] = []
+            tokens, past, rows = kept, length + 1 - len(kept), before
             while len(guesses) < DRAFTS:
                 tokens, rows = self.step("draft", tokens, past, rows)
                 guesses, past = guesses + tokens, length + len(guesses) + 1

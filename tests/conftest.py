@@ -22,6 +22,7 @@ from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.app import main
+from trigraph.runtime.requests.stats import peak_memory
 
 # The CPU's operators find scratch memory full of NaNs, and may not write beside it (custom_ops/scratch.h).
 os.environ.setdefault("TRIGRAPH_CHECK_SCRATCH", "1")
@@ -32,6 +33,18 @@ settings.load_profile("trigraph")
 
 # A shell starts a run in the background with SIGINT ignored, and children inherit that; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run that took more memory than `make test` allows each process."""
+    peak, most = peak_memory(), os.environ.get("TRIGRAPH_TEST_MEMORY")
+    if peak is None:
+        return
+    print(f"\npeak memory {peak / 1e6:.0f} MB", end="")
+    if most and peak > int(most):
+        print(f", more than {int(most) / 1e6:.0f} MB", end="")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

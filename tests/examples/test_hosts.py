@@ -17,6 +17,8 @@ import pytest
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 
+pytestmark = pytest.mark.slow  # compiles a host, downloads another one
+
 HOSTS = Path(__file__).parents[2] / "examples" / "hosts"
 BUILD = Path(__file__).parents[2] / "build"
 TOKENS = 40

@@ -95,6 +95,7 @@ def test_recorded_greedy_stream(tmp_path: Path) -> None:
     assert stream == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_transformers(tmp_path: Path, architecture: Architecture) -> None:
     """F32 files: trunk, head and chained drafts, where the text is longer than a chunk of the scan."""
@@ -120,6 +121,7 @@ MIXES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", MIXES)
 def test_transformers_on_dequantised_weights(tmp_path: Path, architecture: Architecture, dtype: Any) -> None:
@@ -143,6 +145,7 @@ def test_int8_activations(tmp_path: Path) -> None:
     assert np.abs(logits - expected[7:]).mean() < INT8_MEAN_TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prefill_in_chunks(tmp_path: Path, architecture: Architecture) -> None:
     path = write_random(tmp_path / "a.gguf", architecture, preset="nano")

@@ -120,6 +120,7 @@ def test_weights_in_the_package_cannot_be_referenced(tmp_path: Path, nano_gguf: 
     assert names(tmp_path) == {"package"} and inside.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_file_system(nano_gguf: Path, tmp_path: Path) -> None:
     """The real thing, by the command: it says what it did."""
     if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
@@ -245,6 +246,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_export_of_ten_gigabytes(tmp_path: Path) -> None:
     """Memory and disk that an export takes do not follow the size of the model."""
     path = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=18)

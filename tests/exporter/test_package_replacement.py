@@ -69,6 +69,7 @@ export(Path(sys.argv[1]), Path(sys.argv[2]), ExportOptions(weights="copy"), stop
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_by_a_signal(number: signal.Signals, nano_gguf: Path, tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_stopped_by_a_signal(number: signal.Signals, nano_gguf: Path, tmp_path: 
     assert names(tmp_path) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no locks")
 def test_killed(nano_gguf: Path, tmp_path: Path) -> None:
     """Nobody can tidy up then; the next export does."""
@@ -88,6 +90,7 @@ def test_killed(nano_gguf: Path, tmp_path: Path) -> None:
     assert names(tmp_path) == {"package"}
 
 
+@pytest.mark.slow
 def test_exports_to_one_folder_at_once(nano_gguf: Path, tmp_path: Path) -> None:
     """One of them makes the package; the others say that it is there."""
     command = [sys.executable, "-m", "trigraph.runtime", "export", str(nano_gguf), "-o", str(tmp_path / "package")]

@@ -117,6 +117,7 @@ def assert_close(found: dict[str, Array], wanted: dict[str, Array], step: int) -
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=TOLERANCE, err_msg=f"{name} after step {step}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny", *MODELS])
 def test_bodies_agree_with_kernels(
     model: str, tmp_path: Path, tiny_gguf: Path, operator_library: Path, without_library: Callable[..., Engine]
@@ -134,6 +135,7 @@ def test_bodies_agree_with_kernels(
         assert_close(found, wanted, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_shorter_keys_and_values(
     kv_type: str, tmp_path: Path, tiny_gguf: Path, operator_library: Path, without_library: Callable[..., Engine]
@@ -168,6 +170,7 @@ def test_the_library_is_used_where_it_is(tmp_path: Path, tiny_gguf: Path, operat
             np.testing.assert_array_equal(found[name], expected, err_msg=name)
 
 
+@pytest.mark.slow
 def test_text_without_library(
     tmp_path: Path, tiny_gguf: Path, operator_library: Path, without_library: Callable[..., Engine]
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_kernel_package_needs_the_library(
         without_library(tmp_path / "package")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["qwen35", "qwen35moe, Q4_K"])
 def test_graphs_are_standard_onnx(model: str, tmp_path: Path, tiny_gguf: Path, operator_library: Path) -> None:
     """The checker takes the graphs, bodies are made of standard operators, and a session without options opens them."""

@@ -192,6 +192,7 @@ def _compete(target: Path, start: Barrier, replace: bool) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("turn", range(3))
 def test_many_writers_at_once(replace: bool, turn: int, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_recorded_greedy_stream(tmp_path: Path) -> None:
     assert stream == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_llama_cpp(tmp_path: Path, architecture: Architecture) -> None:
     """Logits alone: that is what its server gives."""
@@ -90,12 +91,14 @@ def test_recorded_logits_are_those_of_the_wheel(tmp_path: Path) -> None:
         assert_close(found, log_softmax(expected[count - 1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_transformers(tmp_path: Path, architecture: Architecture) -> None:
     model = open_model(write_random(tmp_path / "a.gguf", architecture))
     _compare_with_transformers(model, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_transformers_on_dequantised_weights(tmp_path: Path, architecture: Architecture) -> None:
     """Both sides compute in floating point on the same dequantised weights, so the tolerance is that of F32 files."""

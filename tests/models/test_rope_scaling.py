@@ -44,6 +44,7 @@ def write_scaled(path: Path, architecture: Architecture, keys: dict[str, Any]) -
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["factor 4", "other turns"])
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen3next"])
 def test_transformers(tmp_path: Path, architecture: Architecture, case: str) -> None:

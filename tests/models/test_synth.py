@@ -199,6 +199,7 @@ def test_refused(tmp_path: Path, geometry: str, arguments: dict[str, object], me
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("geometry", SMALL)
 @pytest.mark.parametrize("quant", QUANTS)
 def test_llama_cpp_runs_it(synthetic: Synthetic, geometry: str, quant: str) -> None:

@@ -12,7 +12,10 @@ import pytest
 from fuzz.campaign import run_campaign
 from fuzz.damage import damage_bytes, damage_json
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the fuzzers limit a child process as POSIX can")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="the fuzzers limit a child process as POSIX can"),
+]
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,17 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def client(engine: Engine) -> Iterator[httpx.Client]:
-    settings = Settings(port=0, read_seconds=2.0, max_body=100_000)
+    settings = Settings(port=0, max_body=100_000)
     with serving(engine, settings) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def impatient(engine: Engine) -> Iterator[tuple[str, int]]:
+    """Where a server listens that waits two seconds for a request."""
+    with serving(engine, Settings(port=0, read_seconds=2.0)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        yield host, int(port)
 
 
 def wait_until_idle(engine: Engine) -> None:
@@ -97,18 +105,17 @@ def test_bodies_that_are_too_large(client: httpx.Client) -> None:
         assert response.status_code == 413 and response.json()["error"]["type"] == "request_too_large"
 
 
-def test_heads_and_bodies_that_do_not_come(client: httpx.Client) -> None:
-    place = (client.base_url.host, client.base_url.port or 0)
-    with socket.create_connection(place, timeout=60) as connection:
+def test_heads_and_bodies_that_do_not_come(impatient: tuple[str, int]) -> None:
+    with socket.create_connection(impatient, timeout=60) as connection:
         connection.sendall(b"GET /health HT")
         assert connection.recv(100) == b""
-    with socket.create_connection(place, timeout=60) as connection:
+    with socket.create_connection(impatient, timeout=60) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
 
 
-def test_a_body_that_drips_on_after_the_answer(client: httpx.Client) -> None:
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=60) as connection:
+def test_a_body_that_drips_on_after_the_answer(impatient: tuple[str, int]) -> None:
+    with socket.create_connection(impatient, timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         assert b" 200 " in connection.recv(1000)
         started = time.monotonic()
@@ -263,6 +270,7 @@ def test_paths_and_methods_that_are_not_there(client: httpx.Client) -> None:
     assert "paths" in client.get("/openapi.json").json()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals there")
 def test_sigterm_lets_requests_end(tiny_package: Path) -> None:
     command = [sys.executable, "-m", "trigraph.runtime", "serve", str(tiny_package), "--port", "0", "-t", "1"]

@@ -13,14 +13,15 @@ import pytest
 from support.fake_engine import assert_settled
 from support.server import PLAIN_TEMPLATE, replying, serving
 
-pytestmark = pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("schemathesis") is None, reason="schemathesis is not installed"),
+]
 
 OPTIONS = ["--mode=all", "--checks=not_a_server_error", "--request-timeout=200", "--seed=13", "--no-color"]
 
 
-@pytest.mark.parametrize(
-    ("phase", "most", "least"), [("fuzzing", 12, 80), pytest.param("coverage", 1, 1500, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("phase", "most", "least"), [("fuzzing", 12, 80), ("coverage", 1, 1500)])
 def test_no_request_fails_the_server(phase: str, most: int, least: int, tmp_path: Path) -> None:
     engine = replying("Yes.", template=PLAIN_TEMPLATE, context=256)
     with serving(engine) as address:

@@ -26,6 +26,7 @@ def _write_texts(folder: Path) -> None:
         (folder / f"{name}.txt").write_text(text, encoding="latin-1")
 
 
+@pytest.mark.slow
 def test_recipe(tmp_path: Path) -> None:
     """Prepare, two steps of training, conversion: the forward pass on the file gives the training code's losses."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

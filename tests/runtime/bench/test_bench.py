@@ -158,6 +158,7 @@ def test_runs_that_a_package_cannot_do_are_refused(packages: Packages, operator_
         bench(folder, BenchOptions(prompt=5000, repetitions=1))
 
 
+@pytest.mark.slow
 def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> None:
     folder = packages("tiny-moe", "F32")
     command = ["bench", folder, "-p", 12, "-n", 10, "-k", "1,4", "-r", 1, "-t", 1]

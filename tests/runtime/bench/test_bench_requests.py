@@ -213,6 +213,7 @@ def test_mistakes_are_found_before_the_work(
     assert_one_line_error(trigraph("bench", tiny_gguf, *arguments), text)
 
 
+@pytest.mark.slow
 def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> None:
     folder = packages("tiny-moe", "F32")
     command = ["bench", folder, "--requests", 5, "--concurrency", "1,3", "-p", 12, "-n", 6, "-r", 2, "-t", 1]

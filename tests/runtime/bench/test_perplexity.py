@@ -58,6 +58,7 @@ def windows(engine: Engine) -> list[list[int]]:
     return [window for window in whole if len(window) == CONTEXT]
 
 
+@pytest.mark.slow
 def test_transformers(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     ours = engine("float32")
     trunk, _ = load_transformers(open_model(tiny_gguf))

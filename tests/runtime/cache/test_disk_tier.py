@@ -273,6 +273,7 @@ for _ in range(int(sys.argv[4])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 def test_programs_that_are_killed_while_they_write(tiny_package: Path, tmp_path: Path) -> None:
     """Two at once: what there is in the end is whole, and nothing half written stays."""

@@ -73,6 +73,7 @@ def test_a_cache_that_cannot_be_written(
     assert (entry.folder / "manifest.json").stat().st_mtime_ns == made, "it is a cache, too"
 
 
+@pytest.mark.slow
 def test_the_notice_reaches_the_user(source: Path, tmp_path: Path, operator_library: Path) -> None:
     (tmp_path / "file").touch()
     command = [sys.executable, "-m", "trigraph.runtime", "run", str(source), "-p", "a", "-n", "1"]

@@ -43,6 +43,7 @@ def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]
     return first / len(seeds), later / len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", [0.0, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("machine", ["experts", "dense"])
@@ -54,6 +55,7 @@ def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: floa
     assert min(first, later) > 0.96 * fixed[0], "slower than without drafts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
 def test_on_a_gpu(concurrency: int, accept: float) -> None:

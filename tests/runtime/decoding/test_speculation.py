@@ -47,6 +47,7 @@ def test_plain_decoding_makes_different_texts(plain: list[list[int]]) -> None:
     assert len({tuple(ids) for ids in plain}) == len(PROMPTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafts", range(1, 8))
 def test_speculation_does_not_change_a_text(
     engine: Engine, sampling: Sampling, plain: list[list[int]], drafts: int, capsys: pytest.CaptureFixture[str]
@@ -65,6 +66,7 @@ def test_speculation_does_not_change_a_text(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"draft_tokens": 7, "draft_p_min": 0.4}], ids=["governor", "floor"])
 def test_a_changing_depth_does_not_change_a_text(
     engine: Engine, sampling: Sampling, plain: list[list[int]], options: dict[str, object]

@@ -17,6 +17,7 @@ from support.rounds import alone, fresh, options, tokens
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 
 
+@pytest.mark.slow
 def test_ctrl_c_beside_requests_of_other_threads() -> None:
     engine, _ = fresh(context=400)
     rng, interrupted, going = random.Random(3), 0, threading.Event()

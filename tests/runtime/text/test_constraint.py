@@ -43,6 +43,7 @@ def complete(engine: Engine, options: Options) -> tuple[str, list[int], str]:
     return generation.text, generation.ids, generation.stats.finish_reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda c: str(c)[:60])
 def test_speculation_does_not_change_a_completion(

@@ -65,11 +65,13 @@ def texts(tokenizer: Tokenizer, count: int) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_pieces_have_the_ids_of_the_whole(tokenizer: Tokenizer) -> None:
     for text in texts(tokenizer, 4000):
         assert tokenizer.encode(text + MARK) == tokenizer.encode(text), text
 
 
+@pytest.mark.slow
 def test_typed_names_have_the_ids_of_transformers(metadata: dict[str, Any], tokenizer: Tokenizer) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     name = {"qwen2": "Qwen2Tokenizer", "qwen35": "Qwen3_5Tokenizer"}[metadata["tokenizer.ggml.pre"]]

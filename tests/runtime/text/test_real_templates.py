@@ -50,6 +50,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
 OPTIONS = [{}, {"enable_thinking": False}, {"enable_thinking": True, "preserve_thinking": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_renders_as_transformers_does(name: str) -> None:
     utils = pytest.importorskip("transformers.utils.chat_template_utils", reason="transformers is not installed")

@@ -105,6 +105,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(words, words | st.just(""), st.lists(st.tuples(st.sampled_from(["get_weather", "f"]), arguments)), st.data())
 @pytest.mark.parametrize("family", ["xml", "json"])

@@ -34,6 +34,7 @@ def test_helpers_of_templates() -> None:
     assert ChatTemplate(source, {}).render([]) == '{"k": "<ü>"} 4 '
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -77,6 +77,7 @@ def test_a_budget_ends_the_thought(budget: int) -> None:
     assert complete(speaking, [*b"Why?\n\n"], reasoning_budget=budget, max_tokens=6) == "hm<think>hhh"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("constraint", [SCHEMA, Regex("[a-f]{3,9}"), None], ids=["schema", "regex", "none"])
 @pytest.mark.parametrize("budget", [None, 0, 7, 30])

@@ -28,6 +28,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer(tokenizer_json(metadata), special_tokens(metadata).stop)
 
 
+@pytest.mark.slow
 def test_parts_have_the_ids_of_the_whole(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "PART", 1)  # cut wherever that can be
     dice, parts = random.Random(13), 0
