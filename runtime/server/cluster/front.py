@@ -34,8 +34,8 @@ class Front:
     """A replica that answers HTTP: the server, whose engines are those of another deployment."""
 
     async def __init__(self, engines: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]
-        replicas = RayReplicas(engines)
-        engine = RemoteEngine(await replicas.describe(), replicas, DEFAULT_WAITING)
+        description = await engines.describe.remote()  # for as long as the engines load
+        engine = RemoteEngine(description, RayReplicas(engines), DEFAULT_WAITING)
         self._service = Service(engine, replace(settings, defaults=Options(engine.sampling)))
         self._publishing = asyncio.create_task(publish(self._service.metrics))
 
