@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from trigraph.runtime.audit.answer import Answer
@@ -22,13 +21,12 @@ class OutOfTimeError(Exception):
 class Asking:
     """Asks cases for the conditions; any number of threads may."""
 
-    def __init__(self, client: Client, plan: Plan, on_request: Callable[[], None]) -> None:
+    def __init__(self, client: Client, plan: Plan) -> None:
         self.client, self.plan = client, plan
         self.expected: dict[Case, Answer] = {}
         """The answers of the first condition, in which each case is alone."""
         self.deadline: float | None = None
         """Of the condition, by the clock `time.monotonic`."""
-        self._on_request = on_request
 
     def ask(
         self, case: Case, *, prompt: Any = None, tokens: int | None = None, stream: bool = False, api: str | None = None
@@ -40,12 +38,16 @@ class Asking:
             return self.client.complete(case, tokens or self.plan.tokens, prompt=prompt, stream=stream, api=api)
         except ServerError as error:
             return error
-        finally:
-            self._on_request()
 
     def warm(self, prompt: str) -> bool:
         """Has a prompt computed, for its own sake; whether the server did. Raises OutOfTimeError."""
         return isinstance(self.ask(Case(prompt, GREEDY), tokens=1), Answer)
+
+    def sleep(self, seconds: float) -> None:
+        """Asks nothing for some seconds. Raises OutOfTimeError at once when they would last too long."""
+        if self.deadline is not None and time.monotonic() + seconds > self.deadline:
+            raise OutOfTimeError
+        time.sleep(seconds)
 
     def tokenize(self, text: str) -> list[int] | None:
         """The ids of a text, as the server's /tokenize gives them (llama.cpp's way, or vLLM's); None without."""

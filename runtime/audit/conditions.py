@@ -105,7 +105,7 @@ def _after_others(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
 
 
 def _after_idling(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    time.sleep(asking.plan.idle)
+    asking.sleep(asking.plan.idle)
     yield from _one_by_one(asking, cases)
 
 

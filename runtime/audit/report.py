@@ -120,7 +120,7 @@ class Report:
 
         table = Table(title=f"{self.model or 'model'} at {self.url} ({self.api})", caption=self.headline())
         for name in ("asked", *(f"{mode}:\nother texts" for mode in MODES)):
-            table.add_column(name, justify="left" if name == "asked" else "right")
+            table.add_column(name, justify="left" if name == "asked" else "right", no_wrap=name == "asked")
         for name in ("only log-\nprobabilities", "largest\ndifference", "first token\nthat differs", "failed"):
             table.add_column(name, justify="right")
         for condition in self.conditions:

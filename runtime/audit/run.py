@@ -25,7 +25,7 @@ def audit(client: Client, plan: Plan, progress: Progress = silent) -> Report:
     """
     client.find_out()
     started = time.monotonic()
-    asking = Asking(client, plan, lambda: None)
+    asking = Asking(client, plan)
     cases = [case for case in plan.cases if client.seeds or case.sampling is GREEDY]
     ending = None if plan.seconds is None else started + plan.seconds
     asking.deadline = None if plan.seconds is None else started + _ALONE_SHARE * plan.seconds
