@@ -140,6 +140,10 @@ class Engine:
         """How busy it is just now."""
         return self._driver.load
 
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now: never so, in this process."""
+        return None
+
     def chat(
         self,
         system: str | None = None,

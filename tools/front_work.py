@@ -21,9 +21,9 @@ from replicas import Server, posted, server
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.paced import PacedReplica
-from support.ray_cluster import engines
+from support.ray_cluster import NAME, engines
 from trigraph.models.tiny import TINY_GGUF
-from trigraph.runtime.server.cluster import ray as deployments
+from trigraph.runtime.server.cluster import deployment
 
 
 async def stream(address: str, tokens: int) -> tuple[int, float]:
@@ -61,10 +61,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8190)
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], os.environ.get("PYTHONPATH", "")])
-    deployments.EngineReplica = PacedReplica  # type: ignore[misc]
+    deployment.EngineReplica = PacedReplica  # type: ignore[misc]
     with engines(TINY_GGUF, options.replicas, sequences=options.streams, seconds=options.seconds):
         address = ray.get_runtime_context().gcs_address
-        with server(TINY_GGUF, options.port, "--ray-address", address) as front:
+        with server(TINY_GGUF, options.port, "--ray-address", address, "--alias", NAME) as front:
             asyncio.run(measure(front, options.streams, options.tokens))
 
 

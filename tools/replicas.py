@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.ray_cluster import MARK, engines, kill, serving_ids
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling
-from trigraph.runtime.server.cluster.ray import RayReplicas
-from trigraph.runtime.server.cluster.remote import RemoteEngine
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 from trigraph.runtime.server.cluster.replica import Ticket, Update
+from trigraph.runtime.server.cluster.replicas import RayReplicas
 
 WORDS = ("And", "it", "came", "to", "pass", "when", "the", "king", "heard", "words", "of", "captain", "unto", "them")
 

@@ -27,6 +27,7 @@ _MODULES = {
     "bench": "measure",
     "perplexity": "measure",
     "doctor": "doctor",
+    "audit": "audit",
 }
 
 

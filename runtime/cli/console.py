@@ -22,15 +22,18 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callback]:
-    """Progress bars on stderr while the block runs, one for each stage; none if stderr is no terminal."""
+def progress_bars(*, of_bytes: bool = True) -> Iterator[Callback]:
+    """Shows progress on stderr while the block runs, a bar for each stage, if stderr is a terminal.
+
+    Progress is counted in bytes, or else in plain numbers.
+    """
     tasks: dict[str, TaskID] = {}
     bars: Progress | None = None
 
     def show(stage: str, done: int, total: int) -> None:
         nonlocal bars
         if bars is None:
-            bars = opened.enter_context(_bars())
+            bars = opened.enter_context(_bars(of_bytes=of_bytes))
         if stage not in tasks:
             tasks[stage] = bars.add_task(stage, total=total)
         bars.update(tasks[stage], completed=done)
@@ -39,11 +42,12 @@ def progress_bars() -> Iterator[Callback]:
         yield show if sys.stderr.isatty() else silent
 
 
-def _bars() -> Progress:
+def _bars(*, of_bytes: bool) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    count = DownloadColumn(binary_units=True) if of_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 

@@ -121,16 +121,16 @@ class ReplicaArguments:
         """Whether engines on a cluster were asked for."""
         return self.replicas is not None or self.ray_address is not None
 
-    def engines(self, model: Path, arguments: dict[str, Any]) -> Backend:
-        """Deploys or finds the engines, and waits for them."""
+    def engines(self, model: Path, name: str, arguments: dict[str, Any]) -> Backend:
+        """Deploys or finds the engines of the model that clients know by `name`, and waits for them."""
         try:
-            from trigraph.runtime.server.cluster.ray import Deployed, engines_on
+            from trigraph.runtime.server.cluster.deployment import Deployed, engines_on
         except ImportError as error:
             raise TrigraphError(f"replicas need {error.name}: pip install 'trigraph[ray]'") from error
         deployed = None
         if self.replicas is not None:
             deployed = Deployed(str(model.resolve()), self.replicas, self.max_replicas, arguments)
-        return engines_on(self.ray_address, deployed)
+        return engines_on(self.ray_address, name, deployed)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def serve(
     engine: Backend
     if replicas.wanted:
         arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
-        engine = replicas.engines(model.model, arguments)
+        engine = replicas.engines(model.model, settings.model, arguments)
     else:
         engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
     if not settings.local and not settings.api_keys:

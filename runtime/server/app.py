@@ -89,6 +89,8 @@ def _health(service: Service) -> Callable[[], Awaitable[Response]]:
     async def health() -> Response:
         if service.draining:
             return JSONResponse({"status": "draining"}, 503)
+        if (outage := await service.engine.outage()) is not None:
+            return JSONResponse({"status": outage}, 503)
         return JSONResponse({"status": "ok"})
 
     return health

@@ -44,6 +44,9 @@ class Backend(Protocol):
     def disk(self) -> DiskTier | None:
         """Where it keeps checkpoints beyond the program, if that can be seen from here."""
 
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now, if so."""
+
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises TrigraphError when the model has none."""
 

@@ -49,6 +49,7 @@ ROOMS = {
         "__init__",
         "bench",
         "doctor",
+        "audit",
         "server",
         "cli",
         "__main__",

@@ -20,10 +20,11 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 from ray import serve
 
 from support.paced import PacedReplica
-from support.ray_cluster import await_replicas, engines, kill, replica_ids, states
-from trigraph.runtime.server.cluster.ray import NAME, Deployed
-from trigraph.runtime.server.cluster.remote import RemoteStream
+from support.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
+from trigraph.runtime.server.cluster.deployment import Deployed
+from trigraph.runtime.server.cluster.remote_engine import RemoteStream
 from trigraph.runtime.server.cluster.replica import Ticket, Update
+from trigraph.runtime.server.errors import ApiError
 
 PROMPTS = [f"{number} times it was said in the beginning that" for number in range(6)]
 
@@ -98,12 +99,35 @@ def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
 
 
 @pytest.mark.slow
+def test_replicas_gone_for_good_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's file is renamed, and the replica killed: none can start again."""
+    model = shutil.copy(TINY_GGUF, tmp_path / "model.gguf")
+    monkeypatch.setattr("trigraph.runtime.server.cluster.replicas.OUTAGE_SECONDS", 3.0)
+
+    async def ask() -> None:
+        stream = engine.generate(engine.tokenizer.encode(PROMPTS[0]), asked(0, 3000))
+        text = asyncio.create_task(text_of(stream))
+        while not stream.ids:
+            await asyncio.sleep(0.01)
+        assert await engine.outage() is None
+        model.rename(tmp_path / "renamed.gguf")
+        kill(replica_ids()[0])
+        for task in (text, text_of(engine.generate([1, 2, 3], asked(1, 9)))):
+            with pytest.raises(ApiError, match="no replica of the model runs"):
+                await asyncio.wait_for(task, 120)
+        assert await engine.outage() == "no replica of the model runs"
+
+    with engines(model, 1, sequences=8) as engine:
+        asyncio.run(ask())
+
+
+@pytest.mark.slow
 def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replicas that compute nothing: twenty tokens a second for each stream."""
-    monkeypatch.setattr("trigraph.runtime.server.cluster.ray.EngineReplica", PacedReplica)
-    monkeypatch.setattr("trigraph.runtime.server.cluster.ray._SHRINKING_SECONDS", 2.0)
+    monkeypatch.setattr("trigraph.runtime.server.cluster.deployment.EngineReplica", PacedReplica)
+    monkeypatch.setattr("trigraph.runtime.server.cluster.deployment._SHRINKING_SECONDS", 2.0)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
     tickets: list[Ticket] = []
 

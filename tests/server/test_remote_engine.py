@@ -22,7 +22,7 @@ from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
-from trigraph.runtime.server.cluster.remote import RemoteEngine, RemoteStream, ReplicaLostError
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.settings import Settings
@@ -38,6 +38,7 @@ class Mortal:
         self.lives = [*lives]
         self.tickets: list[Ticket] = []
         self.engines: list[Engine] = []
+        self.gone = False
 
     async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         self.tickets.append(pickle.loads(pickle.dumps(ticket)))
@@ -52,6 +53,9 @@ class Mortal:
 
     async def describe(self) -> Description:
         return described()
+
+    async def outage(self) -> str | None:
+        return "no replica of the model runs" if self.gone else None
 
 
 def new_engine() -> Engine:
@@ -74,8 +78,8 @@ async def complete(stream: RemoteStream) -> str:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.server.cluster.remote._LONGEST_PAUSE", 0.0)
-    monkeypatch.setattr("trigraph.runtime.server.cluster.remote._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("trigraph.runtime.server.cluster.remote_engine._LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("trigraph.runtime.server.cluster.remote_engine._FIRST_PAUSE", 0.0)
     monkeypatch.setattr("trigraph.runtime.server.cluster.replica._GAP", 0.0)
 
 
@@ -148,6 +152,9 @@ class Replaced:
         found: Description = pickle.loads(pickle.dumps(self._replica.describe()))
         return found
 
+    async def outage(self) -> str | None:
+        return None
+
 
 def test_a_front_follows_when_the_model_is_replaced() -> None:
     async def ask() -> None:
@@ -199,9 +206,9 @@ def test_a_completion_that_was_begun_does_not_follow() -> None:
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "trigraph.runtime.server.cluster.ray", raising=False)
+    monkeypatch.delitem(sys.modules, "trigraph.runtime.server.cluster.deployment", raising=False)
     with pytest.raises(TrigraphError, match=r"replicas need ray: pip install 'trigraph\[ray\]'"):
-        ReplicaArguments(replicas=2).engines(Path("model.gguf"), {})
+        ReplicaArguments(replicas=2).engines(Path("model.gguf"), "model", {})
 
 
 def test_cancelling_ends_the_request_at_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,3 +287,6 @@ def test_the_server_tells_the_same(clients: tuple[httpx.Client, httpx.Client, Mo
         assert found[0].status_code == found[1].status_code == 200
     assert 'vllm:generation_tokens_total{engine="0",model_name="trigraph"} 150.0' in found[1].text
     assert two.post("/v1/completions", json={"prompt": [1] * 300}).status_code == 400
+    replicas.gone = True
+    health = two.get("/health")
+    assert (health.status_code, health.json()) == (503, {"status": "no replica of the model runs"})

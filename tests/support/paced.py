@@ -13,7 +13,7 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
-from trigraph.runtime.server.cluster.ray import EngineReplica
+from trigraph.runtime.server.cluster.deployment import EngineReplica
 
 
 class Pacer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 import uuid
@@ -15,11 +16,12 @@ from typing import Any
 import ray
 from ray import serve
 
-from trigraph.runtime.server.cluster.ray import NAME, PREFIX_ROUTER, Deployed, engines_on
-from trigraph.runtime.server.cluster.remote import RemoteEngine
+from trigraph.runtime.server.cluster.deployment import PREFIX_ROUTER, Deployed, engines_on
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 
 MARK = "TRIGRAPH_TEST_CLUSTER"
-_TITLE = b"ServeReplica:trigraph:engine"
+NAME = "trigraph"
+_TITLE = re.compile(rb"ServeReplica:[\w.-]+:engine")
 
 
 @contextmanager
@@ -40,17 +42,17 @@ def _started(deployed: Deployed) -> RemoteEngine:
     """Ray's node sometimes does not register with its own cluster, and gives up after 30 seconds."""
     for _ in range(2):
         try:
-            return engines_on(None, deployed)
+            return engines_on(None, NAME, deployed)
         except Exception as error:
             if "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
-    return engines_on(None, deployed)
+    return engines_on(None, NAME, deployed)
 
 
 def replica_ids() -> list[int]:
     """The process ids of the replicas of this process's cluster."""
-    return sorted(int(folder.name) for folder in _processes() if _TITLE in (folder / "cmdline").read_bytes())
+    return sorted(int(folder.name) for folder in _processes() if _TITLE.search((folder / "cmdline").read_bytes()))
 
 
 def states() -> dict[str, int]:

@@ -44,6 +44,9 @@ class Replicas(Protocol):
     async def describe(self) -> Description:
         """See Replica; some replica's."""
 
+    async def outage(self) -> str | None:
+        """Why no replica can compute a request just now, if so."""
+
 
 class RemoteEngine(Description):
     """A Backend whose engine is elsewhere. To be used in one event loop."""
@@ -65,6 +68,10 @@ class RemoteEngine(Description):
         waiting = sum(stream.first_token is None for stream in self.streams)
         usage = max((stream.kv_usage for stream in self.streams), default=0.0)
         return EngineLoad(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
+
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now, if so."""
+        return await self.replicas.outage()
 
     def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> RemoteStream:
         """See Backend."""

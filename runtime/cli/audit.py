@@ -1,0 +1,74 @@
+"""The command `trigraph audit`: whether a server gives one answer to one text."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.audit import Client, Plan, Report
+from trigraph.runtime.audit import audit as run_audit
+from trigraph.runtime.audit.page import write_page
+from trigraph.runtime.audit.plan import read_prompts
+from trigraph.runtime.cli.arguments import AsJson
+from trigraph.runtime.cli.console import progress_bars, say
+
+_KEY_VARIABLE = "TRIGRAPH_API_KEY"
+_TABLE_WIDTH = 110
+
+
+def audit(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of an OpenAI-compatible server.")],
+    model: Annotated[str | None, typer.Option(help="Model to ask for (default: the first one of the server)")] = None,
+    api: Annotated[str, typer.Option(help="auto, completions or chat; auto prefers completions.")] = "auto",
+    api_key: Annotated[str | None, typer.Option(metavar="KEY", help=f"API key (default: ${_KEY_VARIABLE})")] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts, one a line or a JSON list (default: 40 of several kinds)"),
+    ] = None,
+    tokens: Annotated[int, typer.Option("-n", "--max-tokens", help="Maximum tokens of an answer.")] = Plan.tokens,
+    companions: Annotated[str, typer.Option(help="Numbers of concurrent requests, comma-separated.")] = "2,8,32",
+    quick: Annotated[bool, typer.Option("--quick", help="Stop after about two minutes.")] = False,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with a picture of the result.")
+    ] = None,
+) -> None:
+    """Ask a server the same questions in circumstances that should not matter, and count the answers that differ.
+
+    The exit status is 1 when any answer differs or is missing.
+    """
+    try:
+        counts = tuple(int(count) for count in companions.split(",") if count)
+    except ValueError:
+        raise TrigraphError(f"--companions {companions}: give comma-separated numbers, such as 2,8,32") from None
+    if html is not None and not html.absolute().parent.is_dir():
+        raise TrigraphError(f"{html}: the folder does not exist; create it first")
+    plan = Plan(tokens=tokens, companions=counts)
+    if prompts is not None:
+        plan = Plan(read_prompts(prompts), tokens=tokens, companions=counts)
+    client = Client(url, model=model, api=api, key=api_key or os.environ.get(_KEY_VARIABLE))
+    with progress_bars(of_bytes=False) as progress:
+        report = run_audit(client, plan.quick() if quick else plan, progress)
+    _show(report, as_json=as_json)
+    if html is not None:
+        write_page(report, html)
+    if not report.total.same:
+        raise typer.Exit(1)
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.as_json(), ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(report.table())
+    if not report.total.answers:
+        say("note: no condition was reached in time; run it without --quick")

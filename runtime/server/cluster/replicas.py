@@ -1,0 +1,150 @@
+"""The replicas of a Ray Serve deployment, as a front sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
+
+from ray import serve
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+    RequestCancelledError,
+)
+from ray.serve.handle import DeploymentHandle
+
+from trigraph.runtime.scheduler.waiting import QueueFullError
+from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
+from trigraph.runtime.server.cluster.replica import Description, Ticket, Update
+from trigraph.runtime.server.errors import ApiError
+
+SILENCE_SECONDS = 30.0
+"""After which a silent replica counts as lost: no connection ends when a machine loses its power."""
+OUTAGE_SECONDS = 60.0
+"""For which requests wait while no replica runs: about as long as another one takes to start."""
+_CHECK_SECONDS = 5.0
+_STATUS_SECONDS = 2.0  # for which what Ray's controller said holds
+_MOST_COPIES = 2
+
+
+class RayReplicas:
+    """Sends tickets to the replicas of `handle`, in one event loop."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self.handle = handle
+        # Updates come over gRPC: as objects of Ray's store each would cost a front twice the time.
+        self._stream = handle.options(stream=True, _by_reference=False).stream
+        self._controller = ThreadPoolExecutor(1, "ray-status")
+        self._status: Future[bool] | None = None
+        self._asked = 0.0
+        self._down_since: float | None = None
+
+    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        """Yields the rest of a completion as a replica computes it.
+
+        Raises ReplicaLostError when the replica is lost, ApiError when none has run for OUTAGE_SECONDS, and what
+        the replica raises.
+        """
+        replica, updates = None, None
+        try:
+            replica, updates = await self._accepted(ticket)
+            while True:
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    update = await anext(updates)
+                if update is not None:
+                    yield update
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise ReplicaLostError(f"no sign of life for {SILENCE_SECONDS:.0f} s", replica) from error
+        except Exception as error:
+            raise _explained(error, replica) from error
+        finally:
+            if updates is not None:
+                updates.cancel()
+
+    async def _accepted(self, ticket: Ticket) -> tuple[str, Any]:
+        """Sends a ticket until a replica has taken it; returns the replica's name and the response with its updates.
+
+        A ticket that waits for a replica with room cannot be told from one that was sent to a replica which then fell
+        silent. So a second copy goes out after SILENCE_SECONDS, and the first to be taken counts. The oldest copy
+        keeps its place in the queue.
+        """
+        copies: dict[asyncio.Future[str], Any] = {}
+        due = 0.0
+        try:
+            while True:
+                if time.monotonic() >= due:
+                    if len(copies) == _MOST_COPIES:
+                        await _withdraw(copies, [*copies][1:])
+                    copy = self._stream.remote(ticket)
+                    copies[asyncio.ensure_future(anext(copy))] = copy
+                    due = time.monotonic() + SILENCE_SECONDS
+                wait = min(_CHECK_SECONDS, SILENCE_SECONDS)
+                done, _ = await asyncio.wait(copies, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                for first in done:
+                    name = first.result()
+                    return name, copies.pop(first)
+                if await self.outage() and time.monotonic() - (self._down_since or time.monotonic()) >= OUTAGE_SECONDS:
+                    raise _unavailable()
+        finally:
+            await _withdraw(copies, [*copies])
+
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now, if so."""
+        now = time.monotonic()
+        if self._status is None or (self._status.done() and now - self._asked >= _STATUS_SECONDS):
+            # In a thread of its own: a controller that does not answer must not take those that parse requests.
+            self._status, self._asked = self._controller.submit(self._running), now
+        answer = asyncio.wrap_future(self._status)
+        await asyncio.wait((answer,), timeout=_CHECK_SECONDS)
+        running = answer.done() and answer.exception() is None and answer.result()
+        if running:
+            self._down_since = None
+            return None
+        self._down_since = self._down_since or now
+        return "no replica of the model runs" if answer.done() else "the cluster's controller does not answer"
+
+    def _running(self) -> bool:
+        application = serve.status().applications.get(self.handle.app_name)
+        deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
+        return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
+
+    async def describe(self) -> Description:
+        """Asks some replica what it runs. Raises ApiError when none answers."""
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                return cast(Description, await self.handle.describe.remote())
+        except TimeoutError as error:
+            raise _unavailable() from error
+
+
+async def _withdraw(copies: dict[asyncio.Future[str], Any], which: list[asyncio.Future[str]]) -> None:
+    """Cancels some copies of a ticket, and forgets them."""
+    for future in which:
+        copies.pop(future).cancel()
+        future.cancel()
+    await asyncio.gather(*which, return_exceptions=True)
+
+
+def _unavailable() -> ApiError:
+    return ApiError("no replica of the model runs; try again later", 503, code="no_replicas")
+
+
+def _explained(error: Exception, replica: str | None) -> BaseException:
+    """What Ray's error means for a ticket."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, RequestCancelledError):
+        return asyncio.CancelledError()
+    if isinstance(cause, BackPressureError):
+        return QueueFullError("too many requests wait already; try again later")
+    if isinstance(cause, DeploymentUnavailableError):
+        return _unavailable()
+    if isinstance(cause, RayServeException) or (isinstance(cause, RayError) and not isinstance(cause, RayTaskError)):
+        return ReplicaLostError(str(cause), replica)
+    return cause

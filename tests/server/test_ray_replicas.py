@@ -1,0 +1,208 @@
+"""What a front does about replicas that are silent, full or gone: a handle of Ray Serve's that a test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.fake_engine import TEMPLATE, engine_of
+from support.rounds import LOGITS
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, Options
+
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+
+from trigraph.runtime.server.cluster import deployment
+from trigraph.runtime.server.cluster import replicas as module
+from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
+from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
+from trigraph.runtime.server.cluster.replica import Replica, Ticket, Update
+from trigraph.runtime.server.cluster.replicas import RayReplicas
+from trigraph.runtime.server.errors import ApiError
+
+TICKET = Ticket([1, 2, 3], Options(), (), [], "weights")
+LAST = Update([7], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprint")
+FOREVER = 3600.0
+
+
+def new_engine() -> Engine:
+    return engine_of(LOGITS, context=200, template=TEMPLATE)[0]
+
+
+class Response:
+    """The response to one copy of a ticket: `items` are yielded, numbers are seconds to wait."""
+
+    def __init__(self, *items: str | Update | float | Exception | None) -> None:
+        self.cancelled = False
+        self._items = self._played(items)
+
+    async def _played(self, items: tuple[Any, ...]) -> AsyncGenerator[Any, None]:
+        for item in items:
+            if isinstance(item, float):
+                await asyncio.sleep(item)
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+
+    async def __anext__(self) -> Any:
+        return await anext(self._items)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Handle:
+    """Answers each copy of a ticket as the next response says."""
+
+    app_name, deployment_name = "application", "engine"
+
+    def __init__(self, *responses: Response) -> None:
+        self.responses, self.sent = responses, 0
+
+    def options(self, **_: object) -> Any:
+        return SimpleNamespace(stream=SimpleNamespace(remote=self._send))
+
+    def _send(self, ticket: Ticket) -> Response:
+        self.sent += 1
+        return self.responses[self.sent - 1]
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many replicas run, as Ray's controller says."""
+    states = {"RUNNING": 2}
+    deployments = {"engine": SimpleNamespace(replica_states=states)}
+    status = SimpleNamespace(applications={"application": SimpleNamespace(deployments=deployments)})
+    monkeypatch.setattr(module.serve, "status", lambda: status)
+    for name, seconds in {
+        "SILENCE_SECONDS": 0.2,
+        "OUTAGE_SECONDS": 0.4,
+        "_CHECK_SECONDS": 0.1,
+        "_STATUS_SECONDS": 0.0,
+    }.items():
+        monkeypatch.setattr(module, name, seconds)
+
+    def run(count: int) -> None:
+        states.clear()
+        states.update({"RUNNING": count} if count else {"STARTING": 1})
+
+    return run
+
+
+def completed(handle: Handle) -> list[Update]:
+    """All updates of a ticket; fails when they do not end."""
+
+    async def ask() -> list[Update]:
+        return [update async for update in RayReplicas(handle).complete(TICKET)]  # type: ignore[arg-type]
+
+    return asyncio.run(asyncio.wait_for(ask(), 60))
+
+
+def test_a_ticket_at_a_silent_replica_is_taken_by_another(running: Callable[[int], None]) -> None:
+    silent, taken = Response(FOREVER), Response("second", LAST)
+    assert completed(Handle(silent, taken)) == [LAST]
+    assert silent.cancelled
+
+
+def test_a_ticket_that_waits_for_room_keeps_its_place(running: Callable[[int], None]) -> None:
+    waiting, others = Response(1.0, "first", None, LAST), [Response(FOREVER) for _ in range(20)]
+    handle = Handle(waiting, *others)
+    assert completed(handle) == [LAST]
+    assert handle.sent > 2
+    assert all(other.cancelled for other in others[: handle.sent - 1])
+
+
+def test_a_replica_that_falls_silent_later_is_named(running: Callable[[int], None]) -> None:
+    for items in (("first", FOREVER), ("first", None, FOREVER)):
+        handle = Handle(Response(*items))
+        with pytest.raises(ReplicaLostError) as raised:
+            completed(handle)
+        assert raised.value.replica == "first"
+        assert handle.sent == 1
+
+
+def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) -> None:
+    with pytest.raises(ValueError, match="bad"):
+        completed(Handle(Response(ValueError("bad"))))
+
+
+def test_without_any_replica_a_request_fails(running: Callable[[int], None]) -> None:
+    running(0)
+    handle = Handle(*(Response(FOREVER) for _ in range(100)))
+    with pytest.raises(ApiError, match="no replica of the model runs") as raised:
+        completed(handle)
+    assert raised.value.status == 503
+    assert all(response.cancelled for response in handle.responses[: handle.sent])
+
+
+def test_a_replica_that_starts_in_time_takes_the_ticket(
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTAGE_SECONDS", 60.0)
+    running(0)
+    assert completed(Handle(Response(0.3, "first", LAST), Response(FOREVER), Response(FOREVER))) == [LAST]
+
+
+def test_an_outage_is_told_and_ends(running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        replicas = RayReplicas(Handle())  # type: ignore[arg-type]
+        assert await replicas.outage() is None
+        running(0)
+        assert await replicas.outage() == "no replica of the model runs"
+        running(1)
+        assert await replicas.outage() is None
+        ended = threading.Event()
+        monkeypatch.setattr(module.serve, "status", ended.wait)
+        asked = [asyncio.create_task(replicas.outage()) for _ in range(20)]
+        assert {await each for each in asked} == {"the cluster's controller does not answer"}
+        ended.set()
+
+    asyncio.run(ask())
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
+    """The applications of a running cluster that needs no Ray; what is deployed is added."""
+    applications = {"one": SimpleNamespace(deployments={"engine": None}), "page": SimpleNamespace(deployments={})}
+    described = SimpleNamespace(
+        remote=lambda: SimpleNamespace(result=lambda timeout_s: Replica(new_engine()).describe())
+    )
+    handle = SimpleNamespace(describe=described, options=lambda **_: SimpleNamespace(stream=None))
+
+    def run(application: object, *, name: str, route_prefix: str | None) -> SimpleNamespace:
+        applications[name] = SimpleNamespace(deployments={"engine": application})
+        return handle
+
+    monkeypatch.setattr(deployment.ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(deployment.serve, "start", lambda **_: None)
+    monkeypatch.setattr(deployment.serve, "run", run)
+    monkeypatch.setattr(deployment.serve, "status", lambda: SimpleNamespace(applications=applications))
+    monkeypatch.setattr(deployment.serve, "get_deployment_handle", lambda *_: handle)
+    return applications
+
+
+def test_a_second_model_leaves_the_first_one_alone(cluster: dict[str, SimpleNamespace]) -> None:
+    first = cluster["one"]
+    engines_on("auto", "org/two", Deployed("two.gguf"))
+    assert [*cluster] == ["one", "page", "org-two"]
+    assert cluster["one"] is first
+    engines_on("auto", "org/two", None)
+
+
+def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleNamespace]) -> None:
+    with pytest.raises(TrigraphError, match=r"no engines of three; it has those of one \(choose with --alias\)"):
+        engines_on("auto", "three", None)
+    del cluster["one"]
+    with pytest.raises(TrigraphError, match="no engines of three; it has none at all; --replicas deploys them"):
+        engines_on("auto", "three", None)
+
+
+def test_applications_have_names_that_ray_takes() -> None:
+    names = ["Qwen3.6-27B-UD-Q4_K_XL", "org/model:v2", "a#b", ""]
+    assert [*map(application_name, names)] == ["Qwen3.6-27B-UD-Q4_K_XL", "org-model-v2", "a-b", "trigraph"]
