@@ -1,10 +1,10 @@
 // BlockMatMul and GatedBlockMatMul on a device.
 #include <vector>
 
-#include "../blocks/many_products.h"
+#include "../blocks/cuda/many_products.h"
 #include "../cuda/last_block.cuh"
-#include "device.h"
 #include "signature.h"
+#include "weights.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {

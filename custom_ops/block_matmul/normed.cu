@@ -1,8 +1,8 @@
 // NormedBlockMatMul: PreparedRMSNorm and PreparedBlockMatMul of its rows, in one launch where rows are few.
 #include "../cuda/last_block.cuh"
-#include "../rms_norm/device.h"
-#include "device.h"
+#include "../rms_norm/norm_rows.h"
 #include "signature.h"
+#include "weights.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {

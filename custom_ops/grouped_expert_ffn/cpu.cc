@@ -5,7 +5,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "../blocks/row_kernel.h"
+#include "../blocks/cpu/row_kernel.h"
 #include "../kernel.h"
 #include "../simd.h"
 #include "signature.h"

@@ -1,7 +1,7 @@
 // How a block of few_experts.cu meets its tiles: what it does of the step, and each warp's way through the weights.
 #pragma once
 
-#include "../blocks/few_products.cuh"
+#include "../blocks/cuda/few_products.cuh"
 #include "few_experts.h"
 
 namespace trigraph::TRIGRAPH_ISA {

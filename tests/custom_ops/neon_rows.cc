@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "blocks/row_kernel.h"
+#include "blocks/cpu/row_kernel.h"
 
 using namespace trigraph::TRIGRAPH_ISA;
 

@@ -43,7 +43,7 @@ def compile_neon(out: Path, sources: list[Path], *options: str) -> Path:
 def common_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """neon_rows.cc and what else has none of the instructions that not every set has."""
     out = tmp_path_factory.mktemp("neon")
-    sources = [ROOT / "tests" / "custom_ops" / "neon_rows.cc", *(KERNELS / "blocks").glob("*.cc")]
+    sources = [ROOT / "tests" / "custom_ops" / "neon_rows.cc", *(KERNELS / "blocks").rglob("*.cc")]
     common = [source for source in sources if source.name != "int8_kernels.cc"]
     return [compile_neon(out / f"{source.stem}.o", [source], "-c") for source in common]
 
@@ -54,7 +54,7 @@ def program(
 ) -> list[str]:
     """The command that runs neon_rows.cc with the products of a set, given its features."""
     out = tmp_path_factory.mktemp("neon")
-    kernels = [KERNELS / "blocks" / "int8_kernels.cc"]
+    kernels = [KERNELS / "blocks" / "cpu" / "common" / "int8_kernels.cc"]
     products = compile_neon(out / "int8_kernels.o", kernels, "-c", f"-march=armv8.2-a{request.param}")
     linked = compile_neon(out / "neon_rows", [*common_objects, products], "-static")
     return [cross_tools()[1], "-cpu", "max", str(linked)]

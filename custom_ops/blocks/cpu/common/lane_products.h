@@ -1,0 +1,270 @@
+// int8_product for weight rows side by side: kRowLanes at a time meet all activation rows, and nothing is ever added up
+// across lanes.
+#pragma once
+
+#include "block_lanes.h"
+#include "grid_lanes.h"
+#include "int8_products.h"
+#include "k_lanes.h"
+#include "ternary_lanes.h"
+#if defined(TRIGRAPH_ISA_avx2)
+#include "../avx2/panels.h"
+#endif
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+#include "interleaved.h"
+#include "row_products.h"
+#endif
+#if defined(TRIGRAPH_ISA_avx512)
+#include "../avx512/tile_products.h"
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "../neon/tile_products.h"
+#endif
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// kRowLanes weight rows from w on with M activation rows, or m of them.
+template <class F, int M>
+struct LaneGroup {
+  static constexpr int kMost = M ? M : kGroup, kRuns = F::kBlock / F::kRun;
+  static constexpr bool kScaled = F::kBlock == kSuper, kBiased = kBias<F> != 0 && !kSignedCodes<F> && !kCentred<F>;
+
+  const void* const* x;
+  int m;
+  Floats chain[kChains][kMost];
+
+  LaneGroup(const void* const* x, int64_t m) : x(x), m(static_cast<int>(m)) {
+    for (auto& c : chain) each_row([&c](int i) { c[i] = floats(0); });
+  }
+  // body(i) for each activation row.
+  template <class Body>
+  TRIGRAPH_INLINE void each_row(Body&& body) const {
+    if constexpr (M > 0) {
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) body(i);
+    } else {
+      for (int i = 0; i < m; ++i) body(i);
+    }
+  }
+  TRIGRAPH_INLINE const Int8Part& part(int i, int64_t super) const { return static_cast<const Int8Part*>(x[i])[super]; }
+
+  // The weight rows that come next: fetched meanwhile, a share at a time, in the order in which they lie in memory.
+  // Wide rows would not fit the first cache beside the current ones.
+  struct Next {
+    const uint8_t* data;
+    bool wide;
+    TRIGRAPH_INLINE void fetch(int step, int steps) const {
+      constexpr int kBytes = kRowLanes * super_bytes<F>;
+#if defined(TRIGRAPH_ISA_avx2)  // bound by the processor: addresses known in advance, some lines twice
+      TRIGRAPH_UNROLL
+      for (int at = 0; at < kBytes / steps; at += 64) {
+        const uint8_t* line = data + step * (kBytes / steps) + at;
+        wide ? __builtin_prefetch(line, 0, 2) : prefetch(line);
+      }
+#else
+      for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i)
+#if defined(TRIGRAPH_ISA_avx512)  // read once: measured, wide rows too come faster so than into the second cache
+        __builtin_prefetch(data + 64 * i, 0, 0);
+#else
+        wide ? __builtin_prefetch(data + 64 * i, 0, 2) : prefetch(data + 64 * i);
+#endif
+#endif
+    }
+  };
+
+  // A super-block of a type with scales.
+  template <class At>
+  TRIGRAPH_INLINE void add_scaled(At p, int64_t stride, int64_t super, const Next& next) {
+    Ints scales[kRuns / 4], mins[kRuns / 4], scale[kRuns], pairs[kRuns / 2], sum[kMost];
+    Lanes<F>::scales(p, stride, scales, mins);
+    TRIGRAPH_UNROLL
+    for (int run = 0; run < kRuns; ++run) scale[run] = scale_of(scales[run / 4], run % 4);
+    if constexpr (F::kMin || kBiased) {
+      TRIGRAPH_UNROLL
+      for (int k = 0; k < kRuns / 2; ++k) pairs[k] = pair_of(F::kMin ? mins[k / 2] : scales[k / 2], k % 2);
+    }
+    each_row([&](int i) TRIGRAPH_INLINE_LAMBDA { sum[i] = ints(0); });
+    int step = 0;
+    Lanes<F>::codes(p, stride, [&](int run, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+      next.fetch(step++, kRuns);
+      each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+        sum[i] = add_dot<F, F::kRun / 4>(sum[i], code, part(i, super), run * F::kRun, scale[run]);
+      });
+    });
+    const Ints bits = Lanes<F>::halves(p, stride);
+    const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
+    each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+      const Int8Part& a = part(i, super);
+      const int16_t* sums = F::kRun == 16 ? a.sum16 : a.sum32;
+      Ints second = ints(0);
+      if constexpr (F::kMin || kBiased) {
+        TRIGRAPH_UNROLL
+        for (int k = 0; k < kRuns / 2; ++k) second = add_pairs(second, pairs[k], broadcast(sums + 2 * k));
+      }
+      if constexpr (kBiased) sum[i] = sub32(sum[i], left32(second, F::kBits - 1));
+      Floats value = mul(d, to_floats(sum[i]));
+      if constexpr (F::kMin) value = fmsub(d, to_floats(sum[i]), mul(dmin, to_floats(second)));
+      Floats& c = chain[super % kChains][i];
+      c = fmadd(floats(a.scale), value, c);
+    });
+  }
+
+  // A super-block of `blocks` smaller blocks, whose steps have halves of their own.
+  TRIGRAPH_INLINE void add_blocks(const uint8_t* p, int64_t stride, int64_t super, int blocks, const Next& next) {
+    TRIGRAPH_LOOP
+    for (int block = 0; block < blocks; ++block) {
+      const uint8_t* q = p + block * F::kBytes;
+      next.fetch(block, kBlocks<F>);
+      Lanes<F>::codes(q, stride, [&](int step, const Ints* code) TRIGRAPH_INLINE_LAMBDA {
+        const int b = block * kSteps<F> + step;
+        const Ints bits = step_halves(q, stride, step);
+        const Floats d = block_scales<F>(bits);
+        each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
+          const Int8Part& a = part(i, super);
+          Floats& c = chain[b][i];
+          c = fmadd(floats(a.scale), step_value(d, bits, code, a, b), c);
+        });
+      });
+    }
+  }
+
+  TRIGRAPH_INLINE static Ints step_halves(const uint8_t* p, int64_t stride, int step) {
+    if constexpr (kSteps<F> == 1)
+      return Lanes<F>::halves(p, stride);
+    else
+      return Lanes<F>::part_halves(p, stride, step);
+  }
+  // What step b makes of an activation row.
+  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Part& a, int b) {
+    if constexpr (F::kPaired) {
+      const auto dot = [&](int run) TRIGRAPH_INLINE_LAMBDA {
+        const Ints bias = ints(kBiased ? -kBias<F> * a.sum16[2 * b + run] : 0);
+        return to_floats(add_dot<F, 4>(bias, code + 4 * run, a, 32 * b + 16 * run, shorts(1)));
+      };
+      return fmadd(d, dot(0), mul(block_scales<F>(right32(bits, 16)), dot(1)));
+    }
+    Ints sum = ints(0);
+    if constexpr (kBiased) sum = add_pairs(sum, broadcast(a.sum16 + 2 * b), shorts(-kBias<F>));
+    sum = add_dot<F, 8>(sum, code, a, 32 * b, shorts(1));
+    if constexpr (F::kMin) return fmsub(d, to_floats(sum), mul(halves(right32(bits, 16)), to_floats(ints(a.sum32[b]))));
+    return mul(d, to_floats(sum));
+  }
+
+  void results(float* const* y, int64_t j, int64_t count) const {
+    each_row([&](int i) {
+      const auto sum = [this, i](int k, int l) { return add(chain[k][i], chain[l][i]); };
+      const Floats total = add(add(sum(0, 4), sum(2, 6)), add(sum(1, 5), sum(3, 7)));
+      if (count == kRowLanes) {
+        store(y[i] + j, total);
+      } else {
+        float lanes[kRowLanes];
+        store(lanes, total);
+        std::memcpy(y[i] + j, lanes, static_cast<size_t>(count) * sizeof(float));
+      }
+    });
+  }
+};
+
+template <class F, int M>
+void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                float* const* y) {
+  using Group = LaneGroup<F, M>;
+  constexpr int64_t kDistance = 4096;  // bytes between the rows in use and those to ask memory for, or more
+  const int64_t ahead = ceil_div(kDistance, kRowLanes * row_bytes) * kRowLanes;
+  if (M > 0)  // nothing has fetched the first rows
+    for (int64_t i = 0; i < (n < ahead ? n : ahead) * row_bytes; i += 64) prefetch(w + i);
+  for (int64_t j = 0; j < n; j += kRowLanes) {
+    Group group(x, m);
+    const int64_t count = n - j < kRowLanes ? n - j : kRowLanes;
+    const int64_t total = supers(width);
+    for (int64_t s = 0; s < total; ++s) {
+      const uint8_t* p = w + j * row_bytes + s * super_bytes<F>;
+      const typename Group::Next next{w + (j + ahead) * row_bytes + s * kRowLanes * super_bytes<F>,
+                                      kRowLanes * row_bytes > 24 << 10};
+      const int64_t left = width / F::kBlock - s * kBlocks<F>;
+      const int blocks = static_cast<int>(left < kBlocks<F> ? left : kBlocks<F>);
+      int64_t stride = row_bytes;
+      alignas(64) uint8_t copy[kRowLanes * super_bytes<F>];
+      if (count < kRowLanes || (Group::kScaled && blocks < kBlocks<F>)) {  // what is not there is zero
+        std::memset(copy, 0, sizeof copy);
+        for (int64_t r = 0; r < count; ++r)
+          std::memcpy(copy + r * super_bytes<F>, p + r * row_bytes, static_cast<size_t>(blocks * F::kBytes));
+        p = copy, stride = super_bytes<F>;
+      }
+      if constexpr (Group::kScaled)
+        group.add_scaled(p, stride, s, next);
+      else
+        group.add_blocks(p, stride, s, blocks, next);
+    }
+    group.results(y, j, count);
+  }
+}
+
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+// Bytes of several activation rows, which are read once for each weight row.
+template <class F>
+constexpr int64_t kFewBytes = 12 << 10;
+template <>
+constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
+#endif
+
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+// Repacked weights, whole groups of rows of them.
+template <class F, int M>
+void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                   float* const* y) {
+  // Bytes between those in use and those to ask memory for.
+  constexpr bool kFar = kRowLanes == 16 ? M != 1 && M != 2 : 2 <= M && M <= 4;
+  constexpr int64_t kDistance = kFar ? 8192 : 4096;
+#if defined(TRIGRAPH_ISA_avx2)
+  if constexpr (M == 0) return int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
+#endif
+  for (int64_t i = 0; i < kDistance && i < n * row_bytes; i += 64) prefetch(w + i);
+  for (int64_t j = 0; j < n; j += kRowLanes) {
+    LaneGroup<F, M> group(x, m);
+    for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
+      group.add_scaled(Interleaved{w}, 0, s, {w + kDistance, false});
+    group.results(y, j, kRowLanes);
+  }
+}
+#endif
+
+// M activation rows, or m of them, which are more than eight: whichever way is faster.
+template <class F, int M, bool kRepacked>
+void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+              float* const* y) {
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+  if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
+#if defined(TRIGRAPH_ISA_avx512)
+  if constexpr (M >= Tile<F>::kLeast && M <= Tile<F>::kMost)
+    if (width % kSuper == 0) return tile_rows<F, M>(w, n, row_bytes, width, x, y);
+#endif
+  if constexpr (M > 0 && M <= Rows<F>::kMost)
+    if (whole_rows<F>(n, row_bytes, width) && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
+      return int8_rows<F, M>(w, n, row_bytes, width, x, y);
+#endif
+#if defined(TRIGRAPH_ISA_avx2)
+  if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (M != 1)
+    int8_tiles<F>(w, n, row_bytes, width, x, m, y);
+  else
+#endif
+    int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
+}
+
+template <class F, bool kRepacked = false>
+void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                  float* const* y) {
+  static constexpr decltype(&few_rows<F, 1, kRepacked>) kKernels[] = {
+      few_rows<F, 0, kRepacked>, few_rows<F, 1, kRepacked>, few_rows<F, 2, kRepacked>,
+      few_rows<F, 3, kRepacked>, few_rows<F, 4, kRepacked>, few_rows<F, 5, kRepacked>,
+      few_rows<F, 6, kRepacked>, few_rows<F, 7, kRepacked>, few_rows<F, 8, kRepacked>};
+  for (int64_t i = 0; i < m; i += kGroup) {
+    const int64_t rows = m - i < kGroup ? m - i : kGroup;
+    kKernels[rows <= 8 ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
+  }
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
