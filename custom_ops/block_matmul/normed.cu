@@ -16,7 +16,7 @@ class NormedBlockMatMul : public NormedBlockMatMulSignature {
 
   void compute(const Context& context) const {
     const Norm norm = prepared_norm(context, eps_);
-    const Rows rows{norm.y, norm.prepared, norm.both(), context.input(0).dims[0]};
+    const ActivationRows rows{norm.y, norm.prepared, norm.both(), context.input(0).dims[0]};
     std::vector<Product> products;
     for (int i = 0; i < count; ++i) {
       const Weight w(weight(context, i, kFirstWeight), *kernel_[i], rows.width);

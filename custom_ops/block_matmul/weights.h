@@ -41,15 +41,16 @@ struct Product {
 };
 
 // What meets weights.
-struct Rows {
+struct ActivationRows {
   const float* x;
   const char* prepared;  // the same as int8, or nullptr
   int64_t width, count;
 };
 
 // The launch of few rows that makes all of the products, where there is one.
-std::optional<FewTasks> one_launch(const std::vector<Product>& products, const Rows& rows);
+std::optional<FewTasks> one_launch(const std::vector<Product>& products, const ActivationRows& rows);
 // The products of rows with several weights, in as few launches as they take. `counters`: kRowCounters.
-void multiply(std::vector<Product> products, Rows rows, const Arena& arena, unsigned* counters, cudaStream_t stream);
+void multiply(std::vector<Product> products, ActivationRows rows, const Arena& arena, unsigned* counters,
+              cudaStream_t stream);
 
 }  // namespace trigraph::TRIGRAPH_ISA

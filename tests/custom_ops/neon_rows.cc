@@ -8,6 +8,7 @@
 
 #include "blocks/cpu/row_kernel.h"
 
+using namespace trigraph;
 using namespace trigraph::TRIGRAPH_ISA;
 
 namespace {

@@ -17,7 +17,7 @@ __host__ __device__ constexpr int first_code(int t, int word) {
 
 // Lane t's part of the block at p. Any type, a code at a time, read when it is asked for; below are faster ones.
 template <class F>
-struct Part {
+struct Fragment {
   const uint8_t* p;
   int t;
   __device__ __forceinline__ void load(const uint8_t* block, int lane) { p = block, t = lane; }
@@ -43,15 +43,15 @@ struct Part {
 };
 
 template <>
-__device__ __forceinline__ void Part<Q8_0>::codes(int, uint32_t* word) const {
+__device__ __forceinline__ void Fragment<Q8_0>::codes(int, uint32_t* word) const {
   load_words<2, 2>(p + 2 + 8 * t, word);
 }
 
 // Of a type that has its own words.
-struct OwnPart {};
+struct OwnFragment {};
 
 // What Q4_K and Q5_K share: d, dmin, eight scales and eight mins.
-struct SixBitPart : OwnPart {
+struct SixBitFragment : OwnFragment {
   uint32_t head[4];
   int t;
   __device__ __forceinline__ int scale(int run, int) const {
@@ -67,7 +67,7 @@ struct SixBitPart : OwnPart {
 };
 
 template <>
-struct Part<Q4_K> : SixBitPart {
+struct Fragment<Q4_K> : SixBitFragment {
   uint32_t packed[4][2];
   __device__ __forceinline__ void load(const uint8_t* p, int lane) {
     t = lane;
@@ -81,7 +81,7 @@ struct Part<Q4_K> : SixBitPart {
 };
 
 template <>
-struct Part<Q5_K> : SixBitPart {
+struct Fragment<Q5_K> : SixBitFragment {
   uint32_t packed[4][2], high[2];
   __device__ __forceinline__ void load(const uint8_t* p, int lane) {
     t = lane;
@@ -97,7 +97,7 @@ struct Part<Q5_K> : SixBitPart {
 };
 
 template <>
-struct Part<Q6_K> : OwnPart {
+struct Fragment<Q6_K> : OwnFragment {
   uint32_t low[2][2][2], high[2][2], scales[4];
   uint16_t unit;
   __device__ __forceinline__ void load(const uint8_t* p, int t) {

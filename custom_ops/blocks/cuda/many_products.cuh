@@ -22,14 +22,14 @@ constexpr size_t kTileBytes = std::max({tile_bytes<kWide, F>()...});
 
 // Of a multiprocessor, which bounds registers: types that are decoded a code at a time need more.
 template <class... F>
-constexpr int kTileBlocks = ((kPlain<F> || !kWhole<F> || std::is_base_of_v<OwnPart, Part<F>>) && ...) ? 2 : 1;
+constexpr int kTileBlocks = ((kPlain<F> || !kWhole<F> || std::is_base_of_v<OwnFragment, Fragment<F>>) && ...) ? 2 : 1;
 
 // grid: [blocks of the tasks, buckets, parts of a bucket's rows]. Without buckets there is one, with `count` rows.
 template <bool kWide, class... F>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
     tiles(const __grid_constant__ ManyTasks tasks, Buckets buckets, int count, int64_t x_bytes) {
   constexpr int kRows = kWide ? kWideRows : kTileRows;
-  __shared__ Tile<kRows> tile;
+  __shared__ ManyTile<kRows> tile;
   __shared__ ManyTask task;  // constants by a number that only runs know would take registers
   char* memory = shared_memory();
   if (threadIdx.x == 0) {

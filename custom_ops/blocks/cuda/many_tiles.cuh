@@ -130,7 +130,7 @@ struct Chain {
 
   // Adds step number `which` of the stage, a run, which is step `step` of the parts' block.
   template <class F, int kRows>
-  __device__ __forceinline__ void add_run(const Part<F>* part, int step, const Stage<F, kRows>& x, int which,
+  __device__ __forceinline__ void add_run(const Fragment<F>* part, int step, const Stage<F, kRows>& x, int which,
                                           int eights) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     uint32_t a[4];
@@ -186,7 +186,7 @@ __device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* c
     __syncwarp();
     stage.load(x, 8 * eights, width, first, chains, steps, lane, kWarp);
     end_copies();
-    Part<F> part[kAhead][2];
+    Fragment<F> part[kAhead][2];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
       for (int i = 0; i < 2; ++i)
@@ -207,7 +207,7 @@ __device__ __forceinline__ void add_chain(const uint8_t* const* w, const char* c
 
 // A block's part of a product, in shared memory: registers are for sums.
 template <int kRows>
-struct Tile {
+struct ManyTile {
   const char* x[kRows];
   const uint8_t *w, *end;  // the first weight row, and the end of the matrix
   float* y;                // of the first rows of both
@@ -216,7 +216,7 @@ struct Tile {
 
 // The rows of a tile from `first` on, of which there are at most kTileRows.
 template <class F, int kRows>
-__device__ __forceinline__ void meet_tile(const ManyTask& task, const Tile<kRows>& whole, int first, int64_t width,
+__device__ __forceinline__ void meet_tile(const ManyTask& task, const ManyTile<kRows>& whole, int first, int64_t width,
                                           char* memory) {
   const int rows = min(kTileRows, whole.rows - first);
   auto* tile = reinterpret_cast<TileMemory<F>*>(memory);

@@ -34,7 +34,8 @@ __device__ __forceinline__ void add_part(const uint8_t* const* w, const char* co
 }
 
 template <class F, int kRows>
-__device__ __forceinline__ void meet_plain(const ManyTask& task, const Tile<kRows>& tile, int64_t width, char* memory) {
+__device__ __forceinline__ void meet_plain(const ManyTask& task, const ManyTile<kRows>& tile, int64_t width,
+                                           char* memory) {
   auto* part = reinterpret_cast<PlainSums*>(memory);
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const uint8_t* own[kPlainColumns];

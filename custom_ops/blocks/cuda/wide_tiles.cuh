@@ -54,7 +54,7 @@ struct WideCopies {
   const uint8_t* w[2];
   const char* x;
 
-  __device__ WideCopies(const ManyTask& task, const Tile<kWideRows>& tile) {
+  __device__ WideCopies(const ManyTask& task, const ManyTile<kWideRows>& tile) {
     for (int i = 0; i < 2; ++i)
       w[i] = tile.w + min(static_cast<int>(threadIdx.x) / kWarp * kTileColumns +
                               static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * i,
@@ -62,7 +62,7 @@ struct WideCopies {
                           task.row_bytes;
     x = tile.x[threadIdx.x / 8];
   }
-  __device__ __forceinline__ void ask(const Tile<kWideRows>& tile, int rows, WideStage<F>& stage, int step,
+  __device__ __forceinline__ void ask(const ManyTile<kWideRows>& tile, int rows, WideStage<F>& stage, int step,
                                       int steps) const {
     const int thread = own_thread(), lane = thread % kWarp, t = lane % 4, e = lane % 8, row = thread / 8;
 #pragma unroll
@@ -103,7 +103,7 @@ struct WideCopies {
 
 // A part of a block in shared memory.
 template <class F>
-struct StagedPart : Part<F> {};
+struct StagedPart : Fragment<F> {};
 template <>
 struct StagedPart<Q6_K> {
   const uint8_t* p;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void join(int number, int chains, Chain<kEights>& cha
 }
 
 template <class F, int kEights>
-__device__ __forceinline__ void meet_eights(const ManyTask& task, const Tile<kWideRows>& tile, int64_t width,
+__device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
                                             char* memory) {
   auto& own = *reinterpret_cast<WideMemory<F>*>(memory);
   const int steps = static_cast<int>(width / kSuper);
@@ -200,7 +200,7 @@ __device__ __forceinline__ void meet_eights(const ManyTask& task, const Tile<kWi
 }
 
 template <class F>
-__device__ __forceinline__ void meet_wide(const ManyTask& task, const Tile<kWideRows>& tile, int64_t width,
+__device__ __forceinline__ void meet_wide(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
                                           char* memory) {
   static_assert(kWideEights == 4);
   if (tile.rows > 24)

@@ -1,6 +1,6 @@
 // The ggml block types, element by element: the one decoder that every device shares, to check the faster ones by and
 // for types that have none. A weight is `code * (d * scale) - dmin * min`, rounded after each operation as in ggml,
-// where kRun elements share the integers scale and min. Adding a type: a struct here, and its name in BlockTypes.
+// where kRun elements share the integers scale and min. Adding a type: a struct here, and its name in a list.
 #pragma once
 
 #include "grid_formats.h"
@@ -228,7 +228,12 @@ struct BF16 {
 template <class... F>
 struct Types {};
 using PlainTypes = Types<F32, F16, BF16>;
-using BlockTypes = Types<Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, IQ3_S,
-                         IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS, IQ1_M, IQ1_S, TQ2_0, TQ1_0, NVFP4, Q1_0>;
+// Types of nearly all files, and the others.
+using FrequentTypes = Types<Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS>;
+using RareTypes = Types<Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, IQ4_NL, MXFP4, IQ3_S, IQ3_XXS, IQ2_S, IQ2_XS, IQ2_XXS,
+                        IQ1_M, IQ1_S, TQ2_0, TQ1_0, NVFP4, Q1_0>;
+template <class... F, class... G>
+Types<F..., G...> joined(Types<F...>, Types<G...>);
+using BlockTypes = decltype(joined(FrequentTypes(), RareTypes()));
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -5,7 +5,7 @@
 
 #include "formats.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+namespace trigraph {
 
 struct WeightType {
   const char* type;     // ggml name, "Q4_K"
@@ -14,6 +14,10 @@ struct WeightType {
   int64_t block_bytes;  // bytes of a block
   int64_t rows = 1;     // of a matrix, which a repacked one holds in whole groups of as many
 };
+
+}  // namespace trigraph
+
+namespace trigraph::TRIGRAPH_ISA {
 
 inline const char* name(DType type) {
   switch (type) {

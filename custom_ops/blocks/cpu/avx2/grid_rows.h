@@ -73,7 +73,7 @@ struct ThreeBitRows {
   static constexpr int kMost = F::kEntries == 256 ? 4 : 2;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     Ints dots[M][8];
     float d[8];
     TRIGRAPH_LOOP
@@ -106,7 +106,7 @@ struct ThreeBitRows {
       for (int i = 0; i < M; ++i) dots[i][l] = sum[i];
     }
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(load_eight(d), to_floats(sum_lanes(dots[i])));
+    for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(load_float8(d), to_floats(sum_lanes(dots[i])));
   }
 
  private:
@@ -125,8 +125,8 @@ struct ThreeBitRows {
   }
 };
 template <>
-struct Rows<IQ3_XXS> : ThreeBitRows<IQ3_XXS> {};
+struct RowLoop<IQ3_XXS> : ThreeBitRows<IQ3_XXS> {};
 template <>
-struct Rows<IQ3_S> : ThreeBitRows<IQ3_S> {};
+struct RowLoop<IQ3_S> : ThreeBitRows<IQ3_S> {};
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,7 +1,6 @@
-// Eight weight rows side by side, one in each 32-bit lane: AVX2, and AVX-VNNI in registers of as many bits.
+// Float8 weight rows side by side, one in each 32-bit lane: AVX2, and AVX-VNNI in registers of as many bits.
 #pragma once
 
-#include "../../../simd.h"
 #include "../common/activations.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -103,7 +102,7 @@ TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
   return _mm256_dpbusd_avx_epi32(ints(0), code, x);
 }
 template <class F>
-TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Part&, int) {
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Super&, int) {
   return dots<F>(code, x);
 }
 template <class F>
@@ -116,7 +115,7 @@ TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
 
 // Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   Ints dot = kStep<F> == 32 ? sum : ints(0);
   TRIGRAPH_UNROLL
@@ -156,7 +155,7 @@ TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
 }
 // The first ones that are added up; they belong to part `x` from element `first` on.
 template <class F>
-TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Part& x, int first) {
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Super& x, int first) {
   if constexpr (kCentred<F>)
     return add_dots<F>(broadcast(x.centre[first / 16]), code, a);
   else
@@ -169,7 +168,7 @@ TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
 
 // Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   constexpr int kStep = kTogether<F, N>;
   TRIGRAPH_UNROLL
@@ -189,5 +188,16 @@ TRIGRAPH_INLINE Ints scale_of(Ints four, uint32_t k) {
   return sign_extend16(in_lane(four, 0x00800080u | k << 24 | k << 8));
 }
 #endif
+
+// Asks memory for share `step` of `steps` of the kBytes at p. Bound by the processor: addresses known in advance, some
+// lines twice. Wide rows go to the second cache.
+template <int kBytes>
+TRIGRAPH_INLINE void fetch_share(const uint8_t* p, bool wide, int step, int steps) {
+  TRIGRAPH_UNROLL
+  for (int at = 0; at < kBytes / steps; at += 64) {
+    const uint8_t* line = p + step * (kBytes / steps) + at;
+    wide ? __builtin_prefetch(line, 0, 2) : prefetch(line);
+  }
+}
 
 }  // namespace trigraph::TRIGRAPH_ISA

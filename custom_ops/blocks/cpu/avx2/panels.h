@@ -1,4 +1,4 @@
-// int8_product for many activation rows: two groups of weight rows side by side are unpacked to a panel in the first
+// int8 products of many activation rows: two groups of weight rows side by side are unpacked to a panel in the first
 // cache, which then meets a few activation rows at a time. A broadcast of activations serves both groups, and a load of
 // codes all those rows.
 #pragma once
@@ -44,7 +44,7 @@ struct Panel {
 
   // Adds the products with N activation rows to a chain of each.
   template <int N>
-  TRIGRAPH_INLINE void multiply(const Int8Part* const* x, Floats (*chain)[kGroups]) const {
+  TRIGRAPH_INLINE void multiply(const Int8Super* const* x, Floats (*chain)[kGroups]) const {
     Floats less[N][kGroups];
     Ints sum[N][kGroups];
     if constexpr (kSums) {
@@ -77,7 +77,7 @@ struct Panel {
 
   // What mins make of the sums of activations, or what scales do.
   template <int N>
-  TRIGRAPH_INLINE void add_sums(const Int8Part* const* x, Ints (*sum)[kGroups]) const {
+  TRIGRAPH_INLINE void add_sums(const Int8Super* const* x, Ints (*sum)[kGroups]) const {
     each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { sum[i][g] = ints(0); });
     TRIGRAPH_UNROLL
     for (int k = 0; k < kRuns / 2; ++k) {
@@ -94,7 +94,7 @@ struct Panel {
   }
 
   template <int N>
-  TRIGRAPH_INLINE void add_run(int run, const Int8Part* const* x, Ints (*sum)[kGroups]) const {
+  TRIGRAPH_INLINE void add_run(int run, const Int8Super* const* x, Ints (*sum)[kGroups]) const {
     constexpr int kStep = kTogether<F, kVectors>;
     TRIGRAPH_UNROLL
     for (int start = 0; start < kVectors; start += kStep) {
@@ -190,16 +190,16 @@ struct PanelProduct {
     TRIGRAPH_LOOP
     for (int64_t k = i; k < i + kAtOnce; ++k) {
       const int64_t over = k >= m;
-      const auto* part = reinterpret_cast<const char*>(static_cast<const Int8Part*>(x[k - over * m]) + super + over);
+      const auto* part = reinterpret_cast<const char*>(static_cast<const Int8Super*>(x[k - over * m]) + super + over);
       TRIGRAPH_UNROLL
-      for (size_t at = 0; at < sizeof(Int8Part); at += 64) prefetch(part + at);
+      for (size_t at = 0; at < sizeof(Int8Super); at += 64) prefetch(part + at);
     }
   }
 
   template <int N>
   TRIGRAPH_INLINE void multiply(int64_t super, int64_t i) {
-    const Int8Part* part[N];
-    for (int k = 0; k < N; ++k) part[k] = static_cast<const Int8Part*>(x[i + k]) + super;
+    const Int8Super* part[N];
+    for (int k = 0; k < N; ++k) part[k] = static_cast<const Int8Super*>(x[i + k]) + super;
     panel.template multiply<N>(part, chain[super % kChains] + i);
   }
 };

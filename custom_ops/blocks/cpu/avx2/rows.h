@@ -1,4 +1,4 @@
-// Eight super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX2 or
+// Float8 super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX2 or
 // AVX-VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
 // lane.
 #pragma once
@@ -61,7 +61,7 @@ TRIGRAPH_INLINE Ints signed_dots(Ints code, Ints x) {
 // parts part(0, l), *out. fetch(l) asks memory for what comes a while after block l: a few lines between its products
 // and the next one's, for many at once would wait for each other.
 template <class F>
-struct Rows {
+struct RowLoop {
   static constexpr int kMost = 0;
 };
 
@@ -117,7 +117,7 @@ struct SixBitRows {
   static constexpr int kMost = 1;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     Ints head[4], sums[4], scales[2], mins[2], dots[8];
     alignas(32) int16_t scale[4][8][2];  // of runs 4 i and 4 i + 2 of each block, then 4 i + 1 and 4 i + 3
     load_each(block, head);
@@ -146,21 +146,21 @@ struct SixBitRows {
       });
       dots[l] = sum;
     }
-    const Eight value = to_floats(sum_lanes(dots));
+    const Float8 value = to_floats(sum_lanes(dots));
     *out = fmsub(halves(head[0]), value, _mm256_mul_ps(halves(right32(head[0], 16)), to_floats(second)));
   }
 };
 template <>
-struct Rows<Q4_K> : SixBitRows<Q4_K> {};
+struct RowLoop<Q4_K> : SixBitRows<Q4_K> {};
 template <>
-struct Rows<Q5_K> : SixBitRows<Q5_K> {};
+struct RowLoop<Q5_K> : SixBitRows<Q5_K> {};
 
 template <>
-struct Rows<Q6_K> {
+struct RowLoop<Q6_K> {
   static constexpr int kMost = 1;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     Ints dots[8];
     alignas(16) uint16_t d[8];
     TRIGRAPH_LOOP
@@ -174,7 +174,7 @@ struct Rows<Q6_K> {
       const Ints scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scale, order));
       dots[l] = row_dots<Q6_K>(sub32(ints(0), left32(sums, 5)), p, part(0, l).code, scales);  // codes have 32 added
     }
-    const Eight scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
+    const Float8 scale = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(d)));
     *out = _mm256_mul_ps(scale, to_floats(sum_lanes(dots)));
   }
 };

@@ -67,7 +67,7 @@ struct ThreeBitRows {
   static constexpr int kMost = F::kEntries == 256 ? 3 : 4;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     float d[8];
     __m256i dots[M];
     sum_lanes<M>(
@@ -94,7 +94,7 @@ struct ThreeBitRows {
         },
         dots);
     TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(load_eight(d), _mm256_cvtepi32_ps(dots[i]));
+    for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(load_float8(d), _mm256_cvtepi32_ps(dots[i]));
   }
 
  private:
@@ -106,8 +106,8 @@ struct ThreeBitRows {
   }
 };
 template <>
-struct Rows<IQ3_XXS> : ThreeBitRows<IQ3_XXS> {};
+struct RowLoop<IQ3_XXS> : ThreeBitRows<IQ3_XXS> {};
 template <>
-struct Rows<IQ3_S> : ThreeBitRows<IQ3_S> {};
+struct RowLoop<IQ3_S> : ThreeBitRows<IQ3_S> {};
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,5 +1,5 @@
 // Groups of four super-blocks of Q4_K or Q6_K for tile_products.h: AVX-512 with VNNI. The codes of a group
-// stay in registers while activation rows meet them, whose codes have been turned to the order in which those of
+// stay in registers while activation rows meet them, whose codes have been interleaved to the order in which those of
 // weights are unpacked fastest: each lane has codes of one run only.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace trigraph::TRIGRAPH_ISA {
 // Super-blocks of a type. kLeast to kMost: activation rows for which this is the fastest way. (Two of Q4_K are so only
 // where memory is fast.)
 template <class F>
-struct Tile {
+struct KTile {
   static constexpr int kLeast = 1, kMost = 0;
 };
 
@@ -32,16 +32,18 @@ TRIGRAPH_INLINE Ints swapped_lane_pairs(Ints a) { return _mm512_shuffle_epi32(a,
 // Runs 2 c and 2 c + 1 lie in the nibbles of 32 bytes; they have two lanes each of quad c in all four vectors. Dot
 // products of a lane fit 16 bits.
 template <>
-struct Tile<Q4_K> {
+struct KTile<Q4_K> {
   static constexpr int kLeast = 3, kMost = 4, kVectors = 4;
   Ints head[4], mins[4];
 
   // Activations in the order of codes.
-  static void turn(const Int8Part& x, Ints* out) {
+  static void interleave(const Int8Super& x, Ints* out) {
     const Ints order = _mm512_setr_epi64(0, 5, 1, 4, 2, 7, 3, 6);
     Ints a[4];
     for (int c = 0; c < 4; ++c) a[c] = _mm512_permutexvar_epi64(order, load_ints(x.code + 64 * c));
-    const auto quads_of = [&a](auto which, int i) { return _mm512_shuffle_i32x4(a[i], a[i + 1], which); };
+    const auto quads_of = [&a](auto which, int i) {
+      return _mm512_shuffle_i32x4(a[i], a[i + 1], decltype(which)::value);
+    };
     const Ints first[2] = {quads_of(At<0x44>(), 0), quads_of(At<0x44>(), 2)};
     const Ints last[2] = {quads_of(At<0xee>(), 0), quads_of(At<0xee>(), 2)};
     out[0] = _mm512_shuffle_i32x4(first[0], first[1], 0x88), out[1] = _mm512_shuffle_i32x4(first[0], first[1], 0xdd);
@@ -58,7 +60,7 @@ struct Tile<Q4_K> {
     code[3] = _mm512_gf2p8affine_epi64_epi8(swapped_lane_pairs(odd), matrix, 0);
   }
   // x[g]: the activations of group g.
-  TRIGRAPH_INLINE Floats value(Ints sum, const Int8Part* const* x) const {
+  TRIGRAPH_INLINE Floats value(Ints sum, const Int8Super* const* x) const {
     const auto dot = [&](int g) TRIGRAPH_INLINE_LAMBDA {
       const __m128i sums = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x[g]->sum32));
       return _mm512_madd_epi16(mins[g], _mm512_broadcast_i32x4(sums));
@@ -110,7 +112,7 @@ struct Tile<Q4_K> {
 
 // Each lane has the codes of one run: lane 4 i + k those of run 4 k + i.
 template <>
-struct Tile<Q6_K> {
+struct KTile<Q6_K> {
   static constexpr int kLeast = 2, kMost = 4;
   static constexpr int kVectors = 5;  // four of codes, and what the 32 that codes have more adds
   Ints last[4];
@@ -121,7 +123,7 @@ struct Tile<Q6_K> {
     out[0] = _mm512_unpacklo_epi64(a, c), out[1] = _mm512_unpackhi_epi64(a, c);
     out[2] = _mm512_unpacklo_epi64(b, d), out[3] = _mm512_unpackhi_epi64(b, d);
   }
-  static void turn(const Int8Part& x, Ints* out) {
+  static void interleave(const Int8Super& x, Ints* out) {
     const Ints raw[4] = {load_ints(x.code), load_ints(x.code + 64), load_ints(x.code + 128), load_ints(x.code + 192)};
     transpose(raw, out);
     const __m256i sums = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x.sum16));
@@ -161,7 +163,7 @@ struct Tile<Q6_K> {
   TRIGRAPH_INLINE static Ints total(Ints a, Ints b, Ints c, Ints d) {
     return add_neighbours(add_lane_pairs(a, b), add_lane_pairs(c, d));
   }
-  TRIGRAPH_INLINE Floats value(Ints sum, const Int8Part* const*) const {
+  TRIGRAPH_INLINE Floats value(Ints sum, const Int8Super* const*) const {
     const Ints bits =
         _mm512_unpackhi_epi64(_mm512_unpackhi_epi32(last[0], last[1]), _mm512_unpackhi_epi32(last[2], last[3]));
     return mul(halves(right32(bits, 16)), to_floats(sum));

@@ -1,11 +1,12 @@
-// Rows of Q8_0: AVX-512 with VNNI. Two weight rows at a time, a super-block of each. Codes are turned so that each
-// 64-bit lane holds those of one block: activations that are turned alike then need no sums over lanes, but for that of
-// two neighbours. The chains of eight such pairs are added up together. Two rows of half a super-block lie in one.
+// Rows of Q8_0: AVX-512 with VNNI. Two weight rows at a time, a super-block of each. Codes are interleaved so that each
+// 64-bit lane holds those of one block: activations that are interleaved alike then need no sums over lanes, but for
+// that of two neighbours. The chains of eight such pairs are added up together. Two rows of half a super-block lie in
+// one.
 #pragma once
 
 #include <algorithm>
 
-#include "../../../scratch.h"
+#include "../common/q8_activations.h"
 #include "rows.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -15,7 +16,7 @@ constexpr int64_t kAhead<Q8_0> = 4096;  // of two rows, which are read side by s
 
 // Of eight blocks of 32 codes, two in each vector: eight codes of each block, in four vectors, whose lanes are those of
 // blocks 0, 2, 1, 3, 4, 6, 5 and 7.
-TRIGRAPH_INLINE void turn(const Ints* pair, Ints* out) {
+TRIGRAPH_INLINE void interleave(const Ints* pair, Ints* out) {
   const Ints even[2] = {_mm512_unpacklo_epi64(pair[0], pair[1]), _mm512_unpacklo_epi64(pair[2], pair[3])};
   const Ints odd[2] = {_mm512_unpackhi_epi64(pair[0], pair[1]), _mm512_unpackhi_epi64(pair[2], pair[3])};
   out[0] = _mm512_shuffle_i32x4(even[0], even[1], 0x88);
@@ -24,44 +25,35 @@ TRIGRAPH_INLINE void turn(const Ints* pair, Ints* out) {
   out[3] = _mm512_shuffle_i32x4(odd[0], odd[1], 0xdd);
 }
 
-struct EvenTurned {
+struct EvenOrder {
   alignas(64) uint8_t byte[64] = {};
-  constexpr EvenTurned() {
+  constexpr EvenOrder() {
     for (int i = 0; i < 64; ++i) byte[i] = static_cast<uint8_t>(i < 32 ? (i + 2) % 32 : i);
   }
 };
 
-// A super-block of activations as the turned codes of weights meet it, which have 128 added.
-struct alignas(64) TurnedPart {
-  static constexpr EvenTurned kOrder = {};
+// A super-block of activations as the interleaved codes of weights meet it, which have 128 added.
+struct alignas(64) Q8Super {
+  static constexpr EvenOrder kOrder = {};
   Ints code[4], bias;
   float scale;
 
-  explicit TurnedPart(const Int8Part& part) : scale(part.scale) {
+  explicit Q8Super(const Int8Super& part) : scale(part.scale) {
     Ints pair[4];
     for (int k = 0; k < 4; ++k)  // the first two codes of an even block come last
       pair[k] = _mm512_permutexvar_epi8(load_ints(kOrder.byte), load_ints(part.code + 64 * k));
-    turn(pair, code);
+    interleave(pair, code);
     const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
     const __m128i sums = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(part.sum32)), order);
     bias = _mm512_maskz_sub_epi32(0x5555, ints(0), _mm512_slli_epi64(_mm512_cvtepi16_epi64(sums), 7));
   }
 };
-struct TurnedParts;
 
 template <int M>
-class TurnedRows {
+class Q8Rows {
  public:
-  TurnedRows(int64_t row_bytes, int64_t width, const void* const* x) : row_bytes_(row_bytes), width_(width) {
-    const int64_t count = supers(width);
-    auto* part = static_cast<TurnedPart*>(scratch<TurnedParts>(static_cast<size_t>(M * count) * sizeof(TurnedPart)));
-    parts_ = part;
-    for (int64_t s = 0; s < count; ++s)
-      for (int i = 0; i < M; ++i) {
-        const Int8Part& own = static_cast<const Int8Part*>(x[i])[s];
-        new (part++) TurnedPart(width < kSuper ? repeated(own) : own);
-      }
-  }
+  Q8Rows(int64_t row_bytes, int64_t width, const void* const* x)
+      : row_bytes_(row_bytes), width_(width), supers_(q8_supers<Q8Super, M>(x, width)) {}
 
   void product(const uint8_t* w, int64_t n, float* const* y) const {
     if (width_ < kSuper)
@@ -120,7 +112,7 @@ class TurnedRows {
     Floats chain[M];
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i) chain[i] = floats(0);
-    const TurnedPart* part = parts_;
+    const Q8Super* part = supers_;
     const int64_t supers = kSingle ? 1 : width_ / kSuper;
     for (int64_t s = 0; s < supers; ++s, a += kBytes, b += kBytes, part += M) {
       Ints first[4], second[4];
@@ -145,9 +137,9 @@ class TurnedRows {
     for (int i = 0; i < M; ++i) sum[i] = chain[i];
   }
 
-  // The turned codes of a super-block with 128 added, an even block's first two last. Returns the halves of its blocks,
-  // in the upper half of a vector. Two blocks are four bytes, the half and two codes, and 64 more: 30 codes, the other
-  // half, 32 codes.
+  // The interleaved codes of a super-block with 128 added, an even block's first two last. Returns the halves of its
+  // blocks, in the upper half of a vector. Two blocks are four bytes, the half and two codes, and 64 more: 30 codes,
+  // the other half, 32 codes.
   TRIGRAPH_INLINE static __m256i codes(const uint8_t* p, Ints* code) {
     for (int i = 0; i < super_bytes<Q8_0>; i += 64) prefetch(p + kAhead<Q8_0> + i);
     constexpr uint32_t kHalf = 1 << 15;  // the place of the other half, among words of two bytes
@@ -161,12 +153,12 @@ class TurnedRows {
       pair[k] = sub8(_mm512_mask_mov_epi16(rest, kHalf, start), bytes(-128));
       half[k] = _mm512_castsi512_si256(_mm512_mask_mov_epi16(start, kHalf, rest));
     }
-    turn(pair, code);
+    interleave(pair, code);
     return _mm256_unpackhi_epi64(_mm256_unpackhi_epi32(half[0], half[1]), _mm256_unpackhi_epi32(half[2], half[3]));
   }
 
   int64_t row_bytes_, width_;
-  const TurnedPart* parts_;
+  const Q8Super* supers_;
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,4 +1,4 @@
-// Eight super-blocks of weights with as many of a few activation rows, from the plain layout of a GGUF file: AVX-512
+// Float8 super-blocks of weights with as many of a few activation rows, from the plain layout of a GGUF file: AVX-512
 // with VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
 // lane.
 #pragma once
@@ -10,9 +10,9 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-TRIGRAPH_INLINE Eight add(Eight a, Eight b) { return _mm256_add_ps(a, b); }
-TRIGRAPH_INLINE Eight fmadd(Eight a, Eight b, Eight c) { return _mm256_fmadd_ps(a, b, c); }
-TRIGRAPH_INLINE void store(float* p, Eight x) { _mm256_storeu_ps(p, x); }
+TRIGRAPH_INLINE Float8 add(Float8 a, Float8 b) { return _mm256_add_ps(a, b); }
+TRIGRAPH_INLINE Float8 fmadd(Float8 a, Float8 b, Float8 c) { return _mm256_fmadd_ps(a, b, c); }
+TRIGRAPH_INLINE void store(float* p, Float8 x) { _mm256_storeu_ps(p, x); }
 
 // The 32 bytes at p, twice.
 TRIGRAPH_INLINE Ints twice(const uint8_t* p) {
@@ -92,7 +92,7 @@ TRIGRAPH_INLINE Ints scaled_dots(Ints sum, const Ints* code, const Ints* scales,
 // A type's own loop for up to kMost activation rows. values<M>(block, part, fetch, out): what eight super-blocks
 // block(l) make of parts part(i, l) of row i, out[i]. fetch(l) asks memory for what comes a while after block l.
 template <class F>
-struct Rows {
+struct RowLoop {
   static constexpr int kMost = 0;
 };
 
@@ -130,7 +130,7 @@ struct SixBitRows {
   static constexpr int kMost = F::kBits == 4 ? 1 : 3;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     const Ints head[2] = {quads(block(0), block(1), block(2), block(3)), quads(block(4), block(5), block(6), block(7))};
     const Ints numbers[2] = {unpacked_scales(head[0]), unpacked_scales(head[1])};
     __m256i mins[M], dots[M];
@@ -144,7 +144,8 @@ struct SixBitRows {
         [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
           fetch(l);
           Ints code[4], scales[2];
-          const Ints own = _mm512_shuffle_i32x4(numbers[l / 4], numbers[l / 4], l % 4 * 0x55);
+          constexpr int kQuad = decltype(l)::value % 4;
+          const Ints own = _mm512_shuffle_i32x4(numbers[l / 4], numbers[l / 4], kQuad * 0x55);
           scales[0] = _mm512_shuffle_epi8(own, joined(words(0, 2), words(1, 3)));
           scales[1] = _mm512_shuffle_epi8(own, joined(words(8, 10), words(9, 11)));
           row_codes(F(), block(l), code);
@@ -154,14 +155,14 @@ struct SixBitRows {
         dots);
     const __m256i halves = _mm512_castsi512_si256(_mm512_permutex2var_epi32(
         head[0], _mm512_castsi256_si512(_mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28)), head[1]));
-    const Eight d = half_eight(halves), dmin = half_eight(_mm256_srli_epi32(halves, 16));
+    const Float8 d = half_float8(halves), dmin = half_float8(_mm256_srli_epi32(halves, 16));
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i)
       out[i] = _mm256_fmsub_ps(d, _mm256_cvtepi32_ps(dots[i]), _mm256_mul_ps(dmin, _mm256_cvtepi32_ps(mins[i])));
   }
 
  private:
-  static Eight half_eight(__m256i a) { return _mm256_cvtph_ps(_mm256_cvtepi32_epi16(a)); }
+  static Float8 half_float8(__m256i a) { return _mm256_cvtph_ps(_mm256_cvtepi32_epi16(a)); }
   // Takes bytes a and b of a quad as words, four times each; both quads of a vector.
   TRIGRAPH_INLINE static __m256i words(char a, char b) {
     return _mm256_broadcastsi128_si256(_mm_setr_epi8(a, -1, a, -1, a, -1, a, -1, b, -1, b, -1, b, -1, b, -1));
@@ -180,16 +181,16 @@ struct SixBitRows {
   }
 };
 template <>
-struct Rows<Q4_K> : SixBitRows<Q4_K> {};
+struct RowLoop<Q4_K> : SixBitRows<Q4_K> {};
 template <>
-struct Rows<Q5_K> : SixBitRows<Q5_K> {};
+struct RowLoop<Q5_K> : SixBitRows<Q5_K> {};
 
 template <>
-struct Rows<Q6_K> {
+struct RowLoop<Q6_K> {
   static constexpr int kMost = 4;
 
   template <int M, class Block, class Part, class Fetch>
-  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Eight* out) {
+  TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {
     __m256i dots[M];
     sum_lanes<M>(
         [&](auto l, Ints* sum) TRIGRAPH_INLINE_LAMBDA {
@@ -211,7 +212,7 @@ struct Rows<Q6_K> {
         dots);
     alignas(16) uint16_t halves[8];
     for (int l = 0; l < 8; ++l) std::memcpy(halves + l, block(l) + 208, 2);
-    const Eight d = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)));
+    const Float8 d = _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)));
     TRIGRAPH_UNROLL
     for (int i = 0; i < M; ++i) out[i] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(dots[i]));
   }

@@ -11,18 +11,18 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-struct TurnedCodes;
+struct InterleavedCodes;
 
 template <class F, int M, int C>
 class TileProduct {
  public:
   TileProduct(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x)
       : w_(w), n_(n), row_bytes_(row_bytes), supers_(supers(width)) {
-    const int64_t vectors = supers_ * Tile<F>::kVectors;
-    auto* turned = static_cast<Ints*>(scratch<TurnedCodes>(static_cast<size_t>(M * vectors) * sizeof(Ints)));
-    for (int i = 0; i < M; ++i, turned += vectors) {
-      x_[i] = static_cast<const Int8Part*>(x[i]), turned_[i] = turned;
-      for (int64_t s = 0; s < supers_; ++s) Tile<F>::turn(x_[i][s], turned + s * Tile<F>::kVectors);
+    const int64_t vectors = supers_ * KTile<F>::kVectors;
+    auto* codes = static_cast<Ints*>(scratch<InterleavedCodes>(static_cast<size_t>(M * vectors) * sizeof(Ints)));
+    for (int i = 0; i < M; ++i, codes += vectors) {
+      x_[i] = static_cast<const Int8Super*>(x[i]), codes_[i] = codes;
+      for (int64_t s = 0; s < supers_; ++s) KTile<F>::interleave(x_[i][s], codes + s * KTile<F>::kVectors);
     }
   }
 
@@ -63,17 +63,17 @@ class TileProduct {
     const int64_t count = supers_;
     for (int64_t s = 0; s < count; s += C) {
       Ints sum[4][M];
-      Tile<F> tile;
+      KTile<F> tile;
       groups<0>(&tile, row, s, ahead, sum);
       ahead.advance();
       TRIGRAPH_UNROLL
       for (int i = 0; i < M; ++i) {
-        const Int8Part* x = x_[i] + s;
-        const Int8Part* const each[4] = {x, x + 1 % C, x + 2 % C, x + 3 % C};
+        const Int8Super* x = x_[i] + s;
+        const Int8Super* const each[4] = {x, x + 1 % C, x + 2 % C, x + 3 % C};
         const Floats scales =
             _mm512_broadcast_f32x4(_mm_setr_ps(each[0]->scale, each[1]->scale, each[2]->scale, each[3]->scale));
         Floats& c = chain[s / C % kVectors][i];
-        c = fmadd(scales, tile.value(Tile<F>::total(sum[0][i], sum[1][i], sum[2][i], sum[3][i]), each), c);
+        c = fmadd(scales, tile.value(KTile<F>::total(sum[0][i], sum[1][i], sum[2][i], sum[3][i]), each), c);
       }
     }
     *shared = ahead;
@@ -82,13 +82,13 @@ class TileProduct {
   }
 
   template <int g>
-  TRIGRAPH_INLINE void groups(Tile<F>* tile, const uint8_t* const* row, int64_t s, const Ahead& ahead,
+  TRIGRAPH_INLINE void groups(KTile<F>* tile, const uint8_t* const* row, int64_t s, const Ahead& ahead,
                               Ints (*sum)[M]) const {
     constexpr int l = g % C, kFirst = g / C * 4;
     const uint8_t* p[4];
     TRIGRAPH_UNROLL
     for (int q = 0; q < 4; ++q) p[q] = row[kFirst + q] + s * F::kBytes + l * F::kBytes;
-    const auto x = [this, s](int i) TRIGRAPH_INLINE_LAMBDA { return turned_[i] + (s + l) * Tile<F>::kVectors; };
+    const auto x = [this, s](int i) TRIGRAPH_INLINE_LAMBDA { return codes_[i] + (s + l) * KTile<F>::kVectors; };
     const auto fetch = [&ahead](int q) TRIGRAPH_INLINE_LAMBDA {
       for (int i = q * kLines / 4; i < (q + 1) * kLines / 4; ++i) prefetch_here(ahead.group(g) + 64 * i);
     };
@@ -111,8 +111,8 @@ class TileProduct {
 
   const uint8_t* w_;
   int64_t n_, row_bytes_, supers_;
-  const Int8Part* x_[M];
-  const Ints* turned_[M];
+  const Int8Super* x_[M];
+  const Ints* codes_[M];
 };
 
 template <class F, int M>

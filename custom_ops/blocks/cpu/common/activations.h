@@ -22,7 +22,7 @@ constexpr bool kCentres = false;
 template <class F>
 constexpr bool kCentred = kCentres && F::kBits == 6;
 
-struct alignas(64) Int8Part {
+struct alignas(64) Int8Super {
   int8_t code[kSuper];
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
   int16_t centre[kSuper / 16][2];  // -32 times the sum of a run's elements that meet in one lane of 16 bits
@@ -30,7 +30,7 @@ struct alignas(64) Int8Part {
   int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
   float scale;
 };
-struct alignas(64) FloatPart {
+struct alignas(64) FloatSuper {
   float value[kSuper];
   float apart[16];  // rows a power of two apart would share sets of the cache
 };
@@ -90,10 +90,10 @@ void each_super(const float* x, int64_t width, Body&& body) {
   body(whole, static_cast<const float*>(padded));
 }
 
-inline int64_t int8_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(Int8Part)); }
+inline int64_t int8_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(Int8Super)); }
 inline void prepare_int8(const float* x, int64_t width, void* prepared) {
   each_super(x, width, [prepared](int64_t s, const float* values) {
-    Int8Part& part = static_cast<Int8Part*>(prepared)[s];
+    Int8Super& part = static_cast<Int8Super*>(prepared)[s];
     part.scale = quantise(values, part.code);
 #if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
     sum_codes(part.code, part.sum16, part.sum32, part.centre[0]);
@@ -104,17 +104,17 @@ inline void prepare_int8(const float* x, int64_t width, void* prepared) {
 }
 
 // Half a super-block's codes and their sums, twice: for rows of weights of which two lie in a super-block.
-inline Int8Part repeated(const Int8Part& part) {
-  Int8Part both = part;
+inline Int8Super repeated(const Int8Super& part) {
+  Int8Super both = part;
   std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
   std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
   return both;
 }
 
-inline int64_t float_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(FloatPart)); }
+inline int64_t float_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(FloatSuper)); }
 inline void prepare_float(const float* x, int64_t width, void* prepared) {
   each_super(x, width, [prepared](int64_t s, const float* values) {
-    std::memcpy(static_cast<FloatPart*>(prepared)[s].value, values, sizeof(FloatPart::value));
+    std::memcpy(static_cast<FloatSuper*>(prepared)[s].value, values, sizeof(FloatSuper::value));
   });
 }
 

@@ -30,7 +30,7 @@ template <class F, int M>
 void add_super(const PlainBlock<F>& block, const void* const* x, int64_t super, vf* sum) {
   const float* row[M];
   TRIGRAPH_UNROLL
-  for (int i = 0; i < M; ++i) row[i] = static_cast<const FloatPart*>(x[i])[super].value;
+  for (int i = 0; i < M; ++i) row[i] = static_cast<const FloatSuper*>(x[i])[super].value;
   for (int p = 0; p < kParts; ++p) {
     Part total[M];
     TRIGRAPH_UNROLL
@@ -54,53 +54,64 @@ void add_super(const PlainBlock<F>& block, const void* const* x, int64_t super, 
   }
 }
 
+// Weight rows of a plain type F, or of blocks that `unpack` turns into F32.
 template <class F>
 struct FloatProduct {
-  static constexpr bool kPlain = F::kBlock == 1;
-  using Stored = std::conditional_t<kPlain, F, F32>;
   static constexpr int kRows = 8;                    // activation rows that a vector of weights meets in registers
   static constexpr int kLine = 16, kGroup = 64;      // weight rows and activation rows of a tile
   static constexpr int64_t kCachedBytes = 24 << 10;  // of activations that stay in the first cache
 
   const uint8_t* w;
   int64_t row_bytes, width;
+  int64_t bytes;                                            // of a super-block
+  void (*unpack)(const uint8_t* p, int count, float* out);  // nullptr: weights are plain
 
-  struct Tile {
+  struct Sums {
     vf sum[kLine][kGroup];
-    alignas(64) uint8_t data[kSuper * Stored::kBytes];
+    alignas(64) uint8_t data[kSuper * F::kBytes];
   };
 
   // Super-block s of weight row j; `ahead` bytes on is what will be read later.
-  PlainBlock<Stored> block(int64_t j, int64_t s, int64_t ahead, uint8_t* data) const {
-    constexpr int64_t kBytes = kSuper / F::kBlock * F::kBytes;
-    const uint8_t* p = w + j * row_bytes + s * kBytes;
-    for (int64_t i = 0; i < kBytes; i += 64) prefetch(p + ahead + i);
+  PlainBlock<F> block(int64_t j, int64_t s, int64_t ahead, uint8_t* data) const {
+    const uint8_t* p = w + j * row_bytes + s * bytes;
+    TRIGRAPH_LOOP
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(p + ahead + i);
     const int count = static_cast<int>(width - s * kSuper < kSuper ? width - s * kSuper : kSuper);
-    if (kPlain && count == kSuper) return {p};
-    if (count < kSuper) std::memset(data, 0, kSuper * Stored::kBytes);
-    if constexpr (kPlain)
-      std::memcpy(data, p, static_cast<size_t>(count) * F::kBytes);
+    if (!unpack && count == kSuper) return {p};
+    if (count < kSuper) std::memset(data, 0, kSuper * F::kBytes);
+    if (unpack)
+      unpack(p, count, reinterpret_cast<float*>(data));
     else
-      unpack<F>(p, count, reinterpret_cast<float*>(data));
+      std::memcpy(data, p, static_cast<size_t>(count) * F::kBytes);
     return {data};
   }
 
   // Weight rows [first, last) with up to kGroup activation rows.
-  void tile(int64_t first, int64_t last, const void* const* x, int64_t m, float* const* y, Tile* t) const {
-    static constexpr decltype(&add_super<Stored, 1>) kAdd[] = {
-        add_super<Stored, 1>, add_super<Stored, 2>, add_super<Stored, 3>, add_super<Stored, 4>,
-        add_super<Stored, 5>, add_super<Stored, 6>, add_super<Stored, 7>, add_super<Stored, 8>};
+  void tile(int64_t first, int64_t last, const void* const* x, int64_t m, float* const* y, Sums* t) const {
+    static constexpr decltype(&add_super<F, 1>) kAdd[] = {add_super<F, 1>, add_super<F, 2>, add_super<F, 3>,
+                                                          add_super<F, 4>, add_super<F, 5>, add_super<F, 6>,
+                                                          add_super<F, 7>, add_super<F, 8>};
     const int64_t ahead = last - first == 1 ? 4096 : (last - first) * row_bytes;
     for (int64_t j = first; j < last; ++j)
       for (int64_t i = 0; i < m; ++i) t->sum[j - first][i] = zero();
     for (int64_t s = 0; s < supers(width); ++s)
       for (int64_t j = first; j < last; ++j) {
-        const PlainBlock<Stored> weight = block(j, s, ahead, t->data);
+        const PlainBlock<F> weight = block(j, s, ahead, t->data);
         for (int64_t i = 0; i < m; i += kRows)
           kAdd[(m - i < kRows ? m - i : kRows) - 1](weight, x + i, s, t->sum[j - first] + i);
       }
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = first; j < last; ++j) y[i][j] = reduce_add(t->sum[j - first][i]);
+  }
+
+  void run(int64_t n, const void* const* x, int64_t m, float* const* y) const {
+    auto* sums = static_cast<Sums*>(scratch<Sums>(sizeof(Sums)));
+    for (int64_t i = 0; i < m; i += kGroup) {
+      const int64_t rows = m - i < kGroup ? m - i : kGroup;
+      // Weights are read in their order where the activations stay cached, and else a super-block of several rows.
+      const int64_t line = rows * float_bytes(width) <= kCachedBytes ? 1 : kLine;
+      for (int64_t j = 0; j < n; j += line) tile(j, j + line < n ? j + line : n, x + i, rows, y + i, sums);
+    }
   }
 };
 
@@ -123,16 +134,11 @@ void float_row(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, co
 template <class F>
 void float_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
-  using Product = FloatProduct<F>;
-  if constexpr (Product::kPlain)
+  if constexpr (F::kBlock == 1) {
     if (m == 1 && width % kSuper == 0) return float_row<F>(w, n, row_bytes, width, x, y[0]);
-  const Product product{w, row_bytes, width};
-  auto* tile = static_cast<typename Product::Tile*>(scratch<typename Product::Tile>(sizeof(typename Product::Tile)));
-  for (int64_t i = 0; i < m; i += Product::kGroup) {
-    const int64_t rows = m - i < Product::kGroup ? m - i : Product::kGroup;
-    // Weights are read in their order where the activations stay cached, and else a super-block of several rows.
-    const int64_t line = rows * float_bytes(width) <= Product::kCachedBytes ? 1 : Product::kLine;
-    for (int64_t j = 0; j < n; j += line) product.tile(j, j + line < n ? j + line : n, x + i, rows, y + i, tile);
+    FloatProduct<F>{w, row_bytes, width, kSuper * F::kBytes, nullptr}.run(n, x, m, y);
+  } else {
+    FloatProduct<F32>{w, row_bytes, width, super_bytes<F>, unpack<F>}.run(n, x, m, y);
   }
 }
 

@@ -25,7 +25,7 @@ inline float sum_of(const float* chain) {
 
 // Adds the first `steps` steps of a super-block to the chains of one activation row. `first`: of the step's number.
 template <class F>
-void add_super(const Codes& weight, int steps, int64_t first, const Int8Part& x, float* chain) {
+void add_super(const Codes& weight, int steps, int64_t first, const Int8Super& x, float* chain) {
   constexpr int kRuns = kStep<F> / F::kRun;
   for (int b = 0; b < steps; ++b) {
     int32_t S = 0, T = 0;
@@ -58,7 +58,7 @@ void int8_row(const uint8_t* w, int64_t width, const void* const* x, int64_t m, 
     Codes codes;
     decode<F>(w + s * super_bytes<F>, count, &codes);
     for (int64_t i = 0; i < m; ++i)
-      add_super<F>(codes, count / kStep<F>, s * (kSuper / kStep<F>), static_cast<const Int8Part*>(x[i])[s], chain[i]);
+      add_super<F>(codes, count / kStep<F>, s * (kSuper / kStep<F>), static_cast<const Int8Super*>(x[i])[s], chain[i]);
   }
   for (int64_t i = 0; i < m; ++i) y[i][j] = sum_of(chain[i]);
 }

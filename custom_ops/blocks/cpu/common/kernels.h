@@ -1,16 +1,11 @@
 // Tables of kernels by type.
 #pragma once
 
-#include "activations.h"
+#include <cstddef>
+
+#include "../row_kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
-
-template <class F>
-void unpack_row(const uint8_t* w, int64_t width, float* out) {
-  for (int64_t start = 0; start < width; start += kSuper)
-    unpack<F>(w + start / F::kBlock * F::kBytes, static_cast<int>(width - start < kSuper ? width - start : kSuper),
-              out + start);
-}
 
 template <class F>
 constexpr WeightType weight_type() {

@@ -1,4 +1,4 @@
-// int8_product for weight rows side by side: kRowLanes at a time meet all activation rows, and nothing is ever added up
+// int8 products of weight rows side by side: kRowLanes at a time meet all activation rows, and nothing is ever added up
 // across lanes.
 #pragma once
 
@@ -7,19 +7,6 @@
 #include "int8_products.h"
 #include "k_lanes.h"
 #include "ternary_lanes.h"
-#if defined(TRIGRAPH_ISA_avx2)
-#include "../avx2/panels.h"
-#endif
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-#include "interleaved.h"
-#include "row_products.h"
-#endif
-#if defined(TRIGRAPH_ISA_avx512)
-#include "../avx512/tile_products.h"
-#endif
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-#include "../neon/tile_products.h"
-#endif
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -46,7 +33,9 @@ struct LaneGroup {
       for (int i = 0; i < m; ++i) body(i);
     }
   }
-  TRIGRAPH_INLINE const Int8Part& part(int i, int64_t super) const { return static_cast<const Int8Part*>(x[i])[super]; }
+  TRIGRAPH_INLINE const Int8Super& part(int i, int64_t super) const {
+    return static_cast<const Int8Super*>(x[i])[super];
+  }
 
   // The weight rows that come next: fetched meanwhile, a share at a time, in the order in which they lie in memory.
   // Wide rows would not fit the first cache beside the current ones.
@@ -54,21 +43,7 @@ struct LaneGroup {
     const uint8_t* data;
     bool wide;
     TRIGRAPH_INLINE void fetch(int step, int steps) const {
-      constexpr int kBytes = kRowLanes * super_bytes<F>;
-#if defined(TRIGRAPH_ISA_avx2)  // bound by the processor: addresses known in advance, some lines twice
-      TRIGRAPH_UNROLL
-      for (int at = 0; at < kBytes / steps; at += 64) {
-        const uint8_t* line = data + step * (kBytes / steps) + at;
-        wide ? __builtin_prefetch(line, 0, 2) : prefetch(line);
-      }
-#else
-      for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i)
-#if defined(TRIGRAPH_ISA_avx512)  // read once: measured, wide rows too come faster so than into the second cache
-        __builtin_prefetch(data + 64 * i, 0, 0);
-#else
-        wide ? __builtin_prefetch(data + 64 * i, 0, 2) : prefetch(data + 64 * i);
-#endif
-#endif
+      fetch_share<kRowLanes * super_bytes<F>>(data, wide, step, steps);
     }
   };
 
@@ -94,7 +69,7 @@ struct LaneGroup {
     const Ints bits = Lanes<F>::halves(p, stride);
     const Floats d = block_scales<F>(bits), dmin = halves(right32(bits, 16));
     each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
-      const Int8Part& a = part(i, super);
+      const Int8Super& a = part(i, super);
       const int16_t* sums = F::kRun == 16 ? a.sum16 : a.sum32;
       Ints second = ints(0);
       if constexpr (F::kMin || kBiased) {
@@ -120,7 +95,7 @@ struct LaneGroup {
         const Ints bits = step_halves(q, stride, step);
         const Floats d = block_scales<F>(bits);
         each_row([&](int i) TRIGRAPH_INLINE_LAMBDA {
-          const Int8Part& a = part(i, super);
+          const Int8Super& a = part(i, super);
           Floats& c = chain[b][i];
           c = fmadd(floats(a.scale), step_value(d, bits, code, a, b), c);
         });
@@ -135,7 +110,7 @@ struct LaneGroup {
       return Lanes<F>::part_halves(p, stride, step);
   }
   // What step b makes of an activation row.
-  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Part& a, int b) {
+  TRIGRAPH_INLINE static Floats step_value(Floats d, Ints bits, const Ints* code, const Int8Super& a, int b) {
     if constexpr (F::kPaired) {
       const auto dot = [&](int run) TRIGRAPH_INLINE_LAMBDA {
         const Ints bias = ints(kBiased ? -kBias<F> * a.sum16[2 * b + run] : 0);
@@ -197,73 +172,6 @@ void int8_lanes(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
         group.add_blocks(p, stride, s, blocks, next);
     }
     group.results(y, j, count);
-  }
-}
-
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-// Bytes of several activation rows, which are read once for each weight row.
-template <class F>
-constexpr int64_t kFewBytes = 12 << 10;
-template <>
-constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
-#endif
-
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-// Repacked weights, whole groups of rows of them.
-template <class F, int M>
-void repacked_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                   float* const* y) {
-  // Bytes between those in use and those to ask memory for.
-  constexpr bool kFar = kRowLanes == 16 ? M != 1 && M != 2 : 2 <= M && M <= 4;
-  constexpr int64_t kDistance = kFar ? 8192 : 4096;
-#if defined(TRIGRAPH_ISA_avx2)
-  if constexpr (M == 0) return int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
-#endif
-  for (int64_t i = 0; i < kDistance && i < n * row_bytes; i += 64) prefetch(w + i);
-  for (int64_t j = 0; j < n; j += kRowLanes) {
-    LaneGroup<F, M> group(x, m);
-    for (int64_t s = 0; s < supers(width); ++s, w += kRowLanes * F::kBytes)
-      group.add_scaled(Interleaved{w}, 0, s, {w + kDistance, false});
-    group.results(y, j, kRowLanes);
-  }
-}
-#endif
-
-// M activation rows, or m of them, which are more than eight: whichever way is faster.
-template <class F, int M, bool kRepacked>
-void few_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-              float* const* y) {
-#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
-  if constexpr (kRepacked) return repacked_rows<F, M>(w, n, row_bytes, width, x, m, y);
-#if defined(TRIGRAPH_ISA_avx512)
-  if constexpr (M >= Tile<F>::kLeast && M <= Tile<F>::kMost)
-    if (width % kSuper == 0) return tile_rows<F, M>(w, n, row_bytes, width, x, y);
-#endif
-  if constexpr (M > 0 && M <= Rows<F>::kMost)
-    if (whole_rows<F>(n, row_bytes, width) && (M == 1 || M * int8_bytes(width) <= kFewBytes<F>))
-      return int8_rows<F, M>(w, n, row_bytes, width, x, y);
-#endif
-#if defined(TRIGRAPH_ISA_avx2)
-  if constexpr (M == 0 && Panel<F>::kFast) return int8_panels<F>(w, n, row_bytes, width, x, m, y);
-#endif
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-  if constexpr (M != 1)
-    int8_tiles<F>(w, n, row_bytes, width, x, m, y);
-  else
-#endif
-    int8_lanes<F, M>(w, n, row_bytes, width, x, m, y);
-}
-
-template <class F, bool kRepacked = false>
-void lane_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                  float* const* y) {
-  static constexpr decltype(&few_rows<F, 1, kRepacked>) kKernels[] = {
-      few_rows<F, 0, kRepacked>, few_rows<F, 1, kRepacked>, few_rows<F, 2, kRepacked>,
-      few_rows<F, 3, kRepacked>, few_rows<F, 4, kRepacked>, few_rows<F, 5, kRepacked>,
-      few_rows<F, 6, kRepacked>, few_rows<F, 7, kRepacked>, few_rows<F, 8, kRepacked>};
-  for (int64_t i = 0; i < m; i += kGroup) {
-    const int64_t rows = m - i < kGroup ? m - i : kGroup;
-    kKernels[rows <= 8 ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "../../formats/formats.h"
+#include "../common/activations.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -144,7 +144,7 @@ TRIGRAPH_INLINE Ints add_bytes(Ints sum, Ints a, Ints b) {
 }
 // Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
-TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Part& x, int first, Ints scale) {
+TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int first, Ints scale) {
   const int8_t* a = x.code + first;
   Ints dot = ints(0);
   if constexpr (kRowPairs<F>) {
@@ -167,6 +167,13 @@ TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) {
 // Scales of four runs, signed bytes of a lane: that of run k as add_dot takes it.
 TRIGRAPH_INLINE Ints scale_of(Ints four, uint32_t k) {
   return vshrq_n_s32(left32(four, static_cast<int>(24 - 8 * k)), 24);
+}
+
+// Asks memory for share `step` of `steps` of the kBytes at p. Wide rows go to the second cache.
+template <int kBytes>
+TRIGRAPH_INLINE void fetch_share(const uint8_t* p, bool wide, int step, int steps) {
+  for (int i = step * kBytes / steps / 64; i < (step + 1) * kBytes / steps / 64; ++i)
+    wide ? __builtin_prefetch(p + 64 * i, 0, 2) : prefetch(p + 64 * i);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -1,4 +1,4 @@
-// int8_product by int8 matrix products (i8mm): one instruction multiplies eight codes of two weight rows with those of
+// int8 products by int8 matrix products (i8mm): one instruction multiplies eight codes of two weight rows with those of
 // two activation rows, into a tile [w0 x0, w0 x1, w1 x0, w1 x1]. Weight rows are unpacked to a panel in the first
 // cache, which then meets all pairs of activation rows.
 #pragma once
@@ -28,7 +28,7 @@ struct alignas(64) Int8Pair {
   int32_t sum[kRuns][2];
   float scale[2];
 
-  void join(const Int8Part& a, const Int8Part& b) {
+  void join(const Int8Super& a, const Int8Super& b) {
     for (int i = 0; i < kSuper / 16; ++i) {
       const int64x2_t x = load_longs(a.code + 16 * i), y = load_longs(b.code + 16 * i);
       code[2 * i] = vreinterpretq_s32_s64(vzip1q_s64(x, y)), code[2 * i + 1] = vreinterpretq_s32_s64(vzip2q_s64(x, y));
@@ -279,8 +279,8 @@ void int8_tiles(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
       static_cast<Int8Pair<F>*>(scratch<ActivationPairs>(static_cast<size_t>(pairs * total) * sizeof(Int8Pair<F>)));
   for (int64_t s = 0; s < total; ++s)
     for (int64_t i = 0; i < m; i += 2)
-      pair[s * pairs + i / 2].join(static_cast<const Int8Part*>(x[i])[s],
-                                   static_cast<const Int8Part*>(x[i + 1 < m ? i + 1 : i])[s]);
+      pair[s * pairs + i / 2].join(static_cast<const Int8Super*>(x[i])[s],
+                                   static_cast<const Int8Super*>(x[i + 1 < m ? i + 1 : i])[s]);
   TileProduct<F> product(pair, pairs);
   for (int64_t i = 0; i < (n < product.kRows ? n : product.kRows) * row_bytes; i += 64) prefetch(w + i);
   for (int64_t j = 0; j < n; j += product.kRows) {
