@@ -1,6 +1,10 @@
 #include "isa.h"
 
-#if defined(__x86_64__) || defined(_M_X64)
+#include <initializer_list>
+
+#if defined(_M_X64) && defined(_MSC_VER)
+#include <intrin.h>
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
@@ -32,17 +36,48 @@ namespace {
 bool always() { return true; }
 
 #if defined(__x86_64__) || defined(_M_X64)
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+// By the instruction itself: __builtin_cpu_supports needs a runtime library that Windows lacks, and Clang's knows fewer
+// names than GCC's.
+struct Cpuid {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+
+  Cpuid(unsigned leaf, unsigned subleaf) {
+#if defined(_MSC_VER)
+    int out[4];
+    __cpuid(out, 0);
+    if (static_cast<unsigned>(out[0]) < leaf) return;
+    __cpuidex(out, static_cast<int>(leaf), static_cast<int>(subleaf));
+    eax = out[0], ebx = out[1], ecx = out[2], edx = out[3];
+#else
+    __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx);
+#endif
+  }
+};
+constexpr bool all_of(unsigned bits, std::initializer_list<int> wanted) {
+  for (int bit : wanted)
+    if (!(bits >> bit & 1)) return false;
+  return true;
 }
-bool has_avx_vnni() {
-  unsigned eax = 0, ebx, ecx, edx;
-  return has_avx2() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1 << 4);
+// The registers that the system keeps for each thread.
+unsigned kept_registers() {
+  if (!all_of(Cpuid(1, 0).ecx, {27})) return 0;  // OSXSAVE
+#if defined(_MSC_VER)
+  return static_cast<unsigned>(_xgetbv(0));
+#else
+  unsigned low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+#endif
 }
-bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("gfni");
+
+bool has_avx2() {  // FMA, AVX, F16C; AVX2, BMI2
+  return all_of(kept_registers(), {1, 2}) && all_of(Cpuid(1, 0).ecx, {12, 28, 29}) && all_of(Cpuid(7, 0).ebx, {5, 8});
+}
+bool has_avx_vnni() { return has_avx2() && all_of(Cpuid(7, 1).eax, {4}); }
+bool has_avx512() {  // F, DQ, BW, VL; VBMI, GFNI, VNNI
+  const Cpuid seven(7, 0);
+  return has_avx2() && all_of(kept_registers(), {5, 6, 7}) && all_of(seven.ebx, {16, 17, 30, 31}) &&
+         all_of(seven.ecx, {1, 8, 11});
 }
 const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
 const InstructionSet kAvxVnni{"avx_vnni", has_avx_vnni, avx_vnni::operators, avx_vnni::probe_products};

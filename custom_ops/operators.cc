@@ -1,10 +1,13 @@
-// The operators of one instruction set, or of CUDA; compiled once for each, like the kernels it lists.
+// The operators of one instruction set, or of CUDA; compiled once for each, like the kernels it lists. A set that is
+// another one but for its products with int8 lists that one's other operators.
 #include "isa.h"
 
-namespace trigraph::TRIGRAPH_ISA {
+#ifndef TRIGRAPH_BASE
+#define TRIGRAPH_BASE TRIGRAPH_ISA
+#endif
 
-const OrtCustomOp* block_matmul();
-const OrtCustomOp* gated_block_matmul();
+namespace trigraph::TRIGRAPH_BASE {
+
 const OrtCustomOp* block_gather();
 const OrtCustomOp* rms_norm();
 const OrtCustomOp* joined_rms_norm();
@@ -13,7 +16,6 @@ const OrtCustomOp* top_token();
 const OrtCustomOp* last_rows();
 const OrtCustomOp* previous_rows();
 const OrtCustomOp* gated_delta_net();
-const OrtCustomOp* grouped_expert_ffn();
 const OrtCustomOp* paged_kv_write_f16();
 const OrtCustomOp* paged_kv_write_f32();
 const OrtCustomOp* paged_kv_write_q8_0();
@@ -21,7 +23,16 @@ const OrtCustomOp* paged_attention_f16();
 const OrtCustomOp* paged_attention_f32();
 const OrtCustomOp* paged_attention_q8_0();
 
+}  // namespace trigraph::TRIGRAPH_BASE
+
+namespace trigraph::TRIGRAPH_ISA {
+
+const OrtCustomOp* block_matmul();
+const OrtCustomOp* gated_block_matmul();
+const OrtCustomOp* grouped_expert_ffn();
+
 std::vector<const OrtCustomOp*> operators() {
+  using namespace TRIGRAPH_BASE;
   return {block_matmul(),        gated_block_matmul(),
           block_gather(),        rms_norm(),
           joined_rms_norm(),     router(),

@@ -19,8 +19,10 @@
 #define TRIGRAPH_RESTRICT
 #endif
 
-// Before a loop over a template's row count: its arrays of vectors must live in registers.
-#if defined(__clang__)
+// Before a loop over a template's row count: its arrays of vectors must live in registers, where there are such.
+#if defined(TRIGRAPH_ISA_portable)
+#define TRIGRAPH_UNROLL
+#elif defined(__clang__)
 #define TRIGRAPH_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__)
 #define TRIGRAPH_UNROLL _Pragma("GCC unroll 16")

@@ -1,5 +1,5 @@
 // BlockGather: rows of a table in ggml blocks as float32: the embedding lookup.
-#include "../blocks/row_kernel.h"
+#include "../blocks/cpu/row_kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {

@@ -1,5 +1,5 @@
 // BlockGather: rows of a table in ggml blocks as float32: the embedding lookup.
-#include "../blocks/products.h"
+#include "../blocks/cuda/products.h"
 #include "../cuda/kernel.h"
 
 namespace trigraph::TRIGRAPH_ISA {

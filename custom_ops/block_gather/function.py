@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from trigraph.custom_ops.blocks.function import UNPACK
+from trigraph.custom_ops.blocks.formats.function import UNPACK
 from trigraph.custom_ops.scripting import Function, Tensor, body, op
 
 

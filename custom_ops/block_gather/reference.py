@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.custom_ops.blocks.reference import unpack
+from trigraph.custom_ops.blocks.formats.reference import unpack
 
 
 def block_gather(ids: NDArray[np.int64], table: NDArray[np.generic], type: str) -> NDArray[np.float32]:

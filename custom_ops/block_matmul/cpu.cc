@@ -2,7 +2,7 @@
 // silu(gate) * up.
 #include <algorithm>
 
-#include "../blocks/row_kernel.h"
+#include "../blocks/cpu/row_kernel.h"
 #include "../simd.h"
 #include "signature.h"
 

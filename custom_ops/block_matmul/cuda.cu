@@ -1,16 +1,16 @@
 // BlockMatMul and GatedBlockMatMul on a device.
 #include <vector>
 
-#include "../blocks/many_products.h"
+#include "../blocks/cuda/many_products.h"
 #include "../cuda/last_block.cuh"
-#include "device.h"
 #include "signature.h"
+#include "weights.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 // Products of few rows, weights that share a launch together; those whose types take none stay.
-void take_few(std::vector<Product>& left, const Rows& rows, cudaStream_t stream) {
+void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream_t stream) {
   std::vector<Product> others;
   while (!left.empty()) {
     const auto few = left.front().weight.kernel.few;
@@ -36,7 +36,7 @@ constexpr int64_t kOwnRows = 4;   // that each block of few rows prepares for it
 constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
-void take_many(std::vector<Product>& left, const Rows& rows, cudaStream_t stream) {
+void take_many(std::vector<Product>& left, const ActivationRows& rows, cudaStream_t stream) {
   std::vector<Product> others;
   while (!left.empty()) {
     const auto many = left.front().weight.kernel.many;
@@ -57,7 +57,7 @@ void take_many(std::vector<Product>& left, const Rows& rows, cudaStream_t stream
   left.swap(others);
 }
 
-void multiply_prepared(std::vector<Product> products, const Rows& rows, cudaStream_t stream) {
+void multiply_prepared(std::vector<Product> products, const ActivationRows& rows, cudaStream_t stream) {
   if (rows.count >= kManyRows) take_many(products, rows, stream);
   for (const Product& product : products) {
     const bool plain = product.weight.kernel.layout == Layout::float32;
@@ -79,7 +79,7 @@ class Products : public Signature {
     constexpr bool kPrepared = std::is_same_v<Signature, PreparedBlockMatMulSignature>;
     const Tensor x = context.input(0);
     x.expect({-1, -1});
-    Rows rows{x.as<float>(), nullptr, x.dims[1], x.dims[0]};
+    ActivationRows rows{x.as<float>(), nullptr, x.dims[1], x.dims[0]};
     if (kPrepared) {
       const Tensor prepared = context.input(1);
       prepared.expect({rows.count, prepared_bytes(Layout::int8, rows.width)});
@@ -145,13 +145,13 @@ bool some(const std::vector<Product>& products, Layout layout) {
 }
 
 // Whether each block meets all rows. Tiles meet more rows of float32 faster.
-bool meets_few(const std::vector<Product>& products, const Rows& rows) {
+bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
   return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kOwnRows || !some(products, Layout::float32));
 }
 
 }  // namespace
 
-std::optional<FewTasks> one_launch(const std::vector<Product>& products, const Rows& rows) {
+std::optional<FewTasks> one_launch(const std::vector<Product>& products, const ActivationRows& rows) {
   if (products.empty() || !meets_few(products, rows)) return std::nullopt;
   FewTasks tasks(rows.x, nullptr, rows.width, rows.count);
   for (const Product& product : products) {
@@ -162,7 +162,8 @@ std::optional<FewTasks> one_launch(const std::vector<Product>& products, const R
   return tasks;
 }
 
-void multiply(std::vector<Product> products, Rows rows, const Arena& arena, unsigned* counters, cudaStream_t stream) {
+void multiply(std::vector<Product> products, ActivationRows rows, const Arena& arena, unsigned* counters,
+              cudaStream_t stream) {
   const bool prepares = !rows.prepared && some(products, Layout::int8);
   const Arena::Memory memory = arena.take<char>(prepares ? rows.count * prepared_bytes(Layout::int8, rows.width) : 0);
   const auto prepare_once = [&] {

@@ -1,8 +1,8 @@
 // NormedBlockMatMul: PreparedRMSNorm and PreparedBlockMatMul of its rows, in one launch where rows are few.
 #include "../cuda/last_block.cuh"
-#include "../rms_norm/device.h"
-#include "device.h"
+#include "../rms_norm/norm_rows.h"
 #include "signature.h"
+#include "weights.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -16,7 +16,7 @@ class NormedBlockMatMul : public NormedBlockMatMulSignature {
 
   void compute(const Context& context) const {
     const Norm norm = prepared_norm(context, eps_);
-    const Rows rows{norm.y, norm.prepared, norm.both(), context.input(0).dims[0]};
+    const ActivationRows rows{norm.y, norm.prepared, norm.both(), context.input(0).dims[0]};
     std::vector<Product> products;
     for (int i = 0; i < count; ++i) {
       const Weight w(weight(context, i, kFirstWeight), *kernel_[i], rows.width);

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.reference import quantise_activations, unpack
 
 PLAIN_TYPES = ("F32", "F16", "BF16")
 

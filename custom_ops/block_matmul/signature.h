@@ -39,7 +39,7 @@ struct BlockMatMulSignature {
   }
 };
 
-// BlockMatMul of rows that are there as int8 too, each as prepare (blocks/products.h) makes it.
+// BlockMatMul of rows that are there as int8 too, each as prepare (blocks/cuda/products.h) makes it.
 struct PreparedBlockMatMulSignature : BlockMatMulSignature {
   static constexpr const char* kName = "PreparedBlockMatMul";
   static constexpr Argument kInputs[] = {{"x", DType::f32},

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "../reasons.h"
-#include "device.cuh"
+#include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

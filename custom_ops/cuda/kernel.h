@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-#include "device.cuh"
 #include "device_error.cuh"
+#include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

@@ -2,7 +2,7 @@
 // it does not matter which one that is.
 #pragma once
 
-#include "device.cuh"
+#include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

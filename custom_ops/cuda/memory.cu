@@ -2,7 +2,7 @@
 // all of them, and times. What can fail returns nullptr, or CUDA's own words, which are "" for a success.
 #include <cstring>
 
-#include "device.cuh"
+#include "platform.cuh"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Values with their ids, in falling order, the lowest id first among equal ones.
 #pragma once
 
-#include "device.cuh"
+#include "platform.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

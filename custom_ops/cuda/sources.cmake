@@ -5,10 +5,10 @@ set(CUDA_SOURCES
   cuda/memory.cu
   cuda/draw.cu
   cuda/device_error.cu
-  blocks/products.cu
-  blocks/few_products.cu
-  blocks/many_products.cu
-  blocks/made_rows.cu
+  blocks/cuda/products.cu
+  blocks/cuda/few_products.cu
+  blocks/cuda/many_products.cu
+  blocks/cuda/fused_quantisation.cu
   block_matmul/cuda.cu
   block_matmul/normed.cu
   block_gather/cuda.cu

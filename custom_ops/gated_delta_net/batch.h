@@ -12,18 +12,18 @@ struct StepSequence : Sequence {
   int64_t first;  // its first token in the step's scratch, pending tokens included
 };
 
-struct Step {
+struct DeltaStep {
   std::vector<StepSequence> sequences;
   int64_t tokens = 0;         // pending and own tokens of all sequences
   std::vector<char> written;  // by slot
 };
 
 // Throws Error that names the input and the value for a step that cannot be.
-inline Step read_step(const StepInputs& inputs) {
+inline DeltaStep read_step(const StepInputs& inputs) {
   const auto wrong = [](Reason reason, long long a = 0, long long b = 0, long long c = 0, long long d = 0) -> bool {
     fail(kSentences[static_cast<int>(reason)], a, b, c, d);
   };
-  Step step;
+  DeltaStep step;
   step.written.resize(inputs.slots);
   for (int64_t s = 0; s < inputs.sequences; ++s) {
     sequence_holds(inputs, static_cast<int>(s), 0, wrong);

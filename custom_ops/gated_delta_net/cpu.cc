@@ -26,7 +26,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     for (size_t i = 0; i < std::size(kInputs); ++i) in[i] = context.input(i);
     const Geometry geometry = this->geometry(in);
     const int64_t rows = in[kQkv].dims[0];
-    const Step step = read_step(step_inputs(geometry, in));
+    const DeltaStep step = read_step(step_inputs(geometry, in));
 
     Run run;
     run.geometry = geometry;
@@ -65,7 +65,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     return {past.as<float>(), present.as<float>(), past.dims[0], size};
   }
 
-  static void gather_columns(const Run& run, const Step& step, const float* qkv, const float** columns) {
+  static void gather_columns(const Run& run, const DeltaStep& step, const float* qkv, const float** columns) {
     const int64_t size = run.geometry.channels();
     for (const StepSequence& sequence : step.sequences) {
       const float* window = run.window.in(sequence.slot_in);
@@ -77,7 +77,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
 
   // Gates of every token, [tokens][gate_row], those of pending tokens as they were saved; and what is pending from now
   // on.
-  static void compute_gates(const Run& run, const Step& step, const Tensor* in, float* log_decay, float* beta) {
+  static void compute_gates(const Run& run, const DeltaStep& step, const Tensor* in, float* log_decay, float* beta) {
     const int64_t heads = run.geometry.v_heads, row = run.gate_row;
     const size_t bytes = heads * sizeof(float);
     for (const StepSequence& sequence : step.sequences) {

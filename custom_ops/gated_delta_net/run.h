@@ -89,7 +89,7 @@ struct SharedScratch;
 struct HeadScratch;
 
 // First every head's queries, keys and values; then head by head the state, which comes from memory, and the window.
-inline void verify(const Context& context, const Run& run, const Step& step) {
+inline void verify(const Context& context, const Run& run, const DeltaStep& step) {
   constexpr int64_t kMixUnits = 4, kWindowParts = 4;  // heads and shares that make a task
   const Geometry& g = run.geometry;
   const int64_t dim = g.dim, sequences = static_cast<int64_t>(step.sequences.size());
@@ -141,7 +141,7 @@ inline void verify(const Context& context, const Run& run, const Step& step) {
 constexpr int64_t kPrefillBlock = 64;  // tokens whose keys, queries and values are in cache together
 
 // A key head's tokens in blocks, each from projections to outputs while it is in cache.
-inline void prefill(const Context& context, const Run& run, const Step& step) {
+inline void prefill(const Context& context, const Run& run, const DeltaStep& step) {
   const Geometry& g = run.geometry;
   const int64_t dim = g.dim, size = dim * dim, group = g.group();
 

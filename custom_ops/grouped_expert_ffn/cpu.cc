@@ -5,7 +5,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "../blocks/row_kernel.h"
+#include "../blocks/cpu/row_kernel.h"
 #include "../kernel.h"
 #include "../simd.h"
 #include "signature.h"
@@ -104,7 +104,7 @@ struct Countdown {
 };
 
 // One call: its shapes and weights.
-struct Step {
+struct ExpertStep {
   const Context& context;
   int64_t experts, k, width, ffn;
   Matrices gate, up, down;
@@ -237,15 +237,15 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature {
     const ExpertShapes shapes = GroupedExpertFFNSignature::shapes(context, up_ != nullptr);
     const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
     const Matrices gates(context.input(3), *gate_, shapes.width);
-    const Step step{context,
-                    shapes.experts,
-                    shapes.k,
-                    shapes.width,
-                    shapes.ffn,
-                    gates,
-                    shapes.fused ? gates : Matrices(context.input(5), *up_, shapes.width),
-                    Matrices(context.input(4), *down_, shapes.ffn),
-                    shapes.fused ? shapes.ffn : 0};
+    const ExpertStep step{context,
+                          shapes.experts,
+                          shapes.k,
+                          shapes.width,
+                          shapes.ffn,
+                          gates,
+                          shapes.fused ? gates : Matrices(context.input(5), *up_, shapes.width),
+                          Matrices(context.input(4), *down_, shapes.ffn),
+                          shapes.fused ? shapes.ffn : 0};
     if (shapes.ffn % gates.kernel->rows)
       fail("input gate has %lld rows an expert, expected a multiple of %lld for type %s", ll(gates.rows),
            ll(2 * gates.kernel->rows), gates.kernel->type);

@@ -1,7 +1,7 @@
 // GroupedExpertFFN on a device, and MixtureOfExperts, which also makes the shared expert's output. The products of a
 // token are summed in slot order, so its bits never depend on its companions.
-#include "../block_matmul/device.h"
-#include "../blocks/many_products.h"
+#include "../block_matmul/weights.h"
+#include "../blocks/cuda/many_products.h"
 #include "../cuda/kernel.h"
 #include "../cuda/last_block.cuh"
 #include "few_experts.h"

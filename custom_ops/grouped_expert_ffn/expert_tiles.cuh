@@ -1,7 +1,7 @@
 // How a block of few_experts.cu meets its tiles: what it does of the step, and each warp's way through the weights.
 #pragma once
 
-#include "../blocks/few_products.cuh"
+#include "../blocks/cuda/few_products.cuh"
 #include "few_experts.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -48,7 +48,7 @@ struct ExpertTile {
 };
 
 // What a block knows of the step.
-struct Step {
+struct TileStep {
   int64_t ids[FewExperts::kMost];
   float weights[FewExperts::kMost];
   ExpertTile tile[kMostSums];
@@ -56,7 +56,7 @@ struct Step {
 };
 
 // What the block is to do; false when an id is bad. The whole block calls.
-__device__ __forceinline__ bool begin_step(const FewExperts& all, Step& step) {
+__device__ __forceinline__ bool begin_step(const FewExperts& all, TileStep& step) {
   const int i = threadIdx.x;
   bool bad = false;
   if (i == kFewThreads - 1) step.work.decide(all, static_cast<int>(atomicInc(all.counters, gridDim.x - 1)));
@@ -74,7 +74,7 @@ __device__ __forceinline__ bool begin_step(const FewExperts& all, Step& step) {
 }
 
 // Where the block's tiles begin. The whole block calls.
-__device__ __forceinline__ void find_tiles(const FewExperts& all, Step& step) {
+__device__ __forceinline__ void find_tiles(const FewExperts& all, TileStep& step) {
   const Work& work = step.work;
   if (const int i = threadIdx.x; i < work.tiles) {
     const ExpertTask* task = &work.task(all);
@@ -96,7 +96,7 @@ struct ExpertWalk {
   int count, steps, chains, chain, groups;
   int tile, step;  // what is asked for next
 
-  __device__ ExpertWalk(const Step& of, const ExpertTask& task)
+  __device__ ExpertWalk(const TileStep& of, const ExpertTask& task)
       : tiles(of.tile),
         lane_row(threadIdx.x % kWarp / 4 * task.row_bytes),
         eight_rows(8 * task.row_bytes),

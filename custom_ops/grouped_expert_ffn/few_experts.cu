@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish(const FewExperts& all, const Work& work, 
 template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const __grid_constant__ FewExperts all) {
   allow_next();
-  __shared__ Step step;
+  __shared__ TileStep step;
   if (!begin_step(all, step)) return;
   find_tiles(all, step);
   const Work& work = step.work;

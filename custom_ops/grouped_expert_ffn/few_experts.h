@@ -1,7 +1,7 @@
 // The experts of a few tokens in one launch: gate and up, down, the shared expert's down, and the sum.
 #pragma once
 
-#include "../blocks/few_products.h"
+#include "../blocks/cuda/few_products.h"
 #include "../cuda/device_error.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {

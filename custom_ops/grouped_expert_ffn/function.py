@@ -5,7 +5,7 @@ Only chosen experts are unpacked, and anew in each step: in float32 a whole stac
 
 from functools import cache
 
-from trigraph.custom_ops.blocks.function import UNPACK
+from trigraph.custom_ops.blocks.formats.function import UNPACK
 from trigraph.custom_ops.scripting import Function, Tensor, body, op
 
 

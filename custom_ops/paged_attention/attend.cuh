@@ -15,12 +15,12 @@ struct AttentionShape {
 };
 
 // Queries `first` to `first + count` of a sequence's: those of a row's group side by side, then the next row's.
-struct Tile {
+struct AttendTile {
   int64_t start, past;  // row and position where the sequence's rows begin
   int sequence, first, count;
 
   // Tile `index` of a step, or one of no queries behind the last.
-  __device__ Tile(const Ragged& sequences, int group, int queries, int index)
+  __device__ AttendTile(const Ragged& sequences, int group, int queries, int index)
       : start(0), past(0), sequence(0), first(0), count(0) {
     for (; sequence < sequences.sequences; ++sequence) {
       start = sequences.starts[sequence], past = sequences.past[sequence];

@@ -208,7 +208,7 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int count, f
 // One split of a tile; the whole block calls. The first warps make the queries, the others bring the values.
 template <int W>
 __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
-                                          const AttentionShape& shape, const Tile& tile, int split, bool begins,
+                                          const AttentionShape& shape, const AttendTile& tile, int split, bool begins,
                                           const __half* keys, const __half* values, const Partials& partials,
                                           FewShared<W>& shared) {
   constexpr int kMakers = kFewQueries * kWarp, kPieces = W / 8;
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   __shared__ FewShared<W> shared;
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
-  const Tile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
+  const AttendTile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
   const int count = tile.count, splits = tile.splits(shape.group);
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;

@@ -25,7 +25,7 @@ constexpr int64_t kVerifyTokens = 8;  // a tile holds a whole verify
 constexpr int64_t kAngleRows = 16;
 constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that wait to be merged
 
-struct Tile : Run {
+struct HeadTile : Run {
   int64_t head;  // of the cache
   int64_t splits() const { return (position + count + kSplit - 1) / kSplit; }
 };
@@ -44,7 +44,7 @@ struct Softmax {
 };
 
 template <class T>
-struct Step {
+struct AttentionStep {
   const CacheShape& cache;
   const Sequences& sequences;
   const Rotary& rotary;
@@ -60,13 +60,13 @@ struct Step {
 
   int64_t width() const { return cache.width; }
   int64_t query_heads() const { return cache.heads * group; }
-  const float* query(const Tile& tile, int64_t m) const {
+  const float* query(const HeadTile& tile, int64_t m) const {
     return q_gate + ((tile.row + m / group) * query_heads() + tile.head * group + m % group) * 2 * width();
   }
   int64_t softmax_size() const { return Softmax::size(rows, width()); }
 
   // Where the tile's kv head has its keys, or values, of positions [first, first + count).
-  void locate(const Tile& tile, const T* base, int64_t first, int64_t count, const T** entries) const {
+  void locate(const HeadTile& tile, const T* base, int64_t first, int64_t count, const T** entries) const {
     for (int64_t p = 0; p < count;) {
       const T* entry = base + sequences.entry(tile.sequence, first + p) * cache.entry() + tile.head * cache.stride;
       const int64_t end = std::min(count, p + sequences.page_size() - (first + p) % sequences.page_size());
@@ -101,7 +101,7 @@ struct Step {
   }
 
   // The tile's queries, normed, rotated and scaled: [rows, width].
-  void prepare(const Tile& tile, float* q) const {
+  void prepare(const HeadTile& tile, float* q) const {
     const float scale = 1.0f / std::sqrt(static_cast<float>(width()));
     for (int64_t m = 0; m < tile.count * group; ++m) {
       rotary.apply(query(tile, m), norm, angles + (tile.row + m / group) * rotary.angle_size(), width(), scale,
@@ -110,7 +110,7 @@ struct Step {
     }
   }
 
-  void walk(const Tile& tile, const float* q, int64_t split, const Softmax& result) const {
+  void walk(const HeadTile& tile, const float* q, int64_t split, const Softmax& result) const {
     struct Memory;
     const int64_t tile_rows = tile.count * group, first = split * kSplit;
     auto* scores = static_cast<float*>(scratch<Memory>((rows * kSplit + kGroup * width()) * sizeof(float)));
@@ -151,7 +151,7 @@ struct Step {
   }
 
   // total = total and, after it, one more split.
-  void merge(const Tile& tile, const Softmax& total, const Softmax& split) const {
+  void merge(const HeadTile& tile, const Softmax& total, const Softmax& split) const {
     for (int64_t m = 0; m < tile.count * group; ++m) {
       if (split.sum[m] == 0) continue;
       const float largest = std::max(total.largest[m], split.largest[m]);
@@ -164,7 +164,7 @@ struct Step {
     }
   }
 
-  void finish(const Tile& tile, const Softmax& total) const {
+  void finish(const HeadTile& tile, const Softmax& total) const {
     for (int64_t m = 0; m < tile.count * group; ++m) {
       const vf inverse = splat(1.0f / total.sum[m]);
       const float *gate = query(tile, m) + width(), *values = total.values + m * width();
@@ -176,14 +176,14 @@ struct Step {
   }
 
   // Tiles are the parallel work: right when there are many, or when nobody has more than one split.
-  void run_tiles(const Context& context, const std::vector<Tile>& tiles) const {
+  void run_tiles(const Context& context, const std::vector<HeadTile>& tiles) const {
     const auto count = static_cast<int64_t>(tiles.size());
     context.parallel_for(count, [&](int64_t i) {
       struct Memory;
       auto* q = static_cast<float*>(scratch<Memory>((rows * width() + 2 * softmax_size()) * sizeof(float)));
       const Softmax total = Softmax::at(q + rows * width(), rows, width());
       const Softmax next = Softmax::at(q + rows * width() + softmax_size(), rows, width());
-      const Tile& tile = tiles[count - 1 - i];  // the last tiles of a sequence are the longest: they start first
+      const HeadTile& tile = tiles[count - 1 - i];  // the last tiles of a sequence are the longest: they start first
       prepare(tile, q);
       walk(tile, q, 0, total);
       for (int64_t split = 1; split < tile.splits(); ++split) {
@@ -195,7 +195,7 @@ struct Step {
   }
 
   // Splits are the parallel work; those of a wave wait in memory, then every tile merges its own in order.
-  void run_splits(const Context& context, const std::vector<Tile>& tiles, int64_t most_splits) const {
+  void run_splits(const Context& context, const std::vector<HeadTile>& tiles, int64_t most_splits) const {
     struct Memory;
     const auto count = static_cast<int64_t>(tiles.size());
     const int64_t wave = std::clamp<int64_t>(kPartialFloats / (count * softmax_size()), 1, most_splits);
@@ -207,14 +207,14 @@ struct Step {
     };
     context.parallel_for(count, [&](int64_t i) { prepare(tiles[i], queries + i * q_size); });
     for (int64_t first = 0; first < most_splits; first += wave) {
-      const auto end = [&](const Tile& tile) { return std::min(tile.splits(), first + wave); };
+      const auto end = [&](const HeadTile& tile) { return std::min(tile.splits(), first + wave); };
       context.parallel_for(count * wave, [&](int64_t i) {
         const int64_t t = i % count, split = first + i / count;
         if (split < end(tiles[t]))
           walk(tiles[t], queries + t * q_size, split, partial(t, split == 0 ? wave : split - first));
       });
       context.parallel_for(count, [&](int64_t i) {
-        const Tile& tile = tiles[i];
+        const HeadTile& tile = tiles[i];
         for (int64_t split = std::max<int64_t>(first, 1); split < end(tile); ++split)
           merge(tile, partial(i, wave), partial(i, split - first));
         if (first < tile.splits() && end(tile) == tile.splits()) finish(tile, partial(i, wave));
@@ -223,7 +223,7 @@ struct Step {
   }
 
   void run(const Context& context) const {
-    std::vector<Tile> tiles;
+    std::vector<HeadTile> tiles;
     int64_t all_splits = 0, most_splits = 0;
     for (const Run& run : sequences.runs(rows / group))
       for (int64_t head = 0; head < cache.heads; ++head) {
@@ -257,17 +257,17 @@ struct PagedAttention : PagedAttentionSignature<T> {
       rotary_.angles(runs[i].position, runs[i].count, angles + runs[i].row * rotary_.angle_size());
     });
     const int64_t tokens = std::min(sequences.longest(), std::max(kVerifyTokens, kTargetRows / group));
-    const Step<T> step{cache,
-                       sequences,
-                       rotary_,
-                       q_gate.as<const float>(),
-                       norm.as<const float>(),
-                       angles,
-                       context.input(2).as<const T>(),
-                       context.input(3).as<const T>(),
-                       out.as<float>(),
-                       group,
-                       tokens * group};
+    const AttentionStep<T> step{cache,
+                                sequences,
+                                rotary_,
+                                q_gate.as<const float>(),
+                                norm.as<const float>(),
+                                angles,
+                                context.input(2).as<const T>(),
+                                context.input(3).as<const T>(),
+                                out.as<float>(),
+                                group,
+                                tokens * group};
     if (count > 0) step.run(context);
   }
 

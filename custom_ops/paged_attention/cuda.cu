@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
            const T* keys, const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
-  const Tile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
+  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
   const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;

@@ -1,7 +1,7 @@
 // PagedKVWrite on a device: normed and rotated keys, and values, of the step's tokens into their pages; and the same
 // with LastRows in one launch.
-#include "../rows/device.cuh"
-#include "device.cuh"
+#include "../rows/sequences.cuh"
+#include "heads.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {

@@ -1,7 +1,7 @@
 // Two neighbouring elements of a head as the cache has them, read before they are used; and merged softmaxes.
 #pragma once
 
-#include "device.cuh"
+#include "heads.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import numpy_helper
 
-from trigraph.custom_ops.blocks.function import unpack_q8_0
+from trigraph.custom_ops.blocks.formats.function import unpack_q8_0
 from trigraph.custom_ops.paged_attention.function import (
     attend_rows,
     masked,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../cuda/last_block.cuh"
-#include "device.cuh"
+#include "heads.cuh"
 #include "pairs.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {

@@ -1,7 +1,7 @@
 // RMSNorm and JoinedRMSNorm on a device, and PreparedRMSNorm, which is either and makes int8 rows too: a block for each
 // row.
 #include "../cuda/kernel.h"
-#include "device.cuh"
+#include "norm_row.cuh"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {

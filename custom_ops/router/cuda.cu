@@ -1,6 +1,6 @@
 // Router on a device: a warp for each row.
 #include "../cuda/kernel.h"
-#include "device.cuh"
+#include "choose_experts.cuh"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {

@@ -1,5 +1,5 @@
 // LastRows and PreviousRows on a device: a block for each row that is written.
-#include "device.cuh"
+#include "sequences.cuh"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {

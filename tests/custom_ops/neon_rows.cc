@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "blocks/row_kernel.h"
+#include "blocks/cpu/row_kernel.h"
 
+using namespace trigraph;
 using namespace trigraph::TRIGRAPH_ISA;
 
 namespace {

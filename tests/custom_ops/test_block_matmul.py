@@ -8,7 +8,7 @@ from support.block_weights import BLOCK, TYPES, MatMul, activations, put_scales,
 from support.operators import LIBRARY, Operator, same_bits
 from support.row_bits import run_rows
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
-from trigraph.custom_ops.blocks.reference import quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.reference import quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from support.block_weights import known_weights, random_blocks
 from support.operators import Operator, same_bits
-from trigraph.custom_ops.blocks.grids import header
-from trigraph.custom_ops.blocks.reference import SUPER_BLOCK, quantise_activations, unpack
+from trigraph.custom_ops.blocks.formats.grids import header
+from trigraph.custom_ops.blocks.formats.reference import SUPER_BLOCK, quantise_activations, unpack
 from trigraph.models.synth.blocks import HALVES
 
 
@@ -49,7 +49,7 @@ def test_every_eight_bit_scale(isa: str) -> None:
 
 def test_grids_are_those_of_gguf() -> None:
     root = Path(__file__).parents[2]
-    assert (root / "custom_ops" / "blocks" / "grids.h").read_text() == "\n".join(header()) + "\n"
+    assert (root / "custom_ops" / "blocks" / "formats" / "grids.h").read_text() == "\n".join(header()) + "\n"
 
 
 def test_unpack_plain_types(isa: str) -> None:

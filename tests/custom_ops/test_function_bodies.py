@@ -17,8 +17,8 @@ from support.expert_layer import SHAPES as FFN_SHAPES
 from support.expert_layer import Layer, name_of, relative_error
 from support.operators import Operator
 from trigraph.custom_ops.block_matmul.reference import block_matmul, gated_block_matmul
-from trigraph.custom_ops.blocks.function import UNPACK
-from trigraph.custom_ops.blocks.reference import unpack
+from trigraph.custom_ops.blocks.formats.function import UNPACK
+from trigraph.custom_ops.blocks.formats.reference import unpack
 from trigraph.custom_ops.rms_norm.reference import joined_rms_norm, rms_norm
 from trigraph.custom_ops.router.reference import router
 from trigraph.custom_ops.rows.reference import last_rows, previous_rows

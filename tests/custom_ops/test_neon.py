@@ -16,6 +16,7 @@ from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "custom_ops"
+PRODUCTS = ("frequent_kernels.cc", "interleaved_kernels.cc", "rare_kernels.cc")
 WIDTHS = {1: (77, 1027), 32: (288, 1056), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304)}
 WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
 SIZES = [(m, WEIGHT_ROWS[m % 10]) for m in (*range(1, 17), 40, 66)]  # activation rows and weight rows
@@ -43,8 +44,8 @@ def compile_neon(out: Path, sources: list[Path], *options: str) -> Path:
 def common_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """neon_rows.cc and what else has none of the instructions that not every set has."""
     out = tmp_path_factory.mktemp("neon")
-    sources = [ROOT / "tests" / "custom_ops" / "neon_rows.cc", *(KERNELS / "blocks").glob("*.cc")]
-    common = [source for source in sources if source.name != "int8_kernels.cc"]
+    sources = [ROOT / "tests" / "custom_ops" / "neon_rows.cc", *(KERNELS / "blocks").rglob("*.cc")]
+    common = [source for source in sources if source.name not in PRODUCTS]
     return [compile_neon(out / f"{source.stem}.o", [source], "-c") for source in common]
 
 
@@ -54,9 +55,10 @@ def program(
 ) -> list[str]:
     """The command that runs neon_rows.cc with the products of a set, given its features."""
     out = tmp_path_factory.mktemp("neon")
-    kernels = [KERNELS / "blocks" / "int8_kernels.cc"]
-    products = compile_neon(out / "int8_kernels.o", kernels, "-c", f"-march=armv8.2-a{request.param}")
-    linked = compile_neon(out / "neon_rows", [*common_objects, products], "-static")
+    common = KERNELS / "blocks" / "cpu" / "common"
+    features = f"-march=armv8.2-a{request.param}"
+    products = [compile_neon((out / name).with_suffix(".o"), [common / name], "-c", features) for name in PRODUCTS]
+    linked = compile_neon(out / "neon_rows", [*common_objects, *products], "-static")
     return [cross_tools()[1], "-cpu", "max", str(linked)]
 
 

@@ -56,7 +56,7 @@ ROOMS = {
     ],
 }
 # Longer, as they are lists: grids of block types, and what the emulator has of CUDA's names.
-TABLES = {"custom_ops/blocks/grids.h", "tests/cuda/emulator/cuda_emulator.h"}
+TABLES = {"custom_ops/blocks/formats/grids.h", "tests/cuda/emulator/cuda_emulator.h"}
 LINES_OF_A_FILE, LINES_OF_A_FUNCTION = 300, 60
 
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "../../../custom_ops/cuda/device.cuh"
+#include "../../../custom_ops/cuda/platform.cuh"
 #include "host.h"
 
 struct OrtStatus {

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../../../custom_ops/cuda/device.cuh"
+#include "../../../custom_ops/cuda/platform.cuh"
 #include "trial.h"
 
 using namespace gpu_kernels;

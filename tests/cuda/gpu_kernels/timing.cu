@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "../../../custom_ops/cuda/device.cuh"
+#include "../../../custom_ops/cuda/platform.cuh"
 #include "trial.h"
 
 namespace gpu_kernels {

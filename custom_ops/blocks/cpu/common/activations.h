@@ -1,0 +1,121 @@
+// Activation rows as products take them, the same for every weight type: super-blocks of 256 elements in their own
+// order, the last one padded with zeros.
+#pragma once
+
+#if defined(TRIGRAPH_ISA_avx512) || defined(TRIGRAPH_ISA_avx2)
+#include "quantise_x86.h"
+#endif
+#include "../row_kernel.h"
+#include "unpack.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+inline int64_t supers(int64_t width) { return ceil_div(width, kSuper); }
+
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+constexpr bool kCentres = true;
+#else
+constexpr bool kCentres = false;
+#endif
+// Types whose dot products of a run are counted in 16 bits from the run's centre on: they fit without what kBias adds,
+// and may pass 32767 on the way.
+template <class F>
+constexpr bool kCentred = kCentres && F::kBits == 6;
+
+struct alignas(64) Int8Super {
+  int8_t code[kSuper];
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+  int16_t centre[kSuper / 16][2];  // -32 times the sum of a run's elements that meet in one lane of 16 bits
+#endif
+  int16_t sum16[kSuper / 16], sum32[kSuper / 32];  // of as many codes each
+  float scale;
+};
+struct alignas(64) FloatSuper {
+  float value[kSuper];
+  float apart[16];  // rows a power of two apart would share sets of the cache
+};
+
+#if !defined(TRIGRAPH_ISA_avx512) && !defined(TRIGRAPH_ISA_avx2)
+// The largest magnitude's bits.
+inline uint32_t largest_bits(const float* x) {
+  alignas(64) uint32_t bits[kSuper];
+  std::memcpy(bits, x, sizeof bits);
+  uint32_t largest = 0;
+  for (uint32_t b : bits) largest = (b & 0x7fffffff) > largest ? (b & 0x7fffffff) : largest;
+  return largest;
+}
+// The codes x * inverse, rounded: the integers are in the last bits of the fractions.
+inline void round_codes(const float* x, float inverse, float shift, int8_t* out) {
+  for (int i = 0; i < kSuper; ++i) {
+    const float shifted = x[i] * inverse + shift;
+    uint32_t bits;
+    std::memcpy(&bits, &shifted, 4);
+    out[i] = static_cast<int8_t>(bits);
+  }
+}
+// The sums of each 16 codes and of each 32.
+inline void sum_codes(const int8_t* code, int16_t* sum16, int16_t* sum32, int16_t*) {
+  for (int i = 0; i < kSuper / 16; ++i) {
+    int sum = 0;
+    for (int k = 0; k < 16; ++k) sum += code[16 * i + k];
+    sum16[i] = static_cast<int16_t>(sum);
+  }
+  for (int i = 0; i < kSuper / 32; ++i) sum32[i] = static_cast<int16_t>(sum16[2 * i] + sum16[2 * i + 1]);
+}
+#endif
+
+// Codes in [-127, 127], rounded to nearest even. A super-block that is not finite gets a scale of NaN, so that its
+// products are NaN too; one whose largest magnitude is at most 1e-36 counts as zero, for the reciprocal must be finite.
+inline float quantise(const float* x, int8_t* out) {
+  const uint32_t largest = largest_bits(x);
+  float magnitude;
+  std::memcpy(&magnitude, &largest, 4);
+  const bool finite = largest < 0x7f800000;
+  if (!finite || magnitude <= 1e-36f) {
+    std::memset(out, 0, kSuper);
+    return finite ? 0.0f : std::nanf("");
+  }
+  round_codes(x, 127.0f / magnitude, 12582912.0f, out);
+  return magnitude / 127.0f;
+}
+
+// Calls body(i, values) for each super-block i of a row.
+template <class Body>
+void each_super(const float* x, int64_t width, Body&& body) {
+  const int64_t whole = width / kSuper;
+  for (int64_t i = 0; i < whole; ++i) body(i, x + i * kSuper);
+  if (width % kSuper == 0) return;
+  alignas(64) float padded[kSuper] = {};
+  std::memcpy(padded, x + whole * kSuper, static_cast<size_t>(width % kSuper) * 4);
+  body(whole, static_cast<const float*>(padded));
+}
+
+inline int64_t int8_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(Int8Super)); }
+inline void prepare_int8(const float* x, int64_t width, void* prepared) {
+  each_super(x, width, [prepared](int64_t s, const float* values) {
+    Int8Super& part = static_cast<Int8Super*>(prepared)[s];
+    part.scale = quantise(values, part.code);
+#if defined(TRIGRAPH_ISA_avx2) && !defined(__AVXVNNI__)
+    sum_codes(part.code, part.sum16, part.sum32, part.centre[0]);
+#else
+    sum_codes(part.code, part.sum16, part.sum32, nullptr);
+#endif
+  });
+}
+
+// Half a super-block's codes and their sums, twice: for rows of weights of which two lie in a super-block.
+inline Int8Super repeated(const Int8Super& part) {
+  Int8Super both = part;
+  std::memcpy(both.code + kSuper / 2, part.code, kSuper / 2);
+  std::memcpy(both.sum32 + kSuper / 64, part.sum32, sizeof part.sum32 / 2);
+  return both;
+}
+
+inline int64_t float_bytes(int64_t width) { return supers(width) * static_cast<int64_t>(sizeof(FloatSuper)); }
+inline void prepare_float(const float* x, int64_t width, void* prepared) {
+  each_super(x, width, [prepared](int64_t s, const float* values) {
+    std::memcpy(static_cast<FloatSuper*>(prepared)[s].value, values, sizeof(FloatSuper::value));
+  });
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

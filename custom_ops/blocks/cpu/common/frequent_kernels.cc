@@ -1,0 +1,7 @@
+#include "../dispatch.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+const RowKernel* find_frequent_kernel(const std::string& type) { return find_int8_kernel<8>(type, FrequentTypes()); }
+
+}  // namespace trigraph::TRIGRAPH_ISA

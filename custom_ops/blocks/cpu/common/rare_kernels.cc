@@ -1,0 +1,7 @@
+#include "../dispatch.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+const RowKernel* find_rare_kernel(const std::string& type) { return find_int8_kernel<4>(type, RareTypes()); }
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,61 @@
+// The int8 products of the instruction set that is compiled. Its dispatch.h says which loop is the fastest for weights
+// of type F in the order of a file, plain_rows<F, M>, or interleaved, interleaved_rows<F, M>: with M activation rows,
+// or with any number m up to kGroup for M = 0.
+#pragma once
+
+#include <utility>
+
+#include "common/kernels.h"
+#if defined(TRIGRAPH_ISA_avx512)
+#include "avx512/dispatch.h"
+#elif defined(TRIGRAPH_ISA_avx2)
+#include "avx2/dispatch.h"
+#elif defined(TRIGRAPH_ISA_neon)
+#include "neon/dispatch.h"
+#else
+#include "common/int8_products.h"
+#endif
+
+namespace trigraph::TRIGRAPH_ISA {
+
+using Product = decltype(RowKernel::product);
+
+// For m rows: the kernel of as many, or the first one, of any number.
+template <size_t N>
+void multiply(const Product (&kernels)[N], const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
+              const void* const* x, int64_t m, float* const* y) {
+  for (int64_t i = 0; i < m; i += kGroup) {
+    const int64_t rows = m - i < kGroup ? m - i : kGroup;
+    kernels[rows < static_cast<int64_t>(N) ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
+  }
+}
+
+#if defined(TRIGRAPH_ISA_portable)
+template <class F, int>
+void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+             float* const* y) {
+  int8_product<F>(w, n, row_bytes, width, x, m, y);
+}
+#else
+template <class F, int... M>
+void product_of(std::integer_sequence<int, M...>, const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
+                const void* const* x, int64_t m, float* const* y) {
+  static constexpr Product kKernels[] = {plain_rows<F, M>...};
+  multiply(kKernels, w, n, row_bytes, width, x, m, y);
+}
+// With a kernel of its own for each number of activation rows up to kMost.
+template <class F, int kMost>
+void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+             float* const* y) {
+  product_of<F>(std::make_integer_sequence<int, kMost + 1>(), w, n, row_bytes, width, x, m, y);
+}
+#endif
+
+// The kernel of a name among Types; kMost as above.
+template <int kMost, class... F>
+const RowKernel* find_int8_kernel(const std::string& type, Types<F...>) {
+  static constexpr RowKernel kKernels[] = {{weight_type<F>(), int8_bytes, prepare_int8, product<F, kMost>, nullptr}...};
+  return find(kKernels, type);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,100 @@
+// The norm of a row by a block of kBlock threads, as rows of int8 too.
+#pragma once
+
+#include "../blocks/cuda/activations.cuh"
+#include "norm_rows.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int kSector = 8;  // floats that one prefetch asks for
+
+// dot(x, x, n), which waits for several elements together.
+__device__ __forceinline__ float squares(const float* x, int n) {
+  constexpr int kTogether = 16;
+  float sum = 0;
+  int i = threadIdx.x % kLanes;
+  for (; i + (kTogether - 1) * kLanes < n; i += kTogether * kLanes) {
+    float value[kTogether];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) value[k] = x[i + k * kLanes];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) sum = fmaf(value[k], value[k], sum);
+  }
+  for (; i < n; i += kLanes) sum = fmaf(x[i], x[i], sum);
+  return lane_sum(sum, kLanes);
+}
+
+// The elements of one of both rows to `staged`, with the residual if there is one.
+template <int kBlock>
+__device__ __forceinline__ void stage(const float* x, const float* residual, float* sum, int width, float* staged) {
+  constexpr int kTogether = 2048 / kBlock;  // that a thread waits for together
+  for (int first = threadIdx.x; first < width; first += kTogether * kBlock) {
+    float value[kTogether], more[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = first + i * kBlock;
+      if (at < width) value[i] = x[at];
+      if (at < width && residual) more[i] = residual[at];
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int at = first + i * kBlock;
+      if (at >= width) continue;
+      if (residual) sum[at] = value[i] += more[i];
+      staged[at] = value[i];
+    }
+  }
+}
+
+// The row's super-blocks, by warps: as they are, and as int8. `factor`: of both rows.
+template <int kBlock>
+__device__ __forceinline__ void finish_row(const Norm& norm, int64_t row, const float* staged, const float* factor) {
+  const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
+  float* y = norm.y + row * norm.both();
+  char* prepared = norm.prepared + row * norm.prepared_bytes;
+  const int supers = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
+  const bool whole = !norm.other && both % 8 == 0 && reinterpret_cast<uintptr_t>(norm.y) % 16 == 0;
+  for (int super = threadIdx.x / kWarp; super < supers; super += kBlock / kWarp) {
+    const int column = super * kSuper + lane * 8;
+    float value[8];
+    if (whole && column < both) {
+      float weight[8];
+      Plain{norm.weight}.eight(column, weight);
+      Plain{staged}.eight(column, value);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) value[k] = value[k] * factor[0] * weight[k];
+      reinterpret_cast<float4*>(y + column)[0] = {value[0], value[1], value[2], value[3]};
+      reinterpret_cast<float4*>(y + column)[1] = {value[4], value[5], value[6], value[7]};
+    } else {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int at = column + k, second = at >= width;
+        value[k] = 0;
+        if (at >= both) continue;
+        y[at] = value[k] = staged[at] * factor[second] * (second ? norm.other_weight[at - width] : norm.weight[at]);
+      }
+    }
+    if (norm.prepared) quantise(value, both, super, prepared);
+  }
+  if (norm.prepared) fill_row(prepared, both, norm.prepared_bytes);
+}
+
+// Row `row` by the whole block; `staged` has room for it.
+template <int kBlock>
+__device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
+  const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
+  stage<kBlock>(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr, norm.sum + row * width,
+                width, staged);
+  if (norm.other) stage<kBlock>(norm.other + row * (both - width), nullptr, nullptr, both - width, staged + width);
+  __syncthreads();
+  if (threadIdx.x < kWarp) {  // half of it for each row
+    const bool second = threadIdx.x >= kLanes && norm.other;
+    const int elements = second ? both - width : width;
+    const float sum = squares(second ? staged + width : staged, elements);
+    if (threadIdx.x % kLanes == 0) factor[threadIdx.x / kLanes] = norm.factor(sum, elements);
+  }
+  __syncthreads();
+  finish_row<kBlock>(norm, row, staged, factor);
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA

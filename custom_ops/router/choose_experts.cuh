@@ -1,0 +1,82 @@
+// The choice of experts on a device.
+#pragma once
+
+#include "../cuda/platform.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// The n logits of a row, those of every kWarp-th expert in a lane, as numbers of the same order above zero; in
+// registers for as many experts as models have. What is no number comes last.
+struct RankedRow {
+  static constexpr int kOwn = 512 / kWarp;
+  const float* x;
+  int n;
+  uint32_t own[kOwn], key = 0xffffffff;  // key: of the last one taken
+  int id = -1;                           // its
+
+  __device__ RankedRow(const float* x, int n) : x(x), n(n) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) own[i] = id_of(i) < n ? key_of(x[id_of(i)]) : 0;
+  }
+  // Takes the best that is left: its logit, in every lane.
+  __device__ float take() {
+    uint32_t best = 0;
+    int best_id = n;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (i * kWarp < n && own[i] > best) best = own[i], best_id = id_of(i);
+    for (int other = id_of(kOwn); other < n; other += kWarp) {
+      const uint32_t it = key_of(x[other]);
+      if (it > best && (it < key || (it == key && other > id))) best = it, best_id = other;
+    }
+    key = __reduce_max_sync(kAllLanes, best);
+    id = static_cast<int>(__reduce_min_sync(kAllLanes, static_cast<unsigned>(best == key ? best_id : n)));
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+      if (id_of(i) == id) own[i] = 0;
+    return key == key_of(-INFINITY) ? x[id] : __uint_as_float(key & kSign ? key ^ kSign : ~key);
+  }
+
+ private:
+  static constexpr uint32_t kSign = 0x80000000;
+  __device__ static int id_of(int i) { return i * kWarp + static_cast<int>(threadIdx.x % kWarp); }
+  __device__ static uint32_t key_of(float logit) {
+    const uint32_t bits = __float_as_uint(logit == logit ? logit + 0.0f : -INFINITY);
+    return bits & kSign ? ~bits : bits | kSign;
+  }
+};
+
+// Where a step's choice goes, and how it is made.
+struct Routing {
+  const float* logits;  // [rows, experts]
+  int experts, k;
+  bool normalize;
+  int64_t* ids;    // [rows, k]
+  float* weights;  // [rows, k]
+
+  // Of one row, by a warp.
+  __device__ void operator()(int64_t row) const {
+    const float* x = logits + row * experts;
+    const int lane = threadIdx.x % kWarp;
+    int64_t* own_ids = ids + row * k;
+    float* own = weights + row * k;
+    RankedRow ranked(x, experts);
+    float most = 0, chosen = 0;
+    for (int j = 0; j < k; ++j) {
+      const float logit = ranked.take();
+      if (j == 0) most = logit;
+      const float weight = exp(logit - most);
+      chosen += weight;
+      if (lane == 0) own_ids[j] = ranked.id, own[j] = weight;
+    }
+    float sum = 0;
+    for (int i = lane % kLanes; i < experts && !normalize; i += kLanes) sum += exp(x[i] - most);
+    sum = normalize ? chosen : lane_sum(sum, kLanes);
+    __syncwarp();
+    for (int j = lane; j < k; j += kWarp) own[j] /= sum;
+  }
+};
+
+void route(const Routing& routing, int64_t rows, cudaStream_t stream);
+
+}  // namespace trigraph::TRIGRAPH_ISA
