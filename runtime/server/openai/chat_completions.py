@@ -90,15 +90,15 @@ class ChatCompletion(Job):
     async def events(self) -> AsyncIterator[bytes]:
         """See Job."""
         for i in range(len(self.generations)):
-            yield self._chunk(i, {"role": "assistant", "content": ""})
+            yield self._chunk(i, {"role": "assistant", "content": None})
         sent = [0] * len(self.generations)
         async for i, events in merged(self.generations):
-            logprobs = self._logprobs(self.generations[i], sent[i])
+            deltas = [delta for delta in map(_delta, events) if delta]
+            logprobs = self._logprobs(self.generations[i], sent[i]) if deltas else None
             sent[i] += len(logprobs["content"]) if logprobs else 0
-            for event in events:
-                if delta := _delta(event):
-                    yield self._chunk(i, delta, logprobs)
-                    logprobs = None
+            for delta in deltas:
+                yield self._chunk(i, delta, logprobs)
+                logprobs = None
         for i, generation in enumerate(self.generations):
             yield self._chunk(i, {}, self._logprobs(generation, sent[i]), finish_reason(generation))
         if self.usage_asked is not None and self.usage_asked.include_usage:

@@ -83,9 +83,11 @@ class Completion(Job):
                 characters[i] = len(echoed)
         async for i, events in merged(self.generations):
             text = _text(events)
-            yield self._chunk(self._choice(i, text, tokens[i], characters[i], None))
-            tokens[i] = len(self.generations[i].request.ids)
+            choice = self._choice(i, text, tokens[i], characters[i], None)
+            # Counted before it is sent: more tokens may come meanwhile.
+            tokens[i] += _count(choice)
             characters[i] += len(text)
+            yield self._chunk(choice)
         for i, generation in enumerate(self.generations):
             yield self._chunk(self._choice(i, "", tokens[i], characters[i], finish_reason(generation)))
         if self._stream_options is not None and self._stream_options.include_usage:
@@ -138,6 +140,11 @@ class Completion(Job):
 
     def _usage(self) -> dict[str, Any]:
         return openai_usage(Usage.of(self.generations, self._choices))
+
+
+def _count(choice: dict[str, Any]) -> int:
+    """Tokens of a choice that have log-probabilities."""
+    return len(choice["logprobs"]["tokens"]) if choice["logprobs"] else 0
 
 
 def _text(events: list[Event]) -> str:

@@ -1,0 +1,61 @@
+"""Streams whose client reads slowly have the log-probabilities of all tokens, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.server import PLAIN_TEMPLATE, replying
+from trigraph.runtime.server.exchange import Job
+from trigraph.runtime.server.openai.chat_completions import ChatCompletion
+from trigraph.runtime.server.openai.completions import Completion
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.settings import Settings
+
+CALL = "<tool_call>\n<function=f>\n<parameter=a>\nParis\n</parameter>\n</function>\n</tool_call>"
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}}}]
+SHARED = {"stream": True, "temperature": 0, "n": 2}
+CHAT = {**SHARED, "messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "top_logprobs": 1}
+
+
+def choices(make: Callable[[Service, bytes], Job], body: dict[str, Any], reply: str) -> list[dict[str, Any]]:
+    """Those of all chunks of a stream, each of which is read after the engine has gone on for a while."""
+
+    async def read() -> list[dict[str, Any]]:
+        engine = replying(reply, template=PLAIN_TEMPLATE)
+        service = Service(engine, Settings())
+        job = make(service, json.dumps(body).encode())
+        await job.begin(service)
+        found = []
+        async for event in job.events():
+            if event.startswith(b"data: {"):
+                found += json.loads(event.removeprefix(b"data: "))["choices"]
+            await asyncio.sleep(0.01)
+        return found
+
+    return asyncio.run(read())
+
+
+def test_completions() -> None:
+    text = "In the beginning God created the heaven and the earth." * 4
+    body = {**SHARED, "prompt": "Hello<|assistant|>", "logprobs": 1, "max_tokens": 150}
+    found = choices(Completion, body, text)
+    for index in range(2):
+        mine = [choice for choice in found if choice["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == text[:150]
+        tokens = [token for choice in mine for token in choice["logprobs"]["tokens"]]
+        offsets = [offset for choice in mine for offset in choice["logprobs"]["text_offset"]]
+        assert "".join(tokens) == text[:150] and offsets == [*range(150)]
+
+
+@pytest.mark.parametrize("reply", ["In the beginning. " * 9, f"I ask.\n{CALL}\n{CALL}", CALL])
+def test_chat(reply: str) -> None:
+    found = choices(ChatCompletion, {**CHAT, "tools": TOOLS}, reply)
+    for index in range(2):
+        mine = [choice for choice in found if choice["index"] == index]
+        tokens = [entry["token"] for choice in mine if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+        assert "".join(tokens) == reply
