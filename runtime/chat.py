@@ -35,7 +35,7 @@ class Conversation:
         tools: SequenceOf[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """`tools` and `variables` are for the chat template. Raises TrigraphError when the model has none."""
+        """`tools` and `variables` are for the chat template."""
         self.messages = first_messages(system)
         self._model, self._runner = model, runner
         self._template = model.chat_template()

@@ -151,7 +151,7 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> Conversation:
-        """An empty conversation. Raises TrigraphError when the model has no chat template.
+        """An empty conversation.
 
         `tools`: functions that replies may call, as the chat template describes them to the model. `variables`: those
         of the chat template, such as `enable_thinking`.

@@ -26,7 +26,8 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint, Guide, guidance_vocabulary
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
-from trigraph.runtime.text.template import ChatTemplate, the_template
+from trigraph.runtime.text.default_template import default_template
+from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Model:
     steps: Steps
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    """The model file's own."""
     notices: tuple[str, ...] = ()
     """What the user should know of the model, one sentence each."""
     no_draft: str | None = None
@@ -111,8 +113,8 @@ class Model:
         return ids
 
     def chat_template(self) -> ChatTemplate:
-        """The chat template. Raises TrigraphError when the model has none."""
-        return the_template(self.template)
+        """The chat template: the model file's, or a default one."""
+        return self.template or self._default_template
 
     def guide(self, constraint: Constraint) -> Guide:
         """What the tokens of a new completion under `constraint` may be."""
@@ -128,6 +130,10 @@ class Model:
             return None
         stop_ids = self.tokenizer.stop_ids if constrained else frozenset[int]()
         return Thought(tokens, opened=opened, budget=options.reasoning_budget, stop_ids=stop_ids)
+
+    @cached_property
+    def _default_template(self) -> ChatTemplate:
+        return default_template(self.tokenizer)
 
     @cached_property
     def _thought_tokens(self) -> ThoughtTokens | None:

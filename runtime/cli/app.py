@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cli.command import Command
 from trigraph.runtime.cli.console import say
+from trigraph.runtime.text.template_renderer import TemplateError
 
 _USER_ERROR, _INTERRUPTED = 2, 130
 # Of each command, the module that has it.
@@ -98,6 +99,8 @@ def _status() -> int:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
         return app(prog_name="trigraph", standalone_mode=False) or 0
+    except TemplateError as error:
+        say(f"error: {error}; --raw completes plain text without it")
     except TrigraphError as error:
         say(f"error: {error}")
     except typer.TyperException as error:

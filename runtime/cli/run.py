@@ -62,12 +62,15 @@ def run(
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling))
-    chosen = None if prompt.raw else template.template_of(engine)
-    engine = Engine(replace(engine.model, template=chosen))
+    used = None if prompt.raw else template.template_of(engine)
+    if used is not None and used.notice is not None:
+        if text is None:
+            say(f"note: {used.notice}")
+        else:  # a model that was made to continue text does so
+            used = None
+    engine = Engine(replace(engine.model, template=used))
     if text is None:
-        chat = engine.chat(prompt.system, tools=tools, variables=variables) if engine.model.template else None
-        if chat is None and not prompt.raw:
-            say("note: the model has no chat template; it completes each line that you type")
+        chat = engine.chat(prompt.system, tools=tools, variables=variables) if used else None
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
     if engine.model.template is None and prompt.system is not None:

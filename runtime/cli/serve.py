@@ -202,7 +202,10 @@ def serve(
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()  # from now on clients wait, and are not refused
     own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
-    settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=template.template_of(engine))
+    used = template.template_of(engine)
+    if used.notice is not None:
+        say(f"note: {used.notice}")
+    settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=used)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
     serve(engine, settings, listener)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -46,15 +45,10 @@ class TemplateArguments:
         given = {} if self.template_kwargs is None else _parsed("--chat-template-kwargs", self.template_kwargs, dict)
         return given if self.think is None else {**given, "enable_thinking": self.think}
 
-    def template_of(self, engine: Backend) -> ChatTemplate | None:
-        """The template to use with a model; None where there is none."""
-        own = None
-        with suppress(TrigraphError):
-            own = engine.chat_template()
-        if self.template_file is None:
-            return own
-        source = read_text(self.template_file)
-        return own.with_source(source) if own else ChatTemplate(source, {}, engine.tokenizer.control_names)
+    def template_of(self, engine: Backend) -> ChatTemplate:
+        """The template to use with a model."""
+        own = engine.chat_template()
+        return own if self.template_file is None else own.with_source(read_text(self.template_file))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trigraph.models.checks import check
+from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.sampling import Sampling
@@ -19,6 +19,7 @@ class Options:
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()  # ids that end the completion, beside the model's own
     ignore_eos: bool = False
     constraint: Constraint | None = None  # of what comes after the thought, if the prompt opens one
     reasoning_budget: int | None = None  # most tokens of the thought, whose end is forced then
@@ -35,6 +36,8 @@ class Options:
             raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
         if not (isinstance(self.stop, tuple | list) and all(isinstance(stop, str) for stop in self.stop)):
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
+        if not (isinstance(self.stop_tokens, tuple | list) and all(is_a(token, int) for token in self.stop_tokens)):
+            raise TrigraphError(f"stop_tokens is {quote(self.stop_tokens)}; it must be a tuple of token ids")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
         if self.drafter not in DRAFTERS:

@@ -60,6 +60,11 @@ class TextStream(ABC):
         """Those of the tokens so far, a final stop token's too; none unless the options ask for them."""
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """Tokens of the prompt that were computed or found in a cache, and all of them."""
+        return 0 if self.first_token is None else len(self.prompt), len(self.prompt)
+
+    @property
     def text(self) -> str:
         """What was generated so far."""
         return self.transcript.text

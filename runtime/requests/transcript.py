@@ -21,7 +21,8 @@ class Transcript:
         self.sampled = 0
         self.text = ""
         self.finish_reason: str | None = None
-        self._stop_ids = frozenset[int]() if options.ignore_eos else tokenizer.stop_ids
+        own = frozenset[int]() if options.ignore_eos else tokenizer.stop_ids
+        self._stop_ids = own | frozenset(options.stop_tokens)
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(options.stop)
         self._guide = guide
@@ -78,6 +79,7 @@ class Transcript:
 
     def _finish(self, reason: str) -> None:
         self.finish_reason = reason
-        self.text += self._stops.push(self._detokenizer.flush())
+        if reason == "stop":  # elsewhere, a character is cut off that more tokens would have completed
+            self.text += self._stops.push(self._detokenizer.flush())
         if not self._stops.found:
             self.text += self._stops.flush()

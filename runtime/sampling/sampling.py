@@ -26,15 +26,16 @@ from trigraph.runtime.sampling.thought import Thought
 from trigraph.runtime.sampling.top_logits import top_logits
 
 _LARGEST = 1e30  # what is added to a logit of float32, for each of many tokens
+_LONGEST = 2**31 - 1
 _RULES: tuple[tuple[str, type, abc.Callable[[Any], bool], str], ...] = (
     ("temperature", float, lambda value: 0 <= value < math.inf, "0 or more"),
-    ("top_k", int, lambda value: value >= 0, "0 (off) or more"),
+    ("top_k", int, lambda value: 0 <= value <= _LONGEST, f"from 0 (off) to {_LONGEST}"),
     ("top_p", float, lambda value: 0 < value <= 1, "above 0 and at most 1"),
     ("min_p", float, lambda value: 0 <= value <= 1, "from 0 to 1"),
     ("repeat_penalty", float, lambda value: 0.01 <= value <= 100, "from 0.01 to 100"),
     ("presence_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
     ("frequency_penalty", float, lambda value: abs(value) <= _LARGEST, f"from -{_LARGEST:g} to {_LARGEST:g}"),
-    ("penalty_window", int, lambda value: value >= -1, "-1 (all), 0 (none) or more"),
+    ("penalty_window", int, lambda value: -1 <= value <= _LONGEST, f"-1 (all), or from 0 (none) to {_LONGEST}"),
     ("seed", int, lambda value: 0 <= value < 2**64, "from 0 to 2^64 - 1"),
 )
 

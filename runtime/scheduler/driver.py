@@ -39,6 +39,8 @@ class EngineLoad:
     pages: int
     page_size: int
     """Tokens of a page."""
+    sequences: int = 0
+    """Requests that can be computed at once; 0 where that is not known."""
 
 
 class Driver:
@@ -69,7 +71,8 @@ class Driver:
         active = self._scheduler.active
         sequences = [request.sequence for request in active]
         held = sum(sequence.page_count for sequence in sequences if sequence is not None)
-        return EngineLoad(len(active), len(self._waiting), min(1.0, held / self._pages), self._pages, self._page_size)
+        usage = min(1.0, held / self._pages)
+        return EngineLoad(len(active), len(self._waiting), usage, self._pages, self._page_size, self._sequences)
 
     def enter(self, request: Request) -> None:
         """Queues the request. Raises QueueFullError, or TrigraphError when the engine is closed."""

@@ -118,9 +118,11 @@ class Request(TextStream):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Tokens of the prompt that are in the state, and all of them."""
-        length = len(self.prompt)
-        return min(0 if self.sequence is None else self.sequence.length, length), length
+        """See TextStream."""
+        length, sequence = len(self.prompt), self.sequence
+        if self.first_token is not None:
+            return length, length
+        return min(0 if sequence is None else sequence.length, length), length
 
     @property
     def speculation(self) -> str:

@@ -48,7 +48,7 @@ class Backend(Protocol):
         """Why no request can be computed just now, if so."""
 
     def chat_template(self) -> ChatTemplate:
-        """The chat template. Raises TrigraphError when the model has none."""
+        """The chat template: the model file's, or a default one."""
 
     def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> TextStream:
         """Continues `prompt`, from when the result is begun; see Engine. Raises TrigraphError when it cannot."""

@@ -16,7 +16,8 @@ def as_template_reads(messages: SequenceOf[Message], source: str) -> list[Messag
     """The messages for a template (Jinja text), whatever form they are in.
 
     Reasoning is where the template looks for it: in `reasoning_content`, or else within the content. Arguments of tool
-    calls are objects, unless the template takes JSON text; parts of text are one text, unless it takes parts.
+    calls are objects, or their JSON text where the template takes that; parts of text are one text, unless it takes
+    parts.
     """
     return [_message(message, source) for message in messages]
 
@@ -38,22 +39,40 @@ def _message(message: Message, source: str) -> Message:
             changed["content"] = said.lstrip("\n")
     elif reasoning and isinstance(content, str) and _THINK_END in source:
         changed["content"] = f"{_THINK}\n{reasoning}\n{_THINK_END}\n\n{content}"
-    if isinstance(changed.get("tool_calls"), list) and "arguments is string" not in source:
-        changed["tool_calls"] = [_with_object(call) for call in changed["tool_calls"]]
+    if isinstance(changed.get("tool_calls"), list):
+        as_text = "arguments is string" in source
+        changed["tool_calls"] = [_with_object(call, as_text) for call in changed["tool_calls"]]
     return changed
 
 
-def _with_object(call: Any) -> Any:
-    """A tool call whose arguments are an object, where its text of them is one."""
+def _with_object(call: Any, as_text: bool) -> Any:
+    """A tool call whose arguments are an object, or the text of one that is kept as it was written."""
     if not isinstance(call, Mapping):
         return call
     if isinstance(call.get("function"), Mapping):
-        return {**call, "function": _with_object(call["function"])}
+        return {**call, "function": _with_object(call["function"], as_text)}
+    given = call.get("arguments")
+    arguments = _object(given)
+    if not as_text:
+        return {**call, "arguments": arguments}
+    kept = isinstance(given, str) and _parsed(given) == arguments
+    return {**call, "arguments": given if kept else json.dumps(arguments, ensure_ascii=False)}
+
+
+def _object(given: Any) -> dict[str, Any]:
+    """Arguments as a model or client may have written them, as an object; what is not one is an argument of it."""
+    value = _parsed(given) if isinstance(given, str) else given
+    if value is None or value == "":
+        return {}
+    return dict(value) if isinstance(value, Mapping) else {"arguments": value}
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text; of one that was cut off, the text itself."""
     try:
-        arguments = json.loads(call["arguments"])
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return call
-    return {**call, "arguments": arguments}
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text.strip()
 
 
 def _is_text(part: Any) -> bool:

@@ -48,12 +48,12 @@ class CallEnded:
 Event: TypeAlias = Reasoning | Content | CallBegun | Arguments | CallEnded
 
 
-def assistant_message(events: Iterable[Event]) -> dict[str, Any]:
-    """The reply as a message of a conversation. Calls that were cut off are left out."""
+def assistant_message(events: Iterable[Event], *, cut: bool = False) -> dict[str, Any]:
+    """The reply as a message of a conversation. Calls that its end has cut off are left out unless `cut`."""
     texts: dict[type, list[str]] = {Reasoning: [], Content: []}
     calls: dict[int, CallBegun] = {}
     arguments: dict[int, list[str]] = {}
-    complete = []
+    ended: set[int] = set()
     for event in events:
         match event:
             case Reasoning() | Content():
@@ -63,17 +63,17 @@ def assistant_message(events: Iterable[Event]) -> dict[str, Any]:
             case Arguments():
                 arguments[event.index].append(event.text)
             case CallEnded():
-                complete.append(event.index)
+                ended.add(event.index)
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts[Content])}
     if texts[Reasoning]:
         message["reasoning_content"] = "".join(texts[Reasoning])
-    if complete:
+    if shown := [i for i in calls if cut or i in ended]:
         message["tool_calls"] = [
             {
                 "id": calls[i].id,
                 "type": "function",
                 "function": {"name": calls[i].name, "arguments": "".join(arguments[i])},
             }
-            for i in complete
+            for i in shown
         ]
     return message

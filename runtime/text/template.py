@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.text.control_names import ControlNames
 from trigraph.runtime.text.history import Message as Message
 from trigraph.runtime.text.history import as_template_reads
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
-from trigraph.runtime.text.template_renderer import REMEDY, Renderer
+from trigraph.runtime.text.template_renderer import Renderer, TemplateError
 
 _VARIABLES = {"messages", "tools", "documents", "add_generation_prompt"}
 
@@ -34,14 +33,16 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         control_names: ControlNames | None = None,
         renderer: Renderer | None = None,
+        notice: str | None = None,
     ) -> None:
         """`special_tokens`: texts of tokens by template variable (`eos_token`).
 
         `control_names` are marked as text in messages and tools: control tokens are the template's alone. `renderer`:
-        one that nothing else uses, if it has been started already.
+        one that nothing else uses, if it has been started already. `notice`: what users of this template should know.
         """
+        self.notice = notice
         self.reply_format = ReplyFormat.of_template(source)
-        self._source = source
+        self.source = source
         self._control_names = control_names or ControlNames(())
         self._special_tokens = dict(special_tokens)
         self._renderer = renderer
@@ -49,7 +50,7 @@ class ChatTemplate:
 
     def __reduce__(self) -> tuple[type[ChatTemplate], tuple[Any, ...]]:
         """Pickles what it is made of; its process is of this program."""
-        return ChatTemplate, (self._source, self._special_tokens, self._control_names)
+        return ChatTemplate, (self.source, self._special_tokens, self._control_names, None, self.notice)
 
     def render(
         self,
@@ -62,14 +63,14 @@ class ChatTemplate:
         """The conversation as a prompt; `add_generation_prompt` opens the assistant's next message.
 
         `tools` are functions by name, description and schema; `variables` are the template's own, like
-        `enable_thinking`. Raises TrigraphError when the template is malformed or fails, refuses the messages, or
+        `enable_thinking`. Raises TemplateError when the template is malformed or fails, refuses the messages, or
         exceeds a limit on time or size.
         """
         if taken := _VARIABLES & (variables or {}).keys():
-            raise TrigraphError(f"{min(taken)} is no variable of chat templates to set; leave it out")
+            raise TemplateError(f"{min(taken)} is reserved; it cannot be set as a variable of the chat template")
         request = {
             **(variables or {}),
-            "messages": self._control_names.as_text(as_template_reads(messages, self._source)),
+            "messages": self._control_names.as_text(as_template_reads(messages, self.source)),
             "tools": self._control_names.as_text(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -77,14 +78,14 @@ class ChatTemplate:
         try:
             line = json.dumps(request).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
-            raise TrigraphError(f"what the chat template is to render cannot be written as JSON ({error})") from error
+            raise TemplateError(f"the chat template's input cannot be written as JSON ({error})") from error
         with self._lock:
             if self._renderer is None or self._renderer.ended:
                 self._renderer = Renderer()
-            template = {"source": self._source, "special_tokens": self._special_tokens}
+            template = {"source": self.source, "special_tokens": self._special_tokens}
             response = self._renderer.render(template, line)
         if "text" not in response:
-            raise TrigraphError(f"the chat template failed ({response.get('error')}); {REMEDY}")
+            raise TemplateError(f"the chat template failed ({response.get('error')})")
         return str(response["text"])
 
     def with_source(self, source: str) -> ChatTemplate:
@@ -94,12 +95,3 @@ class ChatTemplate:
     def parser(self, prompt: str, tools: Iterable[Mapping[str, Any]] = ()) -> ReplyParser:
         """Takes the reply to a rendered prompt apart."""
         return ReplyParser(self.reply_format, tools, thinking=self.reply_format.thinks(prompt))
-
-
-def the_template(template: ChatTemplate | None) -> ChatTemplate:
-    """The template of a model. Raises TrigraphError when it has none."""
-    if template is None:
-        raise TrigraphError(
-            "the model has no chat template; complete plain text instead (run --raw, /v1/completions of a server)"
-        )
-    return template

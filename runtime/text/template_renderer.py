@@ -20,14 +20,17 @@ _MAX_SECONDS = 5.0
 _MAX_MEMORY = 512 << 20  # bytes of the process
 _MAX_RESPONSE = 64 << 20  # bytes
 _MAX_STARTING_SECONDS = 60.0
-REMEDY = "use --raw to complete plain text"
+
+
+class TemplateError(TrigraphError):
+    """A chat template that cannot be rendered, or that refuses the messages."""
 
 
 class Renderer:
     """A process for one template. It starts at once, and can be given the template while it does."""
 
     def __init__(self) -> None:
-        """Raises TrigraphError when no process can be started."""
+        """Raises TemplateError when no process can be started."""
         try:
             process = subprocess.Popen(
                 # -P: the folder of the program holds modules that it must not import.
@@ -38,8 +41,8 @@ class Renderer:
                 start_new_session=True,  # Ctrl-C is for the parent
             )
         except OSError as error:
-            raise TrigraphError(
-                f"the chat template cannot be rendered: {sys.executable} does not start ({error.strerror}); {REMEDY}"
+            raise TemplateError(
+                f"the chat template cannot be rendered: {sys.executable} does not start ({error.strerror})"
             ) from error
         weakref.finalize(self, _end, process)
         self.process = process
@@ -52,7 +55,7 @@ class Renderer:
         if not self._ready:
             description = json.dumps(template).encode() + b"\n"
             if "ready" not in self._ask(description, _MAX_STARTING_SECONDS):
-                raise TrigraphError(f"the chat template cannot be rendered: {sys.executable} lacks jinja2; {REMEDY}")
+                raise TemplateError(f"the chat template cannot be rendered: {sys.executable} lacks jinja2")
             self._ready = True
         return self._ask(request, _MAX_SECONDS)
 

@@ -53,6 +53,11 @@ class Tokenizer:
         """Ids of the tokens that structure a text without being part of it."""
         return sorted(token for token, added in self._added.items() if added.special)
 
+    @property
+    def control_texts(self) -> set[str]:
+        """The names of the control tokens, as the vocabulary spells them."""
+        return {self._added[token].content for token in self.control_ids}
+
     def as_json(self) -> str:
         """The `tokenizers` description of this tokenizer."""
         return str(self._tokenizer.to_str())
@@ -84,7 +89,7 @@ class Tokenizer:
     @cached_property
     def control_names(self) -> ControlNames:
         """The names of the control tokens."""
-        return ControlNames(self._added[token].content for token in self.control_ids)
+        return ControlNames(self.control_texts)
 
     @cached_property
     def _cuts(self) -> Cuts:

@@ -39,13 +39,13 @@ class Llama:
     def tokenize(self, text: str) -> list[int]:
         """Ids of a text, in which special tokens are read as such."""
         request = {"content": text, "parse_special": True, "add_special": False}
-        return list(self._post("/tokenize", request)["tokens"])
+        return list(self.post("/tokenize", request)["tokens"])
 
     def log_probabilities(self, ids: Sequence[int], vocab: int) -> NDArray[np.float64]:
         """Of every token after `ids`: [vocab], in float32's precision."""
         # They are those of the logits, whatever is sampled. What is sampled must be a character, or nothing is sent.
         sampling = {"n_predict": 1, "temperature": 0, "logit_bias": [[0, 1000]]}
-        (first,) = self._post("/completion", {"prompt": list(ids), "n_probs": vocab, **sampling})[
+        (first,) = self.post("/completion", {"prompt": list(ids), "n_probs": vocab, **sampling})[
             "completion_probabilities"
         ]
         values = np.full(vocab, np.nan)
@@ -54,7 +54,8 @@ class Llama:
         assert not np.isnan(values).any(), "tokens are missing"
         return values
 
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The response of its server to a request."""
         connection = HTTPConnection(self._server.listening_address.removeprefix("http://"), timeout=60)
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()

@@ -19,7 +19,7 @@ from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
-from trigraph.runtime.text.template import ChatTemplate, the_template
+from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 _GAP = 0.02  # seconds between updates, at least: they cost a front more than tokens do, and no reader sees it
@@ -36,7 +36,7 @@ class Description:
     """What a front knows of the engines behind it."""
 
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: ChatTemplate
     context: int
     vocab: int
     identity: ModelIdentity
@@ -55,7 +55,7 @@ class Description:
         load = engine.load
         return cls(
             engine.tokenizer,
-            engine.model.template,
+            engine.chat_template(),
             engine.context,
             engine.vocab,
             engine.identity,
@@ -68,7 +68,7 @@ class Description:
 
     def chat_template(self) -> ChatTemplate:
         """See Backend."""
-        return the_template(self.template)
+        return self.template
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def test_thinking_can_be_switched(trigraph: Run, monkeypatch: pytest.MonkeyPatch
         (["--reasoning-budget", "-1"], "reasoning_budget is -1"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs is not JSON"),
         (["--chat-template-kwargs", "[]"], "--chat-template-kwargs must be a JSON object"),
-        (["--chat-template-kwargs", '{"messages": 1}'], "messages is no variable"),
+        (["--chat-template-kwargs", '{"messages": 1}'], "messages is reserved"),
         (["--chat-template-file", "{tmp}/none"], "none: cannot be read"),
         (["--tools", "{tmp}/none"], "none: cannot be read"),
         (["--tools", "{tmp}/tools.json"], "is no tool"),

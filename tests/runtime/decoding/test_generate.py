@@ -1,10 +1,12 @@
 """Requests on a scripted model: nothing leaks past a stop, wherever in an accepted run it falls."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from support import chat_engine
 from support.fake_engine import END, GREEDY, TEMPLATE, VOCAB, assert_settled, engine_of, scripted
 from support.fake_model import History, chaotic, mostly_right
 from trigraph.models.errors import TrigraphError
@@ -236,10 +238,15 @@ def test_a_conversation_survives_an_error() -> None:
     assert len(chat.messages) == 4
 
 
-def test_a_chat_needs_a_template() -> None:
-    engine, _ = engine_of(scripted(b"a", 1))
-    with pytest.raises(TrigraphError, match="no chat template"):
-        engine.chat()
+@pytest.mark.parametrize("chatml", [False, True])
+def test_a_chat_without_a_template_has_turns(chatml: bool) -> None:
+    engine, _ = chat_engine.engine_of(chat_engine.PLAIN) if chatml else engine_of(scripted(b"a", 1))
+    template = replace(engine, template=None).chat_template()
+    assert template.notice is not None and ("ChatML" in template.notice) == chatml
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    ends = ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",)
+    plain = ("Be brief.\n\nUser:\nHi\n\nAssistant:\n",)
+    assert template.render(messages) in (ends if chatml else plain)
 
 
 def test_a_prompt_longer_than_the_context_is_refused() -> None:

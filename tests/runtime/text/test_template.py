@@ -17,6 +17,11 @@ from trigraph.runtime.text import template_process
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.template_renderer import Renderer
 
+
+def call_of(arguments: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+
+
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "<b>Grüße</b>"}]
 
 
@@ -127,7 +132,7 @@ def test_what_a_template_is_given() -> None:
     template = ChatTemplate(source, {})
     assert template.render([]) == "True True False"
     assert template.render([], tools=TOOLS, variables={"enable_thinking": False}) == "False True True"
-    with pytest.raises(TrigraphError, match="messages is no variable"):
+    with pytest.raises(TrigraphError, match="messages is reserved"):
         template.render([], variables={"messages": []})
     with pytest.raises(TrigraphError, match="cannot be written as JSON"):
         template.render([], variables={"x": object()})
@@ -156,7 +161,14 @@ CALLS = """\
         ("{% for m in messages %}{{ m.content }}{% endfor %}", THOUGHT, "yes"),
         (CALLS, CALL, "{'a': 1}"),
         (CALLS + "{# arguments is string #}", CALL, '{"a":1}'),
-        (CALLS, BROKEN, "{"),
+        (CALLS, BROKEN, "{'arguments': '{'}"),
+        (CALLS + "{# arguments is string #}", BROKEN, '{"arguments": "{"}'),
+        (CALLS, call_of(""), "{}"),
+        (CALLS, call_of(" null"), "{}"),
+        (CALLS, call_of(None), "{}"),
+        (CALLS, call_of("[1]"), "{'arguments': [1]}"),
+        (CALLS + "{# arguments is string #}", call_of(""), "{}"),
+        (CALLS + "{# arguments is string #}", call_of({"a": "ü"}), '{"a": "ü"}'),
         (CALLS, PARTS, "a\nb"),
         (CALLS + "{# content is string #}", PARTS, str(PARTS["content"])),
     ],
