@@ -15,10 +15,13 @@ from trigraph.runtime.server.anthropic.messages import Messages, count_tokens
 from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.exchange import Job, answer, look_up
+from trigraph.runtime.server.llama.completion import infill, native_completion
+from trigraph.runtime.server.llama.info import apply_template, props, slots
+from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, TemplateRequest
 from trigraph.runtime.server.metrics import CONTENT_TYPE
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
 from trigraph.runtime.server.openai.completions import Completion
-from trigraph.runtime.server.openai.responses import Responses
+from trigraph.runtime.server.openai.responses import Responses, count_input_tokens
 from trigraph.runtime.server.openai.schema import ChatRequest, CompletionRequest
 from trigraph.runtime.server.openai.schema_responses import ResponsesRequest
 from trigraph.runtime.server.openapi import describe
@@ -28,14 +31,23 @@ from trigraph.runtime.server.schema import Schema
 from trigraph.runtime.server.security import Security
 from trigraph.runtime.server.service import Service
 
+# llama-server has OpenAI's without /v1, too, but for /completions: that is its own.
 _JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/chat/completions": (ChatCompletion, ChatRequest),
+    "/chat/completions": (ChatCompletion, ChatRequest),
     "/v1/completions": (Completion, CompletionRequest),
     "/v1/responses": (Responses, ResponsesRequest),
+    "/responses": (Responses, ResponsesRequest),
     "/v1/messages": (Messages, MessagesRequest),
+    "/completion": (native_completion, NativeCompletionRequest),
+    "/completions": (native_completion, NativeCompletionRequest),
+    "/infill": (infill, InfillRequest),
 }
 _LOOK_UPS: dict[str, tuple[Callable[[Service, bytes], dict[str, Any]], type[Schema]]] = {
     "/v1/messages/count_tokens": (count_tokens, TokensRequest),
+    "/v1/responses/input_tokens": (count_input_tokens, ResponsesRequest),
+    "/responses/input_tokens": (count_input_tokens, ResponsesRequest),
+    "/apply-template": (apply_template, TemplateRequest),
     "/tokenize": (tokenize, TokenizeRequest),
     "/detokenize": (detokenize, DetokenizeRequest),
 }
@@ -45,10 +57,14 @@ def make_app(service: Service) -> FastAPI:
     """The server's application, for any ASGI server."""
     app = FastAPI(title="trigraph", docs_url=None, redoc_url=None)
     settings = service.settings
-    app.add_middleware(Security, settings=settings)
-    if settings.cors_origins:
+    app.add_middleware(Security, settings=settings, guarded=_GUARDED)
+    if settings.origins is not None:
         app.add_middleware(
-            CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origin_regex=settings.origins.pattern,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            allow_private_network=True,
         )
     app.add_exception_handler(Exception, _respond_to_error)
     app.add_exception_handler(ApiError, _respond_to_error)
@@ -57,10 +73,8 @@ def make_app(service: Service) -> FastAPI:
         app.add_api_route(path, _job(service, make), methods=["POST"])
     for path, (function, _) in _LOOK_UPS.items():
         app.add_api_route(path, _look_up(service, function), methods=["POST"])
-    app.add_api_route("/metrics", _metrics(service), methods=["GET"])
-    app.add_api_route("/health", _health(service), methods=["GET"])
-    app.add_api_route("/v1/models", _models(service), methods=["GET"])
-    app.add_api_route("/v1/models/{model:path}", _model(service), methods=["GET"])
+    for path, (make_answer, methods) in _QUESTIONS.items():
+        app.add_api_route(path, make_answer(service), methods=methods)
     if FOLDER.is_dir():
         app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
     describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})
@@ -140,6 +154,39 @@ def _description(service: Service) -> dict[str, Any]:
         "max_model_len": engine.context,
         "meta": meta,
     }
+
+
+def _value(function: Callable[[Service], Any]) -> Callable[[Service], Callable[[], Awaitable[Any]]]:
+    """Makes a route of a function of the service."""
+
+    def of(service: Service) -> Callable[[], Awaitable[Any]]:
+        async def endpoint() -> Any:
+            return function(service)
+
+        endpoint.__name__ = function.__name__
+        return endpoint
+
+    return of
+
+
+def _version(service: Service) -> dict[str, str]:
+    return {"version": service.version}
+
+
+_QUESTIONS: dict[str, tuple[Callable[[Service], Callable[..., Awaitable[Any]]], list[str]]] = {
+    "/metrics": (_metrics, ["GET"]),
+    "/health": (_health, ["GET"]),
+    "/v1/health": (_health, ["GET"]),
+    "/ping": (_health, ["GET", "POST"]),
+    "/v1/models": (_models, ["GET"]),
+    "/models": (_models, ["GET"]),
+    "/v1/models/{model:path}": (_model, ["GET"]),
+    "/props": (_value(props), ["GET"]),
+    "/slots": (_value(slots), ["GET"]),
+    "/version": (_value(_version), ["GET"]),
+}
+_PUBLIC = {"/health", "/v1/health", "/ping"}
+_GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, "/openapi.json"} - _PUBLIC
 
 
 async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:

@@ -15,11 +15,12 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from trigraph.models.errors import quote
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
 from trigraph.runtime.server.heartbeat import alive
-from trigraph.runtime.server.security import MOST_DISCARDED
+from trigraph.runtime.server.security import MOST_DISCARDED, discard
 from trigraph.runtime.server.service import Service
 
 _T = TypeVar("_T")
@@ -117,6 +118,11 @@ async def _made(service: Service, request: HttpRequest, make: Callable[[Service,
 
 async def read_body(request: HttpRequest, service: Service, body: bytearray) -> None:
     """Reads the body into `body`. Raises ApiError when it is too large, takes too long, or too much is held already."""
+    if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        await discard(request.receive)
+        raise ApiError(
+            f"Content-Encoding is {quote(encoding)}; send the body as it is", 415, code="unsupported_encoding"
+        )
     limit = service.settings.max_body
     too_large = ApiError(f"the body has more than {limit:,} bytes, the limit of this server", 413, code="too_large")
     announced = size = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from trigraph.runtime.requests.logprobs import TokenLogprob
@@ -32,16 +33,22 @@ class Generation:
     """Those of them that were accepted."""
     metrics: Metrics | None = None
     """What is told how far it has come."""
+    shares_prompt: bool = False
+    """Whether it is another completion of the prompt before it."""
+    announces_prompt: bool = False
+    """Whether `run` yields no events, too, where more of the prompt has been computed."""
     _tokens: int = 0
     _rounds: int = 0
 
     async def run(self) -> AsyncIterator[list[Event]]:
         """Begins it, and yields its events as they come: those of a round together, in order."""
         try:
-            async for piece in self.request:
+            async for piece in self._pieces():
                 self._count()
-                events: list[Event] = [Content(piece)] if self.parser is None else self.parser.push(piece)
-                if self._take(events):
+                events: list[Event] = [] if not piece else [Content(piece)]
+                if self.parser is not None:
+                    events = self.parser.push(piece)
+                if self._take(events) or not piece:
                     yield events
                 if self.called and not self.parallel_calls:
                     return
@@ -52,6 +59,18 @@ class Generation:
             self._count()
             if self.metrics is not None:
                 self.metrics.ended(self.request)
+
+    async def _pieces(self) -> AsyncIterator[str]:
+        """The text in pieces; empty ones tell of the prompt."""
+        shown, told = 0, not self.announces_prompt
+        async with aclosing(self.request.news()) as news:
+            async for _ in news:
+                if not told:
+                    told = self.request.first_token is not None
+                    yield ""
+                if len(text := self.request.text) > shown:
+                    yield text[shown:]
+                    shown = len(text)
 
     def cancel(self) -> None:
         """Ends it before the next round."""
@@ -78,7 +97,7 @@ class Generation:
         if self.metrics is not None and tokens > self._tokens:
             # Read once: rounds go on meanwhile.
             new = range(self._rounds, self._rounds + len(rounds))
-            self.metrics.advanced(self.request, range(self._tokens, tokens), new)
+            self.metrics.advanced(self.request, range(self._tokens, tokens), new, shares_prompt=self.shares_prompt)
         self._tokens = tokens
         self._rounds += len(rounds)
         self.drafted += sum(done.drafted for done in rounds)

@@ -99,10 +99,13 @@ class Metrics:
             self._disk["disk_cache_files_written"].set(disk.written)
             self._disk["disk_cache_failed"].set(disk.problem is not None)
 
-    def advanced(self, request: TextStream, tokens: range, rounds: range) -> None:
-        """A request has these tokens and rounds more than before, by their numbers."""
+    def advanced(self, request: TextStream, tokens: range, rounds: range, *, shares_prompt: bool = False) -> None:
+        """A request has these tokens and rounds more than before, by their numbers.
+
+        `shares_prompt`: the tokens of its prompt were counted with another one's.
+        """
         if not tokens.start:
-            self._begun(request)
+            self._begun(request, shares_prompt)
         self._counters["generation_tokens"].inc(len(tokens))
         before = request.rounds[rounds.start - 1].ended if rounds.start else None
         for done in request.rounds[rounds.start : rounds.stop]:
@@ -136,12 +139,13 @@ class Metrics:
         for name, value in found.items():
             self._histograms[name].observe(value)
 
-    def _begun(self, request: TextStream) -> None:
+    def _begun(self, request: TextStream, shares_prompt: bool) -> None:
         stats, length = request.stats, len(request.prompt)
-        self._counters["prompt_tokens"].inc(length)
-        self._counters["prefix_cache_queries"].inc(length)
-        self._counters["prefix_cache_hits"].inc(request.reused)
-        self._histograms["request_prompt_tokens"].observe(length)
+        if not shares_prompt:
+            self._counters["prompt_tokens"].inc(length)
+            self._counters["prefix_cache_queries"].inc(length)
+            self._counters["prefix_cache_hits"].inc(request.reused)
+            self._histograms["request_prompt_tokens"].observe(length)
         self._histograms["request_queue_time_seconds"].observe(stats.waiting_seconds)
         self._histograms["request_prefill_time_seconds"].observe(stats.prompt_seconds)
         self._histograms["time_to_first_token_seconds"].observe(stats.waiting_seconds + stats.prompt_seconds)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema
+from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.schema import ResponseFormat, Sampling
-from trigraph.runtime.server.settings import Settings
+from trigraph.runtime.server.schema import ResponseFormat, Sampling, StructuredOutputs
+from trigraph.runtime.server.service import Service
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
 _ANY_OBJECT = '{"type": "object"}'
@@ -20,13 +22,14 @@ _ANY_OBJECT = '{"type": "object"}'
 
 def request_options(
     fields: Sampling,
-    settings: Settings,
+    service: Service,
     *,
     max_tokens: int | None = None,
     constraint: Constraint | None = None,
     logprobs: int | None = None,
 ) -> Options:
     """The server's defaults, and what the request says otherwise."""
+    settings = service.settings
     defaults = settings.defaults
     changed: dict[str, Any] = {
         "temperature": fields.temperature,
@@ -37,7 +40,7 @@ def request_options(
         "presence_penalty": fields.presence_penalty,
         "frequency_penalty": fields.frequency_penalty,
         "penalty_window": fields.repeat_last_n,
-        "logit_bias": None if fields.logit_bias is None else _biases(fields.logit_bias),
+        "logit_bias": None if fields.logit_bias is None else _biases(fields.logit_bias, service),
     }
     sampling = replace(
         defaults.sampling,
@@ -49,6 +52,7 @@ def request_options(
         sampling=sampling,
         max_tokens=_limit(max_tokens, defaults.max_tokens),
         stop=defaults.stop if fields.stop is None else _stops(fields.stop),
+        stop_tokens=_stop_tokens(fields.stop_token_ids or [], service),
         ignore_eos=defaults.ignore_eos if fields.ignore_eos is None else fields.ignore_eos,
         constraint=defaults.constraint if constraint is None else constraint,
         reasoning_budget=_limit(fields.reasoning_budget, defaults.reasoning_budget),
@@ -66,15 +70,50 @@ def choice_options(options: Options, choice: int) -> Options:
 
 def form(fields: Sampling, response_format: ResponseFormat | None) -> Constraint | None:
     """The form that the completion must have, if one is asked for. Raises ApiError for several, or an unknown one."""
-    forms: list[Constraint] = []
-    if fields.grammar is not None:
-        forms.append(Grammar(fields.grammar))
-    if fields.json_schema is not None:
-        forms.append(JsonSchema(json.dumps(fields.json_schema)))
-    if response_format is not None and response_format.type != "text":
-        forms.append(JsonSchema(_schema(response_format)))
+    found = {
+        "grammar": None if fields.grammar is None else Grammar(fields.grammar),
+        "json_schema": None if fields.json_schema is None else JsonSchema(json.dumps(fields.json_schema)),
+        "response_format": _of_response_format(response_format),
+        "structured_outputs": _structured("structured_outputs", fields.structured_outputs),
+        "guided_*": _structured("guided_*", _guided(fields)),
+    }
+    forms = [(name, constraint) for name, constraint in found.items() if constraint is not None]
     if len(forms) > 1:
-        raise ApiError("grammar, json_schema and response_format exclude each other; give one of them")
+        raise ApiError(f"{' and '.join(name for name, _ in forms)} exclude each other; give one of them")
+    return forms[0][1] if forms else None
+
+
+def _of_response_format(wanted: ResponseFormat | None) -> Constraint | None:
+    return None if wanted is None or wanted.type == "text" else JsonSchema(_schema(wanted))
+
+
+def _guided(fields: Sampling) -> StructuredOutputs:
+    return StructuredOutputs(
+        json_=fields.guided_json,
+        regex=fields.guided_regex,
+        choice=fields.guided_choice,
+        grammar=fields.guided_grammar,
+    )
+
+
+def _structured(name: str, wanted: StructuredOutputs | None) -> Constraint | None:
+    """The form that vLLM's fields ask for. Raises ApiError for several."""
+    if wanted is None:
+        return None
+    forms: list[Constraint] = []
+    if wanted.json_ is not None:
+        forms.append(JsonSchema(wanted.json_ if isinstance(wanted.json_, str) else json.dumps(wanted.json_)))
+    if wanted.json_object:
+        forms.append(JsonSchema(_ANY_OBJECT))
+    if wanted.regex is not None:
+        forms.append(Regex(wanted.regex))
+    if wanted.choice:
+        texts = (json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+        forms.append(Grammar(f"start: {' | '.join(texts)}"))
+    if wanted.grammar is not None:
+        forms.append(Grammar(wanted.grammar))
+    if len(forms) > 1:
+        raise ApiError(f"{name} has several forms; give one of them", param=name, code="invalid_value")
     return forms[0] if forms else None
 
 
@@ -116,12 +155,34 @@ def _stops(stop: str | list[str]) -> tuple[str, ...]:
     return stops
 
 
-def _biases(biases: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    for token in biases:
-        if not (token.isascii() and token.isdigit() and len(token) < 19):
-            raise ApiError(
-                f"logit_bias has {quote(token)}; its keys must be token ids, such as 15043",
-                param="logit_bias",
-                code="invalid_value",
-            )
-    return tuple((int(token), bias) for token, bias in biases.items())
+def _biases(
+    biases: Mapping[str, float] | Iterable[tuple[int | str, float | bool]], service: Service
+) -> tuple[tuple[int, float], ...]:
+    """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
+    if isinstance(biases, Mapping):
+        for token in biases:
+            if not (token.isascii() and token.isdigit() and len(token) < 19):
+                raise ApiError(
+                    f"logit_bias has {quote(token)}; its keys must be token ids, such as 15043",
+                    param="logit_bias",
+                    code="invalid_value",
+                )
+        return tuple((int(token), bias) for token, bias in biases.items())
+    encode = service.engine.tokenizer.encode
+    found = []
+    for token, bias in biases:
+        if bias is True:
+            raise ApiError("logit_bias has true; give a number, or false to ban a token", param="logit_bias")
+        ids = encode(token, start=False) if isinstance(token, str) else [token]
+        found += [(one, -math.inf if bias is False else bias) for one in ids]
+    return tuple(found)
+
+
+def _stop_tokens(ids: list[int], service: Service) -> tuple[int, ...]:
+    if (largest := max(ids, default=0)) >= service.engine.vocab:
+        raise ApiError(
+            f"stop_token_ids has {largest}; ids of this model are from 0 to {service.engine.vocab - 1}",
+            param="stop_token_ids",
+            code="invalid_value",
+        )
+    return tuple(ids)

@@ -10,8 +10,10 @@ from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
+from trigraph.runtime.text.template_renderer import TemplateError
 
 _MOST_TOKENS = 1 << 17
 _MOST_CHARACTERS = 8 << 20
@@ -22,6 +24,7 @@ _THOUGHT_END = "\n</think>\n\n"
 class ChatPrompt:
     """A conversation as the model reads it. `checkpoints`: lengths that the prompts of later turns begin with."""
 
+    text: str
     ids: list[int]
     checkpoints: tuple[int, ...]
     thinking: bool
@@ -54,6 +57,18 @@ def check_length(engine: Backend, ids: Sequence[int], param: str, *, counted: bo
         raise PromptTooLongError(min(len(ids), most), engine.context, param=param, more=len(ids) > most)
 
 
+def checked_ids(engine: Backend, ids: list[int], param: str) -> list[int]:
+    """The ids of a prompt. Raises ApiError where they are too many, or none of the model's."""
+    check_length(engine, ids, param)
+    if (largest := max(ids, default=0)) >= engine.vocab:
+        raise ApiError(
+            f"{param} has token {largest}; ids of this model are from 0 to {engine.vocab - 1}",
+            param=param,
+            code="invalid_value",
+        )
+    return ids
+
+
 def chat_prompt(
     service: Service,
     messages: Sequence[Message],
@@ -61,18 +76,19 @@ def chat_prompt(
     variables: Mapping[str, Any] | None = None,
     *,
     counted: bool = False,
+    param: str = "messages",
 ) -> ChatPrompt:
     """The prompt for the next message; a last message of the assistant's own is continued, or its thought.
 
     `variables`: those of the template that the request sets. `counted`: its tokens are counted, and nothing continues
-    it. Raises TrigraphError when the model has no chat template, or it refuses the messages, and ApiError for a prompt
-    that is longer than the context; for one that is counted, far longer.
+    it. `param`: the field that has the messages. Raises ApiError when the chat template refuses the messages, and for a
+    prompt that is longer than the context; for one that is counted, far longer.
     """
     engine, settings = service.engine, service.settings
     if _characters([messages, tools, variables]) > _MOST_CHARACTERS:
         raise ApiError(
             f"prompt is too long: messages and tools have more than {_MOST_CHARACTERS:,} characters; shorten them",
-            param="messages",
+            param=param,
             code="context_length_exceeded",
         )
     variables = {**settings.template_variables, **(variables or {})}
@@ -83,18 +99,42 @@ def chat_prompt(
         as_text = engine.tokenizer.control_names.as_text
         thought, said = as_text(messages[-1].get("reasoning_content") or ""), as_text(_text(messages[-1]))
         messages = messages[:-1]
-    text = template.render(messages, tools=tools, variables=variables)
+    messages, text = _rendered(template, messages, tools, variables, param)
     thinking = template.reply_format.thinks(text)
     if thinking:
         text += thought + (_THOUGHT_END if said else "")
     text += said
     thinking = thinking and not said
     ids = encoded(engine, text)
-    check_length(engine, ids, "messages", counted=counted)
+    check_length(engine, ids, param, counted=counted)
     if counted:
-        return ChatPrompt(ids, (), thinking, template, tools)
+        return ChatPrompt(text.replace(MARK, ""), ids, (), thinking, template, tools)
     checkpoints = next_turn_checkpoints(template, engine.tokenizer, messages, (text, ids), tools, variables)
-    return ChatPrompt(ids, tuple(checkpoints), thinking, template, tools)
+    return ChatPrompt(text.replace(MARK, ""), ids, tuple(checkpoints), thinking, template, tools)
+
+
+def _rendered(
+    template: ChatTemplate,
+    messages: list[Message],
+    tools: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
+    param: str,
+) -> tuple[list[Message], str]:
+    """The messages that a template takes, and their text. Where it refuses late system messages, they come first."""
+    try:
+        try:
+            return messages, template.render(messages, tools=tools, variables=variables)
+        except TemplateError:
+            if all(message["role"] != "system" for message in messages[1:]):
+                raise
+            messages = _one_system_message(sorted(messages, key=lambda message: message["role"] != "system"))
+            return messages, template.render(messages, tools=tools, variables=variables)
+    except TemplateError as error:
+        raise ApiError(
+            f"{param}: {error}; change them, or complete plain text with /v1/completions",
+            param=param,
+            code="invalid_value",
+        ) from error
 
 
 def template_variables(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ _Item = TypeVar("_Item")
 _MOST_OBJECTS = 300_000
 _MOST_VALUES = 1_200_000
 _MOST_ITEMS = 10_000
+_MOST_BIASES = 100_000
 
 # What pydantic puts into the path of a field beside names and indices: the alternative that it tried.
 _ALTERNATIVE = re.compile(r"str|int|float|bool|nullable|.*\[.*|[a-z]+-.*|[A-Z]\w*|constrained.*")
@@ -29,6 +30,17 @@ class Schema(BaseModel):
     """A part of a request. What it does not know it ignores, and null is the same as nothing."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False, populate_by_name=True)
+
+
+def unsupported(remedy: str) -> AfterValidator:
+    """Marks a field that changes the answer, and that the server does not know how to keep to."""
+
+    def refuse(value: Any) -> Any:
+        if value:  # false, 0 and nothing ask for nothing
+            raise PydanticCustomError("unsupported", "this server does not support it; {remedy}", {"remedy": remedy})
+        return value
+
+    return AfterValidator(refuse)
 
 
 def _finite(value: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +68,31 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Object = Annotated[dict[str, Any], AfterValidator(_finite)]  # of any content; 1e999 and NaN cannot be written again
 
 
+TOOL_NAME = re.compile(r'[^\s<>"\\]{1,256}')  # as the calls of replies can write it
+TOOL_NAME_RULE = "names of tools have at most 256 characters, and no spaces, quotes, backslashes, < or >"
+
+
+def _tool_name(name: str) -> str:
+    if not TOOL_NAME.fullmatch(name):
+        raise PydanticCustomError("tool_name", TOOL_NAME_RULE)  # type: ignore[arg-type]
+    return name
+
+
+ToolName = Annotated[str, AfterValidator(_tool_name)]
+Bias = tuple[int | str, Number | bool]
+
+
+class StructuredOutputs(Schema):
+    """The form of the completion, as vLLM names it."""
+
+    json_: Annotated[str | Object | None, Field(alias="json")] = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Items[str] | None = None
+    grammar: str | None = None
+    structural_tag: Annotated[Any, unsupported("give a grammar")] = None
+
+
 class Sampling(Schema):
     """How tokens are chosen, as llama-server, vLLM and SGLang name it."""
 
@@ -69,12 +106,28 @@ class Sampling(Schema):
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
-    logit_bias: Annotated[dict[str, Number], Field(max_length=100_000)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Number], Field(max_length=100_000)] | Annotated[list[Bias], _Checked(_MOST_BIASES)] | None
+    ) = None
     stop: str | Items[str] | None = None
+    stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
     reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
     grammar: str | None = None
     json_schema: Object | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | Object | None = None
+    guided_regex: str | None = None
+    guided_choice: Items[str] | None = None
+    guided_grammar: str | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    min_tokens: Annotated[Any, unsupported("leave it out, or set ignore_eos and max_tokens")] = None
+    prompt_logprobs: Annotated[Any, unsupported("leave it out")] = None
+    use_beam_search: Annotated[Any, unsupported("leave it out")] = None
+    post_sampling_probs: Annotated[Any, unsupported("leave it out: probabilities are the model's own")] = None
+    return_token_ids: Annotated[Any, unsupported("leave it out; /tokenize gives the ids of a text")] = None
+    return_tokens_as_token_ids: Annotated[Any, unsupported("leave it out")] = None
     draft_tokens: Annotated[int | None, Field(ge=0, alias="speculative.n_max")] = None
     draft_p_min: Annotated[float | None, Field(ge=0, le=1, alias="speculative.p_min")] = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Collection
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.settings import Settings
 
@@ -22,15 +24,17 @@ MAX_HEAD_BYTES = 64 << 10
 MOST_DISCARDED = 64 << 20  # bytes
 _DISCARDING_SECONDS = 10.0
 _LOCAL_NAMES = {"localhost", "127.0.0.1", "::1"}
-_GUARDED = ("/v1/", "/tokenize", "/detokenize", "/metrics", "/openapi.json")
 _KEY_REMEDY = "send it as Authorization: Bearer KEY"
 
 
 class Security:
     """ASGI middleware that refuses requests before their body is read."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, guarded: Collection[str]) -> None:
+        """`guarded`: the paths that need a key; one that ends in a parameter (`/v1/models/{model}`) stands for all."""
         self._app = app
+        self._guarded = {path for path in guarded if "{" not in path}
+        self._prefixes = tuple(path.partition("{")[0] for path in guarded if "{" in path)
         self._settings = settings
         self._keys = [key.encode() for key in settings.api_keys]
 
@@ -56,9 +60,12 @@ class Security:
         if sum(map(len, head)) > MAX_HEAD_BYTES:
             raise ApiError(f"the request's headers have more than {MAX_HEAD_BYTES:,} bytes; send fewer", 431)
         headers = Headers(scope=scope)
+        if "transfer-encoding" in headers and "content-length" in headers:  # proxies may read another body than we do
+            raise ApiError("Content-Length and Transfer-Encoding exclude each other; send one of them")
         if self._settings.local:
             self._check_page(headers)
-        if self._keys and scope["path"].startswith(_GUARDED) and scope["method"] != "OPTIONS":
+        guarded = scope["path"] in self._guarded or scope["path"].startswith(self._prefixes)
+        if self._keys and guarded and scope["method"] != "OPTIONS":
             given = _key(headers).encode()
             matches = [hmac.compare_digest(given, key) for key in self._keys]  # all of them, for the same time
             if True not in matches:
@@ -68,12 +75,14 @@ class Security:
     def _check_page(self, headers: Headers) -> None:
         host = headers.get("host", "")
         if _name(host) not in {*_LOCAL_NAMES, self._settings.host}:
-            raise ApiError("this server answers to localhost only; see --host", 403, code="wrong_host")
+            raise ApiError("this server answers to localhost only; --host changes that", 403, code="wrong_host")
         origin = headers.get("origin")
-        allowed = self._settings.cors_origins
-        if origin is None or origin in allowed or "*" in allowed or origin.partition("://")[2] == host:
+        if origin is None or origin.partition("://")[2] == host:
             return
-        raise ApiError("pages of other hosts may not ask this server; see --cors-origin", 403, code="wrong_origin")
+        if self._settings.origins is None or not self._settings.origins.fullmatch(origin):
+            raise ApiError(
+                f"the origin {quote(origin)} is not allowed; --cors-origin adds it", 403, code="wrong_origin"
+            )
 
 
 async def discard(receive: Receive) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
+from importlib import metadata
 
 from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.server.backend import Backend
@@ -34,6 +36,14 @@ class Service:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine, self.settings.model)
+
+    @cached_property
+    def version(self) -> str:
+        """The program's version."""
+        try:
+            return metadata.version("trigraph")
+        except metadata.PackageNotFoundError:  # a checkout that is not installed
+            return "unknown"
 
     @property
     def created_at(self) -> str:

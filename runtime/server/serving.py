@@ -51,6 +51,7 @@ def serve(engine: Backend, settings: Settings, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C; a second one ends it at once."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("trigraph.server").setLevel(logging.INFO if settings.verbose else logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of each malformed request
     trim_heap()
     Server(Service(engine, settings)).run(sockets=[listener])
 

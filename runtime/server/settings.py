@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from trigraph.runtime.requests.options import Options
@@ -20,7 +22,7 @@ class Settings:
     defaults: Options = field(default_factory=Options)
     """What a request gets for fields that it leaves out."""
     template: ChatTemplate | None = None
-    """In place of the model's own."""
+    """Replaces the model's own."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """What the chat template is given that a request does not say otherwise."""
     seed: int | None = None
@@ -30,7 +32,7 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     """Keys of which a request must have one; empty: none is asked for."""
     cors_origins: tuple[str, ...] = ()
-    """Pages of other hosts that may ask, such as https://example.org; * for all."""
+    """Allowed CORS origins: https://example.org, http://localhost:* (any port), app://* (all of a scheme), or *."""
     max_body: int = 16 << 20
     """Bytes of a request."""
     max_bodies: int = 64 << 20
@@ -43,6 +45,14 @@ class Settings:
     """How long requests may take to end after SIGTERM."""
     log_prompts: bool = False
     verbose: bool = False
+
+    @cached_property
+    def origins(self) -> re.Pattern[str] | None:
+        """Matches the allowed origins of other hosts; None where there are none."""
+        patterns = [re.escape(origin).replace(r"\*", "[^/]*") for origin in self.cors_origins if origin != "*"]
+        if "*" in self.cors_origins:
+            patterns.append(".*")
+        return re.compile("|".join(patterns)) if patterns else None
 
     @property
     def local(self) -> bool:

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from pydantic_core import from_json
+
 from trigraph.runtime.sampling.constraint import JsonSchema
 from trigraph.runtime.server.anthropic.history import anthropic_prompt, tool_choice
 from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
@@ -48,7 +50,7 @@ class Messages(Job):
             answer = JsonSchema(json.dumps(fields.output_config.format.schema_))
         options = request_options(
             fields,
-            service.settings,
+            service,
             max_tokens=fields.max_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, answer),
         )
@@ -173,7 +175,7 @@ def _begun(event: Event) -> dict[str, Any]:
 
 
 def _content(events: list[Event]) -> list[dict[str, Any]]:
-    """All blocks of a message. Calls that were cut off are left out."""
+    """All blocks of a message. A call that was cut off has the arguments that came."""
     blocks: list[dict[str, Any]] = []
     arguments = ""
     for event in events:
@@ -191,27 +193,33 @@ def _content(events: list[Event]) -> list[dict[str, Any]]:
             case Arguments():
                 arguments += event.text
             case CallEnded():
-                blocks[-1]["input"], blocks[-1]["whole"] = _object(arguments), True
-    return [
-        {key: value for key, value in block.items() if key != "whole"}
-        for block in blocks
-        if block["type"] != "tool_use" or "whole" in block
-    ]
+                blocks[-1]["input"], arguments = _object(arguments), ""
+    if arguments:
+        blocks[-1]["input"] = _object(arguments)
+    return blocks
 
 
 def _object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call as a model may have written them, or their beginning."""
     try:
-        found = json.loads(arguments, parse_float=_finite, parse_constant=_finite)
-    except (ValueError, RecursionError):  # as a model may write it
+        found = _finite(from_json(arguments, allow_partial="trailing-strings"))
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _finite(text: str) -> float:
-    """A number, at most what a double holds: an answer with an infinite one could not be written."""
-    if (value := float(text)) != value:
-        raise ValueError("NaN is not JSON")
-    return max(-sys.float_info.max, min(sys.float_info.max, value))
+def _finite(value: Any) -> Any:
+    """A JSON value with numbers of at most what a double holds: an answer with an infinite one cannot be written."""
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list():
+            return [_finite(item) for item in value]
+        case float():
+            if value != value:
+                raise ValueError("NaN is not JSON")
+            return max(-sys.float_info.max, min(sys.float_info.max, value))
+    return value
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trigraph.runtime.server.schema import Items, Object, Sampling, Schema
+from trigraph.runtime.server.schema import Items, Object, Sampling, Schema, ToolName
 
 
 class Source(Schema):
@@ -40,7 +40,7 @@ class MessageParam(Schema):
 class ToolParam(Schema):
     """A tool; those that run at the provider's are ignored."""
 
-    name: str | None = None
+    name: ToolName | None = None
     description: str | None = None
     input_schema: Object | None = None
 

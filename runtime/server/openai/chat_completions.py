@@ -12,8 +12,8 @@ from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
-from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, NamedTool
-from trigraph.runtime.server.openai.usage import openai_usage, timings
+from trigraph.runtime.server.openai.schema import AllowedTools, ChatMessage, ChatRequest, NamedTool, Tool
+from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
@@ -40,10 +40,10 @@ class ChatCompletion(Job):
         answer = form(fields, fields.response_format)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
-        self.usage_asked = fields.stream_options
+        self._fields = fields
         options = request_options(
             fields,
-            service.settings,
+            service,
             max_tokens=next(
                 (n for n in (fields.max_completion_tokens, fields.max_tokens, fields.n_predict) if n is not None), None
             ),
@@ -55,6 +55,7 @@ class ChatCompletion(Job):
                 engine.generate(prompt.ids, choice_options(options, number), checkpoints=prompt.checkpoints),
                 prompt.parser(),
                 parallel_calls=choice.parallel,
+                shares_prompt=number > 0,
             )
             for number in range(fields.n or 1)
         ]
@@ -89,10 +90,13 @@ class ChatCompletion(Job):
 
     async def events(self) -> AsyncIterator[bytes]:
         """See Job."""
-        for i in range(len(self.generations)):
+        for i, generation in enumerate(self.generations):
+            generation.announces_prompt = bool(self._fields.return_progress)
             yield self._chunk(i, {"role": "assistant", "content": None})
         sent = [0] * len(self.generations)
         async for i, events in merged(self.generations):
+            if not events:
+                yield self._chunk(i, {}, progress=prompt_progress(self.generations[i].request))
             deltas = [delta for delta in map(_delta, events) if delta]
             logprobs = self._logprobs(self.generations[i], sent[i]) if deltas else None
             sent[i] += len(logprobs["content"]) if logprobs else 0
@@ -101,7 +105,7 @@ class ChatCompletion(Job):
                 logprobs = None
         for i, generation in enumerate(self.generations):
             yield self._chunk(i, {}, self._logprobs(generation, sent[i]), finish_reason(generation))
-        if self.usage_asked is not None and self.usage_asked.include_usage:
+        if (stream := self._fields.stream_options) is not None and stream.include_usage:
             yield sent_event(
                 {
                     **self._head,
@@ -118,12 +122,21 @@ class ChatCompletion(Job):
         return sent_event(error.body("/v1/chat/completions"))
 
     def _chunk(
-        self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
+        self,
+        index: int,
+        delta: dict[str, Any],
+        logprobs: dict[str, Any] | None = None,
+        finish: str | None = None,
+        progress: dict[str, Any] | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-        if self.usage_asked is not None and self.usage_asked.continuous_usage_stats:
+        if (stream := self._fields.stream_options) is not None and stream.continuous_usage_stats:
             chunk["usage"] = self._usage()
+        if self._fields.timings_per_token:
+            chunk["timings"] = timings(self.generations[index : index + 1])
+        if progress is not None:
+            chunk["prompt_progress"] = progress
         return sent_event(chunk)
 
     def _usage(self) -> dict[str, Any]:
@@ -163,21 +176,32 @@ def as_message(message: ChatMessage, number: int) -> Message:
     return found
 
 
+def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
+    """The tools that are functions, as chat templates take them."""
+    return [
+        {"type": "function", "function": tool.function.model_dump(exclude_none=True)}
+        for tool in tools or ()
+        if tool.type == "function" and tool.function is not None
+    ]
+
+
 def _tool_choice(fields: ChatRequest) -> ToolChoice:
     choice = fields.tool_choice
     if choice == "none":
         return ToolChoice()
-    tools = [
-        {"type": "function", "function": tool.function.model_dump(exclude_none=True)}
-        for tool in fields.tools or ()
-        if tool.type == "function" and tool.function is not None
-    ]
-    named = choice.function.name if isinstance(choice, NamedTool) else None
-    return ToolChoice(tools, choice == "required", named, fields.parallel_tool_calls is not False)
+    tools = function_tools(fields.tools)
+    required, named = choice == "required", None
+    if isinstance(choice, NamedTool):
+        named = choice.function.name
+    elif isinstance(choice, AllowedTools):
+        allowed = {tool.function.name for tool in choice.allowed_tools.tools}
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+        required = choice.allowed_tools.mode == "required"
+    return ToolChoice(tools, required, named, fields.parallel_tool_calls is not False)
 
 
 def _said(generation: Generation) -> Message:
-    message = assistant_message(generation.events)
+    message = assistant_message(generation.events, cut=True)
     content = message["content"] or (None if message.get("tool_calls") else "")
     return {**message, "content": content, "refusal": None, "annotations": []}
 

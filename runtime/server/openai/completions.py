@@ -9,13 +9,14 @@ from typing import Any
 
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
+from trigraph.runtime.server.fill_in_middle import fill_in_middle
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.openai.chat_completions import finish_reason
 from trigraph.runtime.server.openai.logprobs import completion_logprobs
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import check_length, encoded
+from trigraph.runtime.server.prompt import checked_ids, encoded
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content, Event
@@ -31,6 +32,12 @@ class Completion(Job):
         fields = parse(CompletionRequest, body)
         self._engine = service.engine
         self._choices = fields.n or 1
+        if fields.best_of is not None and fields.best_of > self._choices:
+            raise ApiError(
+                f"best_of is {fields.best_of}, and this server ranks no completions; ask for n, and choose",
+                param="best_of",
+                code="unsupported_parameter",
+            )
         prompts = self._prompts(fields)
         if len(prompts) * self._choices > _MOST:
             raise ApiError(
@@ -42,13 +49,13 @@ class Completion(Job):
         self._logprobs = fields.logprobs
         options = request_options(
             fields,
-            service.settings,
+            service,
             max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
             constraint=form(fields, fields.response_format),
             logprobs=fields.logprobs,
         )
         self.generations = [
-            Generation(service.engine.generate(prompt, choice_options(options, choice)))
+            Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
             for prompt in prompts
             for choice in range(self._choices)
         ]
@@ -76,20 +83,18 @@ class Completion(Job):
 
     async def events(self) -> AsyncIterator[bytes]:
         """See Job."""
-        tokens, characters = [0] * len(self.generations), [0] * len(self.generations)
+        tokens, offsets = [0] * len(self.generations), [*map(len, self._echoed)]
         for i, echoed in enumerate(self._echoed):
             if echoed:
                 yield self._chunk(self._choice(i, echoed, None, 0, None))
-                characters[i] = len(echoed)
         async for i, events in merged(self.generations):
-            text = _text(events)
-            choice = self._choice(i, text, tokens[i], characters[i], None)
-            # Counted before it is sent: more tokens may come meanwhile.
-            tokens[i] += _count(choice)
-            characters[i] += len(text)
+            choice = self._choice(i, _text(events), tokens[i], offsets[i], None)
+            if given := choice["logprobs"]:  # counted before it is sent: more tokens may come meanwhile
+                tokens[i] += len(given["tokens"])
+                offsets[i] += sum(map(len, given["tokens"]))
             yield self._chunk(choice)
         for i, generation in enumerate(self.generations):
-            yield self._chunk(self._choice(i, "", tokens[i], characters[i], finish_reason(generation)))
+            yield self._chunk(self._choice(i, "", tokens[i], offsets[i], finish_reason(generation)))
         if self._stream_options is not None and self._stream_options.include_usage:
             last = {"choices": [], "usage": self._usage(), "timings": timings(self.generations)}
             yield sent_event({**self._head, **last})
@@ -100,24 +105,20 @@ class Completion(Job):
         return sent_event(error.body("/v1/completions"))
 
     def _prompts(self, fields: CompletionRequest) -> list[list[int]]:
-        vocab, prompts = self._engine.vocab, []
-        for ids in self._ids(fields.prompt):
-            check_length(self._engine, ids, "prompt")
-            if (largest := max(ids, default=0)) >= vocab:
-                raise ApiError(
-                    f"prompt has token {largest}; ids of this model are from 0 to {vocab - 1}",
-                    param="prompt",
-                    code="invalid_value",
-                )
-            prompts.append(ids)
+        prompts = [checked_ids(self._engine, ids, "prompt") for ids in self._ids(fields)]
         if not prompts:
             raise ApiError("prompt is empty; give a string or token ids", param="prompt", code="invalid_value")
         return prompts
 
-    def _ids(self, prompt: str | list[str] | list[int] | list[list[int]]) -> Iterator[list[int]]:
+    def _ids(self, fields: CompletionRequest) -> Iterator[list[int]]:
         """The ids of each prompt."""
-        if isinstance(prompt, str):
-            prompt = [prompt]
+        prompt = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt
+        if fields.suffix:
+            for part in prompt:
+                if not isinstance(part, str):
+                    raise ApiError("suffix needs a prompt that is a text", param="suffix")
+                yield fill_in_middle(self._engine, part, fields.suffix, param="suffix")
+            return
         for part in prompt:
             if isinstance(part, int):  # one prompt of token ids
                 yield [token for token in prompt if isinstance(token, int)]
@@ -140,11 +141,6 @@ class Completion(Job):
 
     def _usage(self) -> dict[str, Any]:
         return openai_usage(Usage.of(self.generations, self._choices))
-
-
-def _count(choice: dict[str, Any]) -> int:
-    """Tokens of a choice that have log-probabilities."""
-    return len(choice["logprobs"]["tokens"]) if choice["logprobs"] else 0
 
 
 def _text(events: list[Event]) -> str:

@@ -16,8 +16,8 @@ def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> dic
     """The `logprobs` of a choice of a chat completion."""
     content = []
     for token in logprobs:
-        top = [_entry(tokenizer, other, value) for other, value in token.top]
-        content.append({**_entry(tokenizer, token.token, token.logprob), "top_logprobs": top})
+        top = [logprob_entry(tokenizer, other, value) for other, value in token.top]
+        content.append({**logprob_entry(tokenizer, token.token, token.logprob), "top_logprobs": top})
     return {"content": content, "refusal": None}
 
 
@@ -34,7 +34,8 @@ def completion_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], 
     return found
 
 
-def _entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+def logprob_entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
+    """A token, its bytes, and its log-probability."""
     text = tokenizer.spell([token])
     return {"token": text, "logprob": _number(logprob), "bytes": list(tokenizer.token_bytes(token) or text.encode())}
 

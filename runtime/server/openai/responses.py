@@ -15,8 +15,8 @@ from trigraph.runtime.server.openai.response_items import ResponseItems
 from trigraph.runtime.server.openai.responses_history import input_messages, tool_choice
 from trigraph.runtime.server.openai.schema_responses import Reasoning, ResponsesRequest
 from trigraph.runtime.server.options import form, request_options
-from trigraph.runtime.server.prompt import chat_prompt, template_variables
-from trigraph.runtime.server.reply_form import reply_form
+from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
+from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import ResponseFormat, parse
 from trigraph.runtime.server.service import Service
 
@@ -29,17 +29,11 @@ class Responses(Job):
     def __init__(self, service: Service, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ResponsesRequest, body)
-        _check_stateless(fields)
-        messages = input_messages(fields)
-        if not messages:
-            raise ApiError("input has no message; give one", param="input", code="invalid_value")
         choice = tool_choice(fields)
-        effort = None if fields.reasoning is None else fields.reasoning.effort
-        variables = template_variables(fields.chat_template_kwargs, effort)
-        prompt = chat_prompt(service, messages, choice.tools, variables)
+        prompt = _prompt(service, fields, choice)
         options = request_options(
             fields,
-            service.settings,
+            service,
             max_tokens=fields.max_output_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, form(fields, _format(fields))),
         )
@@ -111,6 +105,23 @@ class Responses(Job):
         return event
 
 
+def count_input_tokens(service: Service, body: bytes) -> dict[str, Any]:
+    """How many tokens an input has. Raises ApiError or TrigraphError for what is wrong with the request."""
+    fields = parse(ResponsesRequest, body)
+    ids = _prompt(service, fields, tool_choice(fields), counted=True).ids
+    return {"object": "response.input_tokens", "input_tokens": len(ids)}
+
+
+def _prompt(service: Service, fields: ResponsesRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
+    _check_stateless(fields)
+    messages = input_messages(fields)
+    if not messages:
+        raise ApiError("input has no message; give one", param="input", code="invalid_value")
+    effort = None if fields.reasoning is None else fields.reasoning.effort
+    variables = template_variables(fields.chat_template_kwargs, effort)
+    return chat_prompt(service, messages, choice.tools, variables, counted=counted, param="input")
+
+
 def _check_stateless(fields: ResponsesRequest) -> None:
     for name in ("previous_response_id", "conversation", "prompt"):
         if (value := getattr(fields, name)) is not None:
@@ -119,6 +130,12 @@ def _check_stateless(fields: ResponsesRequest) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
+    if "message.output_text.logprobs" in (fields.include or ()):
+        raise ApiError(
+            "include has message.output_text.logprobs; only chat completions and completions have log-probabilities",
+            param="include",
+            code="unsupported_parameter",
+        )
     if fields.background:
         raise ApiError(
             "background is true; this server answers at once only: leave it out",

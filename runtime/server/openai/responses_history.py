@@ -9,6 +9,7 @@ from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.openai.schema_responses import Item, Part, ResponsesRequest
 from trigraph.runtime.server.reply_form import ToolChoice
+from trigraph.runtime.server.schema import TOOL_NAME, TOOL_NAME_RULE
 from trigraph.runtime.text.template import Message
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
@@ -33,11 +34,19 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
         name, parameters = tool.get("name"), tool.get("parameters")
         if tool.get("type") != "function" or not isinstance(name, str) or not name:
             continue
+        if not TOOL_NAME.fullmatch(name):
+            raise ApiError(f"tools has {quote(name)}; {TOOL_NAME_RULE}", param="tools", code="invalid_value")
         function: dict[str, Any] = {"name": name, "parameters": parameters if isinstance(parameters, dict) else {}}
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         tools.append({"type": "function", "function": function})
-    named = choice.get("name") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    required, named = choice == "required", None
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        named = choice.get("name")
+    elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = [tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)]
+        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
+        required = choice.get("mode") == "required"
     if isinstance(choice, str) and choice not in ("auto", "required"):
         raise ApiError(
             f"tool_choice is {quote(choice)}; it must be auto, none, required or a function",
@@ -46,7 +55,7 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
         )
     return ToolChoice(
         tools,
-        choice == "required",
+        required,
         named if isinstance(named, str) else None,
         fields.parallel_tool_calls is not False,
     )

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from trigraph.runtime.server.schema import Ids, Items, Object, ResponseFormat, Sampling, Schema, StreamOptions
+from trigraph.runtime.server.schema import (
+    Ids,
+    Items,
+    Object,
+    ResponseFormat,
+    Sampling,
+    Schema,
+    StreamOptions,
+    ToolName,
+    unsupported,
+)
 
 
 class ContentPart(Schema):
@@ -21,7 +31,7 @@ class FunctionCall(Schema):
     """A function's name and the JSON text of its arguments."""
 
     name: str
-    arguments: str | Object = "{}"
+    arguments: str | Object | None = None
 
 
 class ToolCall(Schema):
@@ -47,7 +57,7 @@ class ChatMessage(Schema):
 class Function(Schema):
     """A function that the model may call."""
 
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: ToolName
     description: str | None = None
     parameters: Object | None = None
 
@@ -72,6 +82,20 @@ class NamedTool(Schema):
     function: NamedFunction
 
 
+class AllowedFunctions(Schema):
+    """The functions that may be called, of all tools."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: Items[NamedTool]
+
+
+class AllowedTools(Schema):
+    """The choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+
 class ChatRequest(Sampling):
     """A request for chat completions."""
 
@@ -87,9 +111,13 @@ class ChatRequest(Sampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     tools: Items[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    tool_choice: Literal["auto", "none", "required"] | AllowedTools | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    functions: Annotated[Any, unsupported("give tools")] = None
+    function_call: Annotated[Any, unsupported("give tool_choice")] = None
+    audio: Annotated[Any, unsupported("leave it out")] = None
+    modalities: list[Literal["text"]] | None = None
     chat_template_kwargs: Object | None = None
 
 
@@ -105,4 +133,6 @@ class CompletionRequest(Sampling):
     stream_options: StreamOptions | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
+    suffix: str | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     response_format: ResponseFormat | None = None

@@ -65,6 +65,8 @@ class ResponsesRequest(Sampling):
     text: TextConfig | None = None
     metadata: Object | None = None
     chat_template_kwargs: Object | None = None
+    include: Items[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     previous_response_id: str | None = None
     conversation: str | Object | None = None
     prompt: Object | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.server.generation import Generation, Usage
 
 
@@ -20,6 +21,17 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
             "accepted_prediction_tokens": usage.accepted,
             "rejected_prediction_tokens": usage.drafted - usage.accepted,
         },
+    }
+
+
+def prompt_progress(request: TextStream) -> dict[str, Any]:
+    """llama-server's `prompt_progress`: how much of a prompt has been computed."""
+    done, total = request.progress
+    return {
+        "total": total,
+        "cache": request.reused,
+        "processed": done,
+        "time_ms": round(request.stats.prompt_seconds * 1e3),
     }
 
 

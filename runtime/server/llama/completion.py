@@ -1,0 +1,199 @@
+"""llama-server's own completions, and infill."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from trigraph.models.errors import quote
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.exchange import Job, sent_event
+from trigraph.runtime.server.fill_in_middle import fill_in_middle
+from trigraph.runtime.server.generation import Generation, merged
+from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, NativeRequest, Prompt
+from trigraph.runtime.server.openai.logprobs import logprob_entry
+from trigraph.runtime.server.openai.usage import prompt_progress, timings
+from trigraph.runtime.server.options import choice_options, form, request_options
+from trigraph.runtime.server.prompt import check_length, checked_ids, encoded
+from trigraph.runtime.server.schema import parse
+from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.reply import Content
+
+_MOST = 128  # completions of a request
+_STOP_TYPES = {"stop": "eos", "length": "limit", "context": "limit", "timeout": "limit"}
+
+
+def native_completion(service: Service, body: bytes) -> Job:
+    """A request for completions. Raises ApiError or TrigraphError for what is wrong with it."""
+    fields = parse(NativeCompletionRequest, body)
+    prompts = [*_prompts(service, fields.prompt)]
+    return NativeCompletion(service, fields, prompts, many=_are_many(fields.prompt))
+
+
+def infill(service: Service, body: bytes) -> Job:
+    """A request for text in the middle. Raises ApiError or TrigraphError for what is wrong with it."""
+    fields = parse(InfillRequest, body)
+    prompt = fill_in_middle(
+        service.engine,
+        fields.input_prefix,
+        fields.input_suffix,
+        begun=encoded(service.engine, fields.prompt, start=False),
+        others=[(other.filename, other.text) for other in fields.input_extra or ()],
+        room=max(0, fields.n_predict or 0),
+        param="input_prefix",
+    )
+    check_length(service.engine, prompt, "input_prefix")
+    return NativeCompletion(service, fields, [prompt])
+
+
+class NativeCompletion(Job):
+    """Completions as llama-server writes them: the object itself, or a list where several are asked for."""
+
+    def __init__(
+        self, service: Service, fields: NativeRequest, prompts: Sequence[list[int]], *, many: bool = False
+    ) -> None:
+        choices = fields.n or 1
+        if not prompts or len(prompts) * choices > _MOST:
+            raise ApiError(f"prompt asks for {len(prompts) * choices} completions; give 1 to {_MOST}", param="prompt")
+        options = request_options(
+            fields,
+            service,
+            max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
+            constraint=form(fields, None),
+            logprobs=fields.n_probs or None,
+        )
+        self.generations = [
+            Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
+            for prompt in prompts
+            for choice in range(choices)
+        ]
+        self.stream = bool(fields.stream)
+        self._fields = fields
+        self._many = many or choices > 1
+        self._options = options
+        self._service = service
+        self._sent = [0] * len(self.generations)
+
+    async def result(self) -> Any:
+        """See Job."""
+        async for _ in merged(self.generations):
+            pass
+        found = [self._last(i, generation.text) for i, generation in enumerate(self.generations)]
+        return found if self._many else found[0]
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """See Job."""
+        for generation in self.generations:
+            generation.announces_prompt = bool(self._fields.return_progress)
+        async for i, events in merged(self.generations):
+            part = self._part(i, "".join(event.text for event in events if isinstance(event, Content)))
+            if not events:
+                part["prompt_progress"] = prompt_progress(self.generations[i].request)
+            if self._fields.timings_per_token:
+                part["timings"] = timings(self.generations[i : i + 1])
+            yield sent_event(part)
+        for i in range(len(self.generations)):
+            yield sent_event(self._last(i, ""))
+
+    def failed(self, error: ApiError) -> bytes:
+        """See Job."""
+        return sent_event(error.body("/completion"))
+
+    def _part(self, index: int, text: str) -> dict[str, Any]:
+        """A piece of a completion: its tokens are those since the piece before."""
+        generation, start = self.generations[index], self._sent[index]
+        request = generation.request
+        tokens = request.ids[start:]
+        part = {
+            "index": index,
+            "content": text,
+            "tokens": tokens,
+            "stop": False,
+            "id_slot": index,
+            "tokens_predicted": start + len(tokens),
+            "tokens_evaluated": len(request.prompt),
+        }
+        if self._fields.n_probs:
+            spelled = self._service.engine.tokenizer
+            found = request.logprobs[start : start + len(tokens)]
+            part["completion_probabilities"] = [_probability(spelled, entry) for entry in found]
+        self._sent[index] += len(tokens)
+        return part
+
+    def _last(self, index: int, text: str) -> dict[str, Any]:
+        generation = self.generations[index]
+        request, stop = generation.request, generation.request.transcript.stop_string
+        part = self._part(index, text)
+        if not (self._fields.return_tokens or self.stream):
+            part["tokens"] = []
+        found = {
+            **part,
+            "stop": True,
+            "model": self._service.settings.model,
+            "generation_settings": generation_settings(self._options),
+            "prompt": self._service.engine.tokenizer.spell(request.prompt),
+            "has_new_line": "\n" in request.text,
+            "truncated": False,
+            "stop_type": "word" if stop is not None else _STOP_TYPES.get(generation.finish_reason, "none"),
+            "stopping_word": stop or "",
+            "tokens_predicted": request.transcript.sampled,
+            "tokens_cached": len(request.prompt) + len(request.ids),
+            "timings": timings(self.generations[index : index + 1]),
+        }
+        if self._fields.response_fields:
+            return dict(_selected(found, self._fields.response_fields))
+        return found
+
+
+def generation_settings(options: Options) -> dict[str, Any]:
+    """How tokens are chosen, under llama-server's names."""
+    sampling = options.sampling
+    return {
+        "seed": sampling.seed,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_last_n": sampling.penalty_window,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "stop": [*options.stop],
+        "max_tokens": -1 if options.max_tokens is None else options.max_tokens,
+        "n_predict": -1 if options.max_tokens is None else options.max_tokens,
+        "ignore_eos": options.ignore_eos,
+        "n_probs": options.logprobs or 0,
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+    }
+
+
+def _are_many(prompt: Prompt | list[Prompt]) -> bool:
+    """Whether these are several prompts: one of text and ids has at least one id."""
+    return not isinstance(prompt, str) and not any(isinstance(part, int) for part in prompt)
+
+
+def _prompts(service: Service, prompt: Prompt | list[Prompt]) -> Iterator[list[int]]:
+    for part in prompt if _are_many(prompt) else [prompt]:
+        ids: list[int] = []
+        for piece in [part] if isinstance(part, str) else part:
+            if not isinstance(piece, str | int):
+                raise ApiError(f"prompt has {quote(piece)}; give texts or token ids", param="prompt")
+            ids += encoded(service.engine, piece, start=not ids) if isinstance(piece, str) else [piece]
+        yield checked_ids(service.engine, ids, "prompt")
+
+
+def _probability(tokenizer: Any, found: TokenLogprob) -> dict[str, Any]:
+    top = [{"id": token, **logprob_entry(tokenizer, token, value)} for token, value in found.top]
+    return {"id": found.token, **logprob_entry(tokenizer, found.token, found.logprob), "top_logprobs": top}
+
+
+def _selected(found: dict[str, Any], paths: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """The fields that a client asks for; `generation_settings/n_predict` is one within another."""
+    for path in paths:
+        value: Any = found
+        for key in path.split("/"):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            yield path, value

@@ -1,0 +1,50 @@
+"""What llama-server's clients ask about the server and the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trigraph.runtime.server.llama.completion import generation_settings
+from trigraph.runtime.server.llama.schema import TemplateRequest
+from trigraph.runtime.server.openai.chat_completions import as_message, function_tools
+from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.schema import parse
+from trigraph.runtime.server.service import Service
+
+
+def apply_template(service: Service, body: bytes) -> dict[str, Any]:
+    """The prompt that messages become."""
+    fields = parse(TemplateRequest, body)
+    messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
+    variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
+    return {"prompt": chat_prompt(service, messages, function_tools(fields.tools), variables, counted=True).text}
+
+
+def props(service: Service) -> dict[str, Any]:
+    """What the server is, and the defaults of requests."""
+    engine, settings = service.engine, service.settings
+    template = settings.template or engine.chat_template()
+    return {
+        "default_generation_settings": {
+            "n_ctx": engine.context,
+            "params": generation_settings(settings.defaults),
+        },
+        "total_slots": len(slots(service)),
+        "model_alias": settings.model,
+        "model_path": settings.model,
+        "chat_template": template.source,
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"trigraph {service.version}",
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
+    }
+
+
+def slots(service: Service) -> list[dict[str, Any]]:
+    """A slot for each request that may be computed at once: those that are computed come first."""
+    load = service.engine.load
+    return [
+        {"id": i, "n_ctx": service.engine.context, "speculative": True, "is_processing": i < load.running}
+        for i in range(max(load.sequences, load.running, 1))
+    ]
