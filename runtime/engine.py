@@ -13,6 +13,7 @@ from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
@@ -103,6 +104,17 @@ class Engine:
         return Request(
             self._driver, self.model, ids, options, completed=completed, checkpoints=checkpoints, finish=finish
         )
+
+    def score(self, prompt: Prompt, top: int = 0) -> list[TokenLogprob]:
+        """Log-probabilities of the prompt's tokens from the second on, with those of the `top` most likely ones.
+
+        They have the same bits as when the model decodes these tokens. Raises TrigraphError when the prompt is empty
+        or longer than the context.
+        """
+        ids = [*self._encode(prompt)]
+        request = self.generate(*scoring(ids, top))
+        request.run()
+        return request.logprobs
 
     def submit(
         self,

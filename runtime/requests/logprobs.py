@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Guide
 from trigraph.runtime.sampling.draws import exp, log
@@ -77,12 +80,68 @@ class RecordingSampler(Sampler):
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
         """See Sampler."""
         token = super().pick(step, row, position, drawn)
-        self.logprobs.append(token_logprob(step.logits[row], token, self._top))
+        self._record(step, row, token)
         return token
+
+    def _record(self, step: Rows, row: int, token: int) -> None:
+        self.logprobs.append(token_logprob(step.logits[row], token, self._top))
+
+
+class ForcedSampler(RecordingSampler):
+    """A sampler whose first tokens are given. Rounds verify several of them at once, as they do with drafts."""
+
+    def __init__(
+        self,
+        options: Sampling,
+        history: Iterable[int],
+        guide: Guide | None,
+        thought: Thought | None,
+        top: int,
+        tokens: Iterable[int],
+    ) -> None:
+        super().__init__(options, history, guide, thought, top)
+        self._given = deque(tokens)
+
+    @property
+    def parameters(self) -> SamplingParameters | None:
+        """See Sampler; a device has no say while tokens are given."""
+        return None if self._given else super().parameters
+
+    def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
+        """See Sampler."""
+        if not self._given:
+            return super().pick(step, row, position, drawn)
+        token = self._given[0]
+        self.take(token)
+        self._record(step, row, token)
+        return token
+
+    def take(self, token: int) -> None:
+        """See Sampler."""
+        if self._given:
+            self._given.popleft()
+        super().take(token)
+
+    def forced(self, limit: int) -> list[int]:
+        """See Sampler."""
+        return [*islice(self._given, limit)] or super().forced(limit)
+
+
+def scoring(prompt: list[int], top: int) -> tuple[list[int], Options]:
+    """A request whose log-probabilities are those of the prompt's tokens from the second on: its prompt, and options.
+
+    `top`: how many of the most likely tokens each of them has beside it.
+    """
+    rest = tuple(prompt[1:])
+    options = Options(Sampling(temperature=0), len(rest), ignore_eos=True, forced=rest, logprobs=top)
+    return prompt[:1], options
 
 
 def sampler_of(options: Options, history: Iterable[int], guide: Guide | None, thought: Thought | None) -> Sampler:
     """The sampler that a request asks for."""
+    if options.forced:
+        top = options.logprobs or 0
+        return ForcedSampler(options.sampling, history, guide, thought, top, options.forced)
     if options.logprobs is None:
         return Sampler(options.sampling, history, guide, thought)
     return RecordingSampler(options.sampling, history, guide, thought, options.logprobs)

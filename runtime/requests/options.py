@@ -27,6 +27,9 @@ class Options:
     draft_tokens: int | None = None  # most drafts a round; None leaves that to the governor
     drafter: str = "auto"  # "mtp": the model's head; "ngram": repetitions of the text; "auto": what is likelier right
     draft_p_min: float | None = None  # a draft less likely than this is not verified; None leaves that to the governor
+    forced: tuple[
+        int, ...
+    ] = ()  # the completion's first tokens, whatever the model finds likely; logprobs tell of them
     logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
 
     def __post_init__(self) -> None:
@@ -36,8 +39,10 @@ class Options:
             raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
         if not (isinstance(self.stop, tuple | list) and all(isinstance(stop, str) for stop in self.stop)):
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
-        if not (isinstance(self.stop_tokens, tuple | list) and all(is_a(token, int) for token in self.stop_tokens)):
-            raise TrigraphError(f"stop_tokens is {quote(self.stop_tokens)}; it must be a tuple of token ids")
+        for name in ("stop_tokens", "forced"):
+            tokens = getattr(self, name)
+            if not (isinstance(tokens, tuple | list) and all(is_a(token, int) for token in tokens)):
+                raise TrigraphError(f"{name} is {quote(tokens)}; it must be a tuple of token ids")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
         if self.drafter not in DRAFTERS:

@@ -251,6 +251,8 @@ def checked_prompt(prompt: Iterable[SupportsIndex], options: Options, context: i
         raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
     _check_vocabulary(ids, vocab)
     options.sampling.check_vocabulary(vocab)
+    if options.forced:
+        _check_vocabulary([*options.forced], vocab)
     return ids
 
 

@@ -34,7 +34,6 @@ def fill_in_middle(
     if len(ids) < 3:
         raise ApiError(
             f"{param} asks for text in the middle; the model's vocabulary lacks {_PREFIX}, {_SUFFIX} or {_MIDDLE}",
-            501,
             param=param,
             code="unsupported_parameter",
         )

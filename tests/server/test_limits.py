@@ -37,6 +37,9 @@ PATHS = {
     "/v1/responses": {"input": "Hello", "max_output_tokens": 4},
     "/tokenize": {"content": "Hello"},
     "/detokenize": {"tokens": [72, 73]},
+    "/completion": {"prompt": "Hello", "n_predict": 4, "n_probs": 1},
+    "/apply-template": CHAT,
+    "/v1/responses/input_tokens": {"input": "Hello"},
 }
 
 
@@ -145,6 +148,47 @@ def test_pages_that_may_ask(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
+    ("allowed", "origin", "status"),
+    [
+        ("http://localhost:*", "http://localhost:5173", 200),
+        ("http://localhost:*", "http://localhost", 403),
+        ("http://localhost:*", "https://localhost:5173", 403),
+        ("http://localhost:*", "http://localhost.evil.example:80", 403),
+        ("app://*", "app://obsidian.md", 200),
+        ("app://*", "http://app", 403),
+        ("https://*.example.org", "https://a.example.org", 200),
+        ("https://*.example.org", "https://evil.example/.example.org", 403),
+        ("https://example.org", "https://exampleXorg", 403),
+        ("*", "null", 200),
+    ],
+)
+def test_patterns_of_origins(engine: Engine, allowed: str, origin: str, status: int) -> None:
+    asked = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    with serving(engine, Settings(port=0, cors_origins=(allowed,))) as address:
+        preflight = httpx.options(f"{address}/v1/completions", headers=asked)
+        assert preflight.status_code == status
+        if status == 200:
+            assert preflight.headers["access-control-allow-private-network"] == "true"
+            assert preflight.headers["access-control-allow-origin"] == origin
+        assert httpx.get(f"{address}/v1/models", headers={"Origin": origin}).status_code == status
+
+
+def test_bodies_that_two_programs_would_read_differently(client: httpx.Client) -> None:
+    place = (client.base_url.host, client.base_url.port or 0)
+    with socket.create_connection(place, timeout=10) as connection:
+        head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(f"{head}0\r\n\r\n".encode())
+        assert b" 400 " in connection.recv(1000)
+    for encoding, status in (("gzip", 415), ("identity", 200)):
+        response = client.post("/tokenize", json={"content": "a"}, headers={"Content-Encoding": encoding})
+        assert response.status_code == status
+
+
+@pytest.mark.parametrize(
     ("headers", "status"),
     [
         ({}, 401),
@@ -173,7 +217,7 @@ def test_metrics_count_what_was_done(engine: Engine) -> None:
         ask = partial(httpx.post, f"{address}/v1/chat/completions", json={**CHAT, "n": 2})
         usages = [ask().json()["usage"] for _ in range(2)]
         found = values()
-    assert found["vllm:prompt_tokens_total"] == 4 * usages[0]["prompt_tokens"]
+    assert found["vllm:prompt_tokens_total"] == sum(usage["prompt_tokens"] for usage in usages)
     assert found["vllm:generation_tokens_total"] == sum(usage["completion_tokens"] for usage in usages) == 4 * 5
     assert 0 < found["vllm:prefix_cache_hits_total"] <= found["vllm:prefix_cache_queries_total"]
     details = [usage["completion_tokens_details"] for usage in usages]

@@ -183,6 +183,6 @@ def test_infill(client: httpx.Client) -> None:
     short = fill_in_middle(made, "a", "b", others=[("a", 50 * "x"), ("b", "new")], room=40, param="x")
     assert "new" in made.tokenizer.decode(short) and "x" not in made.tokenizer.decode(short)[20:]
     refused = client.post("/infill", json={"input_prefix": "a", "input_suffix": "b"})
-    assert refused.status_code == 501 and "<|fim_prefix|>" in refused.json()["error"]["message"]
+    assert refused.status_code == 400 and "<|fim_prefix|>" in refused.json()["error"]["message"]
     refused = client.post("/v1/completions", json={"prompt": "a", "suffix": "b"})
-    assert refused.status_code == 501 and refused.json()["error"]["param"] == "suffix"
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "suffix"

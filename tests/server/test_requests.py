@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +223,28 @@ def test_a_character_that_is_cut_off_is_left_out(length: int) -> None:
         choice = httpx.post(f"{address}/v1/chat/completions", json=asked).json()["choices"][0]
     expected = "a\U0001f600b\u00e9c".encode()[:length].decode(errors="ignore")
     assert choice["message"]["content"] == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_of_an_echoed_prompt(client: httpx.Client, stream: bool) -> None:
+    body = {"prompt": ["In the beginning", [20, 300, 7]], "echo": True, "logprobs": 2, "max_tokens": 4, "n": 2}
+    response = client.post("/v1/completions", json={**body, "temperature": 0, "stream": stream})
+    found: list[dict[str, list[Any]]] = [{} for _ in range(4)]
+    texts = [""] * 4
+    lines = response.text.splitlines() if stream else [f"data: {response.text}"]
+    for line in lines:
+        for choice in json.loads(line.removeprefix("data: "))["choices"] if line.startswith("data: {") else ():
+            texts[choice["index"]] += choice["text"]
+            for name, values in (choice["logprobs"] or {}).items():
+                found[choice["index"]].setdefault(name, []).extend(values)
+    for index, logprobs in enumerate(found):
+        assert "".join(logprobs["tokens"]) == texts[index]
+        assert logprobs["token_logprobs"][0] is None and max(logprobs["token_logprobs"][1:]) < 0
+        assert logprobs["top_logprobs"][0] is None and all(len(top) == 2 for top in logprobs["top_logprobs"][1:])
+        lengths = [0, *map(len, logprobs["tokens"])]
+        assert logprobs["text_offset"] == [*accumulate(lengths)][:-1]
+    assert len(found[2]["tokens"]) == 3 + 4 and found[2] == found[3]
+    whole = client.post("/tokenize", json={"content": "".join(texts[0])}).json()["tokens"]
+    again = client.post("/v1/completions", json={**body, "prompt": [whole], "n": 1, "max_tokens": 0}).json()
+    assert again["choices"][0]["logprobs"]["token_logprobs"] == found[0]["token_logprobs"]
+    assert again["usage"]["completion_tokens"] == 0

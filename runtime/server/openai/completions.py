@@ -7,12 +7,13 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+from trigraph.runtime.requests.logprobs import scoring
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.fill_in_middle import fill_in_middle
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.openai.chat_completions import finish_reason
-from trigraph.runtime.server.openai.logprobs import completion_logprobs
+from trigraph.runtime.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
@@ -54,14 +55,18 @@ class Completion(Job):
             constraint=form(fields, fields.response_format),
             logprobs=fields.logprobs,
         )
-        self.generations = [
+        self._completions = [
             Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
             for prompt in prompts
             for choice in range(self._choices)
         ]
+        self._scores = []
+        if fields.echo and fields.logprobs is not None:
+            self._scores = [Generation(service.engine.generate(*scoring(ids, fields.logprobs))) for ids in prompts]
+        self.generations = [*self._scores, *self._completions]
         self._echoed = [
             self._engine.tokenizer.spell(generation.request.prompt) if fields.echo else ""
-            for generation in self.generations
+            for generation in self._completions
         ]
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
@@ -75,28 +80,37 @@ class Completion(Job):
         """See Job."""
         async for _ in merged(self.generations):
             pass
-        choices = [
-            self._choice(i, self._echoed[i] + generation.text, 0, len(self._echoed[i]), finish_reason(generation))
-            for i, generation in enumerate(self.generations)
-        ]
-        return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self.generations)}
+        choices = []
+        for i, generation in enumerate(self._completions):
+            echoed = self._echoed_logprobs(i)
+            offset = len(self._echoed[i]) if echoed is None else sum(map(len, echoed["tokens"]))
+            choice = self._choice(i, self._echoed[i] + generation.text, 0, offset, finish_reason(generation))
+            if echoed is not None:
+                choice["logprobs"] = {name: [*echoed[name], *more] for name, more in choice["logprobs"].items()}
+            choices.append(choice)
+        return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self._completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
         """See Job."""
-        tokens, offsets = [0] * len(self.generations), [*map(len, self._echoed)]
+        tokens, offsets = [0] * len(self._completions), [*map(len, self._echoed)]
+        async for _ in merged(self._scores):
+            pass
         for i, echoed in enumerate(self._echoed):
             if echoed:
-                yield self._chunk(self._choice(i, echoed, None, 0, None))
-        async for i, events in merged(self.generations):
+                choice = self._choice(i, echoed, None, 0, None)
+                if given := self._echoed_logprobs(i):
+                    choice["logprobs"], offsets[i] = given, sum(map(len, given["tokens"]))
+                yield self._chunk(choice)
+        async for i, events in merged(self._completions):
             choice = self._choice(i, _text(events), tokens[i], offsets[i], None)
             if given := choice["logprobs"]:  # counted before it is sent: more tokens may come meanwhile
                 tokens[i] += len(given["tokens"])
                 offsets[i] += sum(map(len, given["tokens"]))
             yield self._chunk(choice)
-        for i, generation in enumerate(self.generations):
+        for i, generation in enumerate(self._completions):
             yield self._chunk(self._choice(i, "", tokens[i], offsets[i], finish_reason(generation)))
         if self._stream_options is not None and self._stream_options.include_usage:
-            last = {"choices": [], "usage": self._usage(), "timings": timings(self.generations)}
+            last = {"choices": [], "usage": self._usage(), "timings": timings(self._completions)}
             yield sent_event({**self._head, **last})
         yield b"data: [DONE]\n\n"
 
@@ -129,9 +143,16 @@ class Completion(Job):
         """`start`: the first token whose log-probability is given; `offset`: where the text stands in all of it."""
         logprobs = None
         if self._logprobs is not None and start is not None:
-            found = self.generations[index].logprobs(start)
+            found = self._completions[index].logprobs(start)
             logprobs = completion_logprobs(self._engine.tokenizer, found, offset)
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def _echoed_logprobs(self, index: int) -> dict[str, Any] | None:
+        """Those of a choice's prompt, where they are asked for."""
+        if not self._scores:
+            return None
+        score = self._scores[index // self._choices]
+        return prompt_logprobs(self._engine.tokenizer, score.request.prompt[0], score.logprobs())
 
     def _chunk(self, choice: dict[str, Any]) -> bytes:
         chunk = {**self._head, "choices": [choice]}
@@ -140,7 +161,7 @@ class Completion(Job):
         return sent_event(chunk)
 
     def _usage(self) -> dict[str, Any]:
-        return openai_usage(Usage.of(self.generations, self._choices))
+        return openai_usage(Usage.of(self._completions, self._choices))
 
 
 def _text(events: list[Event]) -> str:

@@ -34,6 +34,14 @@ def completion_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob], 
     return found
 
 
+def prompt_logprobs(tokenizer: Tokenizer, first: int, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """The same of a prompt, of whose `first` token nothing is known."""
+    text = tokenizer.spell([first])
+    rest = completion_logprobs(tokenizer, logprobs, len(text))
+    unknown = {"tokens": [text], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [0]}
+    return {name: [*unknown[name], *values] for name, values in rest.items()}
+
+
 def logprob_entry(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     """A token, its bytes, and its log-probability."""
     text = tokenizer.spell([token])
