@@ -56,7 +56,9 @@ class ServerArguments:
     ] = None
     cors_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="Allowed CORS origin, such as https://example.org. Repeatable."),
+        typer.Option(
+            metavar="URL", help="Allowed CORS origin: https://example.org, 'http://localhost:*', 'app://*'. Repeatable."
+        ),
     ] = None
     drain_seconds: Annotated[float, typer.Option(help="Graceful shutdown timeout after SIGTERM, in seconds.")] = 30.0
 
