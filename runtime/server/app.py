@@ -74,7 +74,8 @@ def make_app(service: Service) -> FastAPI:
     for path, (function, _) in _LOOK_UPS.items():
         app.add_api_route(path, _look_up(service, function), methods=["POST"])
     for path, (make_answer, methods) in _QUESTIONS.items():
-        app.add_api_route(path, make_answer(service), methods=methods)
+        for method in methods:
+            app.add_api_route(path, make_answer(service), methods=[method])
     if FOLDER.is_dir():
         app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
     describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})

@@ -98,14 +98,14 @@ class Sampling(Schema):
 
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-1, lt=2**64)] | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=-1)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     logit_bias: (
         Annotated[dict[str, Number], Field(max_length=100_000)] | Annotated[list[Bias], _Checked(_MOST_BIASES)] | None
     ) = None

@@ -24,7 +24,7 @@ class Block(Schema):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: Object | None = None
+    input: str | Object | None = None
     tool_use_id: str | None = None
     content: str | Items[Block] | None = None
     source: Source | None = None
