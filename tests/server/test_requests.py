@@ -36,7 +36,7 @@ REFUSED = {
         "stop_token_ids": [10**6],
     },
     "/v1/completions": {"best_of": 3, "prompt_logprobs": 1, "min_tokens": 1},
-    "/v1/responses": {"include": ["message.output_text.logprobs"], "min_tokens": 1},
+    "/v1/responses": {"prompt_logprobs": 1, "min_tokens": 1},
 }
 
 

@@ -111,3 +111,26 @@ def test_errors_name_the_field(client: Any, changed: dict[str, Any], param: str)
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(**{**ASKED, **changed})
     assert raised.value.param == param and param.partition("[")[0] in raised.value.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_are_of_the_text(stream: bool) -> None:
+    said = f"Hm \U0001f600.\n</think>\n\n\U0001f600 Yes \U0001f600, I do.\n{CALL}"
+    with serving(replying(said)) as address:
+        client: Any = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+        asked = {**ASKED, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+        response = client.responses.create(**asked, stream=stream)
+        if stream:
+            events = [*response]
+            response = events[-1].response
+            deltas = [event for event in events if event.type == "response.output_text.delta"]
+            given = [entry.token for event in deltas for entry in event.logprobs]
+            assert given == [entry.token for entry in text_of(response).logprobs]
+    part = text_of(response)
+    assert part.text == "\U0001f600 Yes \U0001f600, I do."
+    assert bytes(byte for entry in part.logprobs for byte in entry.bytes).decode() == part.text
+    assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in part.logprobs)
+
+
+def text_of(response: Any) -> Any:
+    return next(item for item in response.output if item.type == "message").content[0]

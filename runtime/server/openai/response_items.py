@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded, Content, Event, Reasoning
@@ -23,15 +23,15 @@ class ResponseItems:
         self.output: list[dict[str, Any]] = []
         self._open = False
 
-    def take(self, event: Event) -> Iterator[dict[str, Any]]:
-        """The events that an event of the reply makes, without their numbers."""
+    def take(self, event: Event, logprobs: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, Any]]:
+        """The events that an event of the reply makes, without their numbers. `logprobs`: those of its content."""
         match event:
             case Reasoning():
                 yield from self._begin("reasoning", {"summary": [], "content": []})
                 yield from self._more(event.text)
             case Content():
                 yield from self._begin("message", {"role": "assistant", "content": []})
-                yield from self._more(event.text)
+                yield from self._more(event.text, logprobs)
             case CallBegun():
                 yield from self.close()
                 yield from self._begin("function_call", {"call_id": event.id, "name": event.name, "arguments": ""})
@@ -52,7 +52,8 @@ class ResponseItems:
             yield self._event(f"{_EVENTS[kind]}.done", arguments=item["arguments"], name=item["name"])
         else:
             part = item["content"][0]
-            yield self._event(f"{_EVENTS[kind]}.done", content_index=0, text=part["text"], **_logprobs(kind))
+            logprobs = {"logprobs": part["logprobs"]} if kind == "message" else {}
+            yield self._event(f"{_EVENTS[kind]}.done", content_index=0, text=part["text"], **logprobs)
             yield self._event("response.content_part.done", content_index=0, part=part)
         yield {"type": "response.output_item.done", "output_index": len(self.output) - 1, "item": item}
 
@@ -69,17 +70,22 @@ class ResponseItems:
             if kind == "message":
                 part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item["content"].append(part)
-            yield self._event("response.content_part.added", content_index=0, part=dict(part))
+            yield self._event("response.content_part.added", content_index=0, part=_copy(part))
 
-    def _more(self, text: str) -> Iterator[dict[str, Any]]:
+    def _more(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> Iterator[dict[str, Any]]:
         item = self.output[-1]
         kind = item["type"]
         if kind == "function_call":
             item["arguments"] += text
             yield self._event(f"{_EVENTS[kind]}.delta", delta=text)
             return
-        item["content"][0]["text"] += text
-        yield self._event(f"{_EVENTS[kind]}.delta", content_index=0, delta=text, **_logprobs(kind))
+        part = item["content"][0]
+        part["text"] += text
+        more = {}
+        if kind == "message":
+            part["logprobs"] += logprobs
+            more = {"logprobs": [*logprobs]}
+        yield self._event(f"{_EVENTS[kind]}.delta", content_index=0, delta=text, **more)
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         return {"type": kind, "item_id": self.output[-1]["id"], "output_index": len(self.output) - 1, **fields}
@@ -88,8 +94,3 @@ class ResponseItems:
 def _copy(item: dict[str, Any]) -> dict[str, Any]:
     """The item as it is now: it will be changed."""
     return {key: list(value) if isinstance(value, list) else value for key, value in item.items()}
-
-
-def _logprobs(kind: str) -> dict[str, list[Any]]:
-    """What events of text must have, and those of reasoning have not."""
-    return {"logprobs": []} if kind == "message" else {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.openai.logprobs import chat_logprobs
+from trigraph.runtime.server.openai.output_logprobs import OutputLogprobs
 from trigraph.runtime.server.openai.response_items import ResponseItems
 from trigraph.runtime.server.openai.responses_history import input_messages, tool_choice
 from trigraph.runtime.server.openai.schema_responses import Reasoning, ResponsesRequest
@@ -19,7 +21,9 @@ from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_var
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import ResponseFormat, parse
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.text.reply import Event
 
+_LOGPROBS = "message.output_text.logprobs"
 _LIMITS = ("length", "context", "timeout")
 
 
@@ -31,16 +35,20 @@ class Responses(Job):
         fields = parse(ResponsesRequest, body)
         choice = tool_choice(fields)
         prompt = _prompt(service, fields, choice)
+        logprobs = (fields.top_logprobs or 0) if _LOGPROBS in (fields.include or ()) else None
         options = request_options(
             fields,
             service,
             max_tokens=fields.max_output_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, form(fields, _format(fields))),
+            logprobs=logprobs,
         )
         request = service.engine.generate(prompt.ids, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._items = ResponseItems()
+        self._tokenizer = service.engine.tokenizer
+        self._logprobs = None if logprobs is None else OutputLogprobs(request, self._tokenizer)
         self._number = 0
         self._head = _head(fields, service) | {
             name: getattr(options.sampling, name)
@@ -50,9 +58,8 @@ class Responses(Job):
     async def result(self) -> dict[str, Any]:
         """See Job."""
         async for _, events in merged(self.generations):
-            for event in events:
-                for _ in self._items.take(event):
-                    pass
+            for _ in self._taken(events):
+                pass
         for _ in self._items.close(self._status()):
             pass
         return self._response(self._status())
@@ -62,9 +69,8 @@ class Responses(Job):
         for state in ("created", "in_progress"):
             yield self._event({"type": f"response.{state}", "response": self._response("in_progress")})
         async for _, events in merged(self.generations):
-            for event in events:
-                for data in self._items.take(event):
-                    yield self._event(data)
+            for data in self._taken(events):
+                yield self._event(data)
         status = self._status()
         for data in self._items.close(status):
             yield self._event(data)
@@ -74,6 +80,11 @@ class Responses(Job):
         """See Job."""
         failure = {"code": "server_error", "message": error.message}
         return self._event({"type": "response.failed", "response": {**self._response("failed"), "error": failure}})
+
+    def _taken(self, events: list[Event]) -> Iterator[dict[str, Any]]:
+        for event in events:
+            found = [] if self._logprobs is None else self._logprobs.of(event)
+            yield from self._items.take(event, chat_logprobs(self._tokenizer, found)["content"])
 
     def _status(self) -> str:
         return "incomplete" if self.generations[0].finish_reason in _LIMITS else "completed"
@@ -130,12 +141,6 @@ def _check_stateless(fields: ResponsesRequest) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    if "message.output_text.logprobs" in (fields.include or ()):
-        raise ApiError(
-            "include has message.output_text.logprobs; only chat completions and completions have log-probabilities",
-            param="include",
-            code="unsupported_parameter",
-        )
     if fields.background:
         raise ApiError(
             "background is true; this server answers at once only: leave it out",
@@ -174,7 +179,7 @@ def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
         "safety_identifier": fields.safety_identifier,
         "prompt_cache_key": fields.prompt_cache_key,
         "max_tool_calls": None,
-        "top_logprobs": 0,
+        "top_logprobs": fields.top_logprobs or 0,
         "text": {"format": format},
         "tool_choice": fields.tool_choice or "auto",
         "tools": [_tool(tool) for tool in fields.tools or ()],
