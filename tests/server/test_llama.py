@@ -97,7 +97,7 @@ def test_shapes_are_llamas(client: httpx.Client, theirs: Llama) -> None:
         assert type(ours[name]) is type(expected[name]), name
     known = ("content", "tokens_predicted", "tokens_evaluated", "prompt", "stop_type", "stopping_word", "truncated")
     assert [ours[name] for name in known] == [expected[name] for name in known]
-    assert ours["timings"].keys() >= expected["timings"].keys() - {"prompt_per_token_ms", "predicted_per_token_ms"}
+    assert ours["timings"].keys() >= expected["timings"].keys()
 
 
 def test_stops_and_selected_fields(client: httpx.Client) -> None:
@@ -108,13 +108,12 @@ def test_stops_and_selected_fields(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions", "/chat/completions"])
-def test_progress_of_a_prompt(path: str, engine: Engine) -> None:
+def test_progress_of_a_prompt(client: httpx.Client, engine: Engine, path: str) -> None:
     body: dict[str, Any] = {"n_predict": 3, "return_progress": True, "timings_per_token": True}
-    long = 400 * "In the beginning God created the heaven and the earth. "
+    long = 100 * "In the beginning God created the heaven and the earth. "
     body |= {"prompt": long} if path == "/completion" else {"messages": [{"role": "user", "content": long}]}
-    own = replace(engine)  # with a prefix cache of its own
-    with serving(own, Settings(port=0)) as address, httpx.Client(base_url=address, timeout=60) as client:
-        parts = streamed(client, path, body)
+    engine.cache.clear()
+    parts = streamed(client, path, body)
     told = [part["prompt_progress"] for part in parts if "prompt_progress" in part]
     done = [progress["processed"] for progress in told]
     assert done == sorted(done) and done[-1] == told[-1]["total"] > 0 and len(done) > 2

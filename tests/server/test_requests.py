@@ -227,7 +227,13 @@ def test_a_character_that_is_cut_off_is_left_out(length: int) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_an_echoed_prompt(client: httpx.Client, stream: bool) -> None:
-    body = {"prompt": ["In the beginning", [20, 300, 7]], "echo": True, "logprobs": 2, "max_tokens": 4, "n": 2}
+    body: dict[str, Any] = {
+        "prompt": ["In the beginning", [20, 300, 7]],
+        "echo": True,
+        "logprobs": 2,
+        "max_tokens": 4,
+        "n": 2,
+    }
     response = client.post("/v1/completions", json={**body, "temperature": 0, "stream": stream})
     found: list[dict[str, list[Any]]] = [{} for _ in range(4)]
     texts = [""] * 4
@@ -244,7 +250,9 @@ def test_log_probabilities_of_an_echoed_prompt(client: httpx.Client, stream: boo
         lengths = [0, *map(len, logprobs["tokens"])]
         assert logprobs["text_offset"] == [*accumulate(lengths)][:-1]
     assert len(found[2]["tokens"]) == 3 + 4 and found[2] == found[3]
-    whole = client.post("/tokenize", json={"content": "".join(texts[0])}).json()["tokens"]
+    asked = {"prompt": body["prompt"][0], "n_predict": 4, "temperature": 0, "return_tokens": True}
+    whole = client.post("/tokenize", json={"content": asked["prompt"]}).json()["tokens"]
+    whole += client.post("/completion", json=asked).json()["tokens"]
     again = client.post("/v1/completions", json={**body, "prompt": [whole], "n": 1, "max_tokens": 0}).json()
     assert again["choices"][0]["logprobs"]["token_logprobs"] == found[0]["token_logprobs"]
     assert again["usage"]["completion_tokens"] == 0
