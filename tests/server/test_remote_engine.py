@@ -22,6 +22,7 @@ from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
+from trigraph.runtime.requests.logprobs import scoring
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.errors import ApiError
@@ -97,6 +98,13 @@ def test_a_stream_outlives_its_replicas(lives: tuple[int, ...]) -> None:
     assert not engine.streams
     completed = [len(ticket.completed) for ticket in replicas.tickets]
     assert completed == sorted(completed)
+
+
+@pytest.mark.parametrize("lives", [(), (9,), (0, 20, 9)])
+def test_scores_outlive_replicas(lives: tuple[int, ...]) -> None:
+    stream = front(*lives)[0].generate(*scoring(tokens(60), 2))
+    asyncio.run(complete(stream))
+    assert stream.logprobs == new_engine().score(tokens(60), 2)
 
 
 def test_the_end_that_only_replicas_know_is_taken_over() -> None:
