@@ -17,7 +17,7 @@ from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.request import Request, token_ids
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -111,8 +111,7 @@ class Engine:
         They have the same bits as when the model decodes these tokens. Raises TrigraphError when the prompt is empty
         or longer than the context.
         """
-        ids = [*self._encode(prompt)]
-        request = self.generate(*scoring(ids, top))
+        request = self.generate(*scoring(token_ids("the prompt", self._encode(prompt)), top))
         request.run()
         return request.logprobs
 

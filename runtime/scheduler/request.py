@@ -92,7 +92,7 @@ class Request(TextStream):
         self.listen(self._bell.ring)
         self.rank = (0, 0)
         """Orders requests; the queue sets it."""
-        self._repeat(_token_ids("completed", completed), model.vocab)
+        self._repeat(token_ids("completed", completed), model.vocab)
 
     @property
     def target(self) -> list[int]:
@@ -246,17 +246,20 @@ def checked_prompt(prompt: Iterable[SupportsIndex], options: Options, context: i
     """The token ids of a prompt. Raises TrigraphError when a model of this size cannot continue it as `options` say."""
     if not isinstance(options, Options):
         raise TrigraphError(f"options is {quote(options)}; it must be an Options")
-    ids = _token_ids("the prompt", prompt)
+    ids = token_ids("the prompt", prompt)
     if not 1 <= len(ids) <= context:
         raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
     _check_vocabulary(ids, vocab)
     options.sampling.check_vocabulary(vocab)
     if options.forced:
         _check_vocabulary([*options.forced], vocab)
+        if (length := len(ids) + len(options.forced)) > context:
+            raise TrigraphError(f"the prompt and forced have {length} tokens; the loaded context holds {context}")
     return ids
 
 
-def _token_ids(name: str, prompt: Iterable[SupportsIndex]) -> list[int]:
+def token_ids(name: str, prompt: Iterable[SupportsIndex]) -> list[int]:
+    """The ids as numbers. Raises TrigraphError for what is not a list of them."""
     try:
         if not isinstance(prompt, bytes):
             return [index(token) for token in prompt]

@@ -74,7 +74,7 @@ TOOL_NAME_RULE = "names of tools have at most 256 characters, and no spaces, quo
 
 def _tool_name(name: str) -> str:
     if not TOOL_NAME.fullmatch(name):
-        raise PydanticCustomError("tool_name", TOOL_NAME_RULE)  # type: ignore[arg-type]
+        raise PydanticCustomError("tool_name", TOOL_NAME_RULE)
     return name
 
 

@@ -22,8 +22,8 @@ from trigraph.runtime.text.template import ChatTemplate
 MESSAGES = [{"role": "user", "content": "Hi"}]
 CHAT = {"messages": MESSAGES, "max_tokens": 40}
 CALL = "<tool_call>\n<function=f>\n<parameter=a>\nParis and more"
-TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
-REFUSED = {
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+REFUSED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "min_tokens": 5,
         "functions": [{"name": "f"}],
@@ -55,7 +55,8 @@ def chat(client: httpx.Client, **fields: Any) -> Any:
 
 @pytest.mark.parametrize(("path", "name"), [(path, name) for path, fields in REFUSED.items() for name in fields])
 def test_what_cannot_be_kept_to_is_refused(client: httpx.Client, path: str, name: str) -> None:
-    body = {"/v1/completions": {"prompt": "Hi"}, "/v1/responses": {"input": "Hi"}}.get(path, CHAT)
+    bodies: dict[str, dict[str, Any]] = {"/v1/completions": {"prompt": "Hi"}, "/v1/responses": {"input": "Hi"}}
+    body = bodies.get(path, CHAT)
     response = client.post(path, json={**body, name: REFUSED[path][name]})
     assert response.status_code == 400 and name in response.json()["error"]["message"], response.text
     neutral = client.post(path, json={**body, "max_tokens": 1, "min_tokens": 0, "functions": [], "include": []})
@@ -227,13 +228,8 @@ def test_a_character_that_is_cut_off_is_left_out(length: int) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_of_an_echoed_prompt(client: httpx.Client, stream: bool) -> None:
-    body: dict[str, Any] = {
-        "prompt": ["In the beginning", [20, 300, 7]],
-        "echo": True,
-        "logprobs": 2,
-        "max_tokens": 4,
-        "n": 2,
-    }
+    ids = client.post("/tokenize", json={"content": "In the beginning"}).json()["tokens"]
+    body: dict[str, Any] = {"prompt": [ids, [20, 300, 7]], "echo": True, "logprobs": 2, "max_tokens": 4, "n": 2}
     response = client.post("/v1/completions", json={**body, "temperature": 0, "stream": stream})
     found: list[dict[str, list[Any]]] = [{} for _ in range(4)]
     texts = [""] * 4
@@ -250,9 +246,8 @@ def test_log_probabilities_of_an_echoed_prompt(client: httpx.Client, stream: boo
         lengths = [0, *map(len, logprobs["tokens"])]
         assert logprobs["text_offset"] == [*accumulate(lengths)][:-1]
     assert len(found[2]["tokens"]) == 3 + 4 and found[2] == found[3]
-    asked = {"prompt": body["prompt"][0], "n_predict": 4, "temperature": 0, "return_tokens": True}
-    whole = client.post("/tokenize", json={"content": asked["prompt"]}).json()["tokens"]
-    whole += client.post("/completion", json=asked).json()["tokens"]
+    asked = {"prompt": ids, "n_predict": 4, "temperature": 0, "return_tokens": True}
+    whole = [*ids, *client.post("/completion", json=asked).json()["tokens"]]
     again = client.post("/v1/completions", json={**body, "prompt": [whole], "n": 1, "max_tokens": 0}).json()
     assert again["choices"][0]["logprobs"]["token_logprobs"] == found[0]["token_logprobs"]
     assert again["usage"]["completion_tokens"] == 0

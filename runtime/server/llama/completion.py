@@ -177,7 +177,7 @@ def _are_many(prompt: Prompt | list[Prompt]) -> bool:
 def _prompts(service: Service, prompt: Prompt | list[Prompt]) -> Iterator[list[int]]:
     for part in prompt if _are_many(prompt) else [prompt]:
         ids: list[int] = []
-        for piece in [part] if isinstance(part, str) else part:
+        for piece in part if isinstance(part, list) else [part]:
             if not isinstance(piece, str | int):
                 raise ApiError(f"prompt has {quote(piece)}; give texts or token ids", param="prompt")
             ids += encoded(service.engine, piece, start=not ids) if isinstance(piece, str) else [piece]

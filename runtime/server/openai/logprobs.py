@@ -38,7 +38,12 @@ def prompt_logprobs(tokenizer: Tokenizer, first: int, logprobs: Sequence[TokenLo
     """The same of a prompt, of whose `first` token nothing is known."""
     text = tokenizer.spell([first])
     rest = completion_logprobs(tokenizer, logprobs, len(text))
-    unknown = {"tokens": [text], "token_logprobs": [None], "top_logprobs": [None], "text_offset": [0]}
+    unknown: dict[str, list[Any]] = {
+        "tokens": [text],
+        "token_logprobs": [None],
+        "top_logprobs": [None],
+        "text_offset": [0],
+    }
     return {name: [*unknown[name], *values] for name, values in rest.items()}
 
 

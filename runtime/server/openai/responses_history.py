@@ -29,7 +29,7 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
     choice = fields.tool_choice
     if choice == "none":
         return ToolChoice()
-    tools = []
+    tools: list[dict[str, Any]] = []
     for tool in fields.tools or ():
         name, parameters = tool.get("name"), tool.get("parameters")
         if tool.get("type") != "function" or not isinstance(name, str) or not name:
