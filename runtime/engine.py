@@ -79,7 +79,7 @@ class Engine:
         return self.model.sampling
 
     def chat_template(self) -> ChatTemplate:
-        """The chat template. Raises TrigraphError when the model has none."""
+        """The chat template: the model file's, or a default one."""
         return self.model.chat_template()
 
     def generate(

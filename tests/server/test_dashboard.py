@@ -13,6 +13,7 @@ import httpx2 as httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.server import PLAIN_TEMPLATE, replying, serving
+from trigraph.runtime import Engine
 
 BOARD = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -23,7 +24,7 @@ def test_metrics_and_labels_exist() -> None:
     disk: Any = SimpleNamespace(
         read=1, written=2, problem="the disk is full", take=lambda *given: False, offer=lambda *given: None
     )
-    engine = replace(replying("Yes, I think so.", template=PLAIN_TEMPLATE), disk=disk)
+    engine = Engine(replace(replying("Yes, I think so.", template=PLAIN_TEMPLATE).model, disk=disk))
     with serving(engine) as address:
         asked = {"messages": [{"role": "user", "content": "Hello"}], "top_k": 1, "speculative.n_max": 3}
         assert httpx.post(f"{address}/v1/chat/completions", json=asked).status_code == 200

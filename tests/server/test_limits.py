@@ -94,7 +94,7 @@ def test_a_client_that_goes_away_frees_its_requests(engine: Engine, client: http
 
 
 def test_too_many_requests() -> None:
-    crowded = replace(replying("Yes.", template=PLAIN_TEMPLATE), scheduling=Scheduling(max_waiting=2))
+    crowded = Engine(replace(replying("Yes.", template=PLAIN_TEMPLATE).model, scheduling=Scheduling(max_waiting=2)))
     with serving(crowded) as address:
         response = httpx.post(f"{address}/v1/chat/completions", json={**CHAT, "n": 8})  # four of them run
         assert response.status_code == 429 and int(response.headers["retry-after"]) > 0

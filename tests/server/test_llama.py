@@ -156,7 +156,8 @@ def with_tokens(engine: Engine) -> Engine:
     assert isinstance(METADATA["tokenizer.ggml.token_type"], list)
     types = [*METADATA["tokenizer.ggml.token_type"], *[3] * len(FILL)]
     metadata = {**METADATA, "tokenizer.ggml.tokens": [*tokens, *FILL], "tokenizer.ggml.token_type": types}
-    return replace(engine, tokenizer=Tokenizer(tokenizer_json(metadata), engine.tokenizer.stop_ids))
+    tokenizer = Tokenizer(tokenizer_json(metadata), engine.tokenizer.stop_ids)
+    return Engine(replace(engine.model, tokenizer=tokenizer))
 
 
 def test_infill(client: httpx.Client) -> None:

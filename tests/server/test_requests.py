@@ -42,7 +42,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def client(tiny_package: Path) -> Iterator[httpx.Client]:
-    engine = replace(load(tiny_package, threads=1), template=ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"}))
+    template = ChatTemplate(PLAIN_TEMPLATE, {"eos_token": "\n"})
+    engine = Engine(replace(load(tiny_package, threads=1).model, template=template))
     with serving(engine, Settings(port=0)) as address, httpx.Client(base_url=address, timeout=60) as made:
         yield made
 

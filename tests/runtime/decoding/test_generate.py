@@ -241,7 +241,7 @@ def test_a_conversation_survives_an_error() -> None:
 @pytest.mark.parametrize("chatml", [False, True])
 def test_a_chat_without_a_template_has_turns(chatml: bool) -> None:
     engine, _ = chat_engine.engine_of(chat_engine.PLAIN) if chatml else engine_of(scripted(b"a", 1))
-    template = replace(engine, template=None).chat_template()
+    template = replace(engine.model, template=None).chat_template()
     assert template.notice is not None and ("ChatML" in template.notice) == chatml
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     ends = ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n",)
