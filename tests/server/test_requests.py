@@ -202,7 +202,7 @@ def test_a_model_without_a_template_chats(tiny_package: Path) -> None:
     with serving(engine, Settings(port=0)) as address, httpx.Client(base_url=address, timeout=60) as client:
         assert chat(client, max_tokens=8)["message"]["content"]
         text = client.post("/apply-template", json=CHAT).json()["prompt"]
-    assert text == "User:\nHi\n\nAssistant:\n"
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_a_call_that_is_cut_off_is_told_of() -> None:

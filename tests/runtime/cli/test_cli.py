@@ -200,11 +200,11 @@ def test_answers_of_a_given_form(
     assert "end: stop" in result.err
 
 
-def test_a_chat_without_a_template_has_plain_turns(trigraph: Run, tiny_package: Path, operator_library: Path) -> None:
+def test_a_chat_without_a_template_is_chatml(trigraph: Run, tiny_package: Path, operator_library: Path) -> None:
     lines = b"Once upon\n\n/reset\nThe king\n/exit\nmore"
     result = trigraph("run", tiny_package, "-n", 4, stdin=lines, terminal=True)
     assert result.status == 0
-    assert "no chat template; chats are written as plain turns" in result.err
+    assert "no chat template; chats are written as ChatML" in result.err
     assert result.err.count("generated 4 tokens") == 2
     raw = trigraph("run", tiny_package, "-n", 4, "--raw", stdin=lines, terminal=True)
     assert raw.status == 0 and "Once upon" in raw.out and "more" not in raw.out
