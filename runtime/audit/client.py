@@ -80,7 +80,7 @@ class Client:
         for fields in ((True, True), (False, True), (True, False), (False, False)):
             self.logprobs, self.seeds = fields
             try:
-                answer = self.complete(Case("Hello", Sampling(temperature=0.8, seed=1)), 2)
+                answer = self.complete(Case("Zebras", Sampling(temperature=0.8, seed=1)), 2)
                 self.logprobs = bool(answer.logprobs)
                 return
             except ServerError as error:

@@ -143,7 +143,7 @@ def _token_by_token(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
     """
     if asking.client.api == "chat":
         raise NotPossibleError("needs /v1/completions")
-    if asking.tokenize("Hello") is None:
+    if asking.tokenize("Zebras") is None:
         raise NotPossibleError("needs /tokenize")
     for case in cases:
         if (found := _stepwise(asking, case)) is not None:

@@ -50,8 +50,6 @@ def _contents(report: Report) -> dict[str, Any]:
         * (report.total.texts + report.total.failures)
         / max(1, report.total.answers + report.total.failures),
         "conditions": shown,
-        "skipped": {name: report.reason(name) for name in report.conditions if name not in shown}
-        | {mode: why for mode, why in report.skipped.items() if mode in MODES},
         "grids": {mode: rows for mode in MODES if (rows := _rows(report, mode, shown))},
         "counts": {name: [report.count(name, mode) for mode in MODES] for name in shown},
         "modes": MODES,

@@ -98,9 +98,10 @@ class Report:
         answers = [self.expected[case], *(o.answer for o in self.outcomes if o.case == case and o.answer is not None)]
         return len({each.text for each in answers}), len({each.logprobs for each in answers})
 
-    def reason(self, condition: str) -> str:
-        """Why a condition has no answers."""
-        return self.skipped.get(condition, "no time left")
+    def left_out(self) -> dict[str, str]:
+        """The conditions and ways of sampling that were not asked, and why."""
+        asked = {outcome.condition for outcome in self.outcomes}
+        return {name: "no time left" for name in self.conditions if name not in asked} | dict(self.skipped)
 
     def headline(self) -> str:
         """The result in a sentence."""
@@ -127,7 +128,6 @@ class Report:
             counts = [self.count(condition, mode) for mode in MODES]
             both = Count.of(o for o in self.outcomes if o.condition == condition)
             if not both.answers and not both.failures:
-                table.add_row(condition, f"({self.reason(condition)})", *[""] * 5, style="dim")
                 continue
             table.add_row(
                 condition,
@@ -151,7 +151,7 @@ class Report:
             "same": self.total.same,
             "total": vars(self.total),
             "conditions": {name: {mode: vars(self.count(name, mode)) for mode in MODES} for name in self.conditions},
-            "skipped": dict(self.skipped),
+            "left_out": self.left_out(),
             "cases": [
                 {
                     "prompt": case.prompt,

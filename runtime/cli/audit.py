@@ -70,5 +70,5 @@ def _show(report: Report, *, as_json: bool) -> None:
     console = Console()
     console.width = max(console.width, _TABLE_WIDTH)
     console.print(report.table())
-    if not report.total.answers:
-        say("note: no condition was reached in time; run it without --quick")
+    for name, why in report.left_out().items():
+        say(f"note: not asked: {name} ({why})")

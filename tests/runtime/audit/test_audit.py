@@ -16,22 +16,22 @@ from support.command import run_command
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.audit import Client, Plan, Report, audit
 from trigraph.runtime.audit.answer import Answer, Difference, difference
+from trigraph.runtime.audit.asking import Asking
+from trigraph.runtime.audit.conditions import conditions
 from trigraph.runtime.audit.page import write_page
-from trigraph.runtime.audit.plan import Prompt, read_prompts, shipped_prompts
+from trigraph.runtime.audit.plan import Case, Prompt, read_prompts, shipped_prompts
 
 PROMPTS = tuple(Prompt("test", f"This is prompt {number}. " + "It has words. " * number) for number in range(3))
 PLAN = Plan(PROMPTS, tokens=6, companions=(2, 4), others=3, idle=0.0, steps=4, long_prompt=500)
 
 
 class Server:
-    """A server whose tokens are single characters. `answers` is given each body, and how many requests run."""
+    """A server whose tokens are single characters. `answers` gives the text for a body."""
 
-    def __init__(self, answers: Callable[[dict[str, Any], int], str] | None = None, **has: bool) -> None:
-        self.answers = answers or (lambda body, running: text_of(body))
+    def __init__(self, answers: Callable[[dict[str, Any]], str] | None = None, **has: bool) -> None:
+        self.answers = answers or text_of
         self.has = {"completions": True, "logprobs": True, "seed": True, "tokenize": True, "template": False} | has
-        self.running = 0
         self.bodies: list[dict[str, Any]] = []
-        self.lock = threading.Lock()
 
     def reply(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         if path == "/tokenize" and self.has["tokenize"]:
@@ -46,13 +46,8 @@ class Server:
                 return 400, {"error": {"message": f"{name} is not supported"}}
         given = body["messages"][0]["content"] if chat else body["prompt"]
         prompt = given if isinstance(given, str) else "".join(map(chr, given))
-        with self.lock:
-            self.running += 1
-            self.bodies.append(body)
-            running = self.running
-        text = self.answers(body | {"prompt": prompt}, running)[: body["max_tokens"]]
-        with self.lock:
-            self.running -= 1
+        self.bodies.append(body)
+        text = self.answers(body | {"prompt": prompt})[: body["max_tokens"]]
         values = [-ord(character) / 8 for character in text]
         choice: dict[str, Any] = {"message": {"content": text}} if chat else {"text": text}
         if "logprobs" in body and chat:
@@ -128,22 +123,20 @@ def test_a_server_with_one_answer_passes() -> None:
     assert report.distinct(next(iter(report.expected))) == (1, 1)
 
 
-def test_company_that_matters_is_noticed() -> None:
-    barrier = threading.Semaphore(0)
+def test_companions_are_asked_at_the_same_time() -> None:
+    meeting = threading.Barrier(5)
 
-    def answers(body: dict[str, Any], running: int) -> str:
-        if running == 1:  # waits for company, if any comes
-            barrier.acquire(timeout=0.2)
-        elif running == 2:
-            barrier.release()
-        text = text_of(body)
-        return text if running < 3 else text[:2] + "?" + text[3:]
+    class Meeting(Asking):
+        def ask(self, case: Case, **_: object) -> Answer:
+            meeting.wait(60)
+            return Answer("")
 
-    report = audited(Server(answers), plan=Plan(PROMPTS[:1], tokens=6, companions=(4,), others=1, idle=0.0, steps=1))
-    assert "among 4 others" in differing(report)
-    assert "again" not in differing(report)
-    found = next(o.difference for o in report.outcomes if o.condition == "among 4 others" and o.difference is not None)
-    assert (found.text, found.token, found.character) == (True, 2, 2)
+    plan = Plan(PROMPTS[:1], companions=(4,))
+    (among,) = [condition for condition in conditions(plan) if condition.name == "among 4 others"]
+    with running(Server()) as url:
+        found = [*among.ask(Meeting(Client(url), plan), plan.cases)]
+    assert len(found) == 10
+    assert {case for case, _ in found} == {*plan.cases}
 
 
 @pytest.mark.parametrize(
@@ -155,14 +148,14 @@ def test_company_that_matters_is_noticed() -> None:
     ],
 )
 def test_a_condition_that_matters_is_named(spoiled: Callable[[dict[str, Any]], bool], expected: set[str]) -> None:
-    report = audited(Server(lambda body, running: "?" * 9 if spoiled(body) else text_of(body)))
+    report = audited(Server(lambda body: "?" * 9 if spoiled(body) else text_of(body)))
     assert differing(report) == expected
 
 
 def test_a_cache_that_matters_is_noticed() -> None:
     seen: list[str] = []
 
-    def answers(body: dict[str, Any], running: int) -> str:
+    def answers(body: dict[str, Any]) -> str:
         cached = any(prompt != body["prompt"] and body["prompt"].startswith(prompt) for prompt in seen)
         seen.append(body["prompt"])
         return "?" * 9 if cached else text_of(body)
@@ -211,11 +204,11 @@ def test_differences() -> None:
 
 
 def test_a_limited_time_is_kept() -> None:
-    counted: list[str] = []
-    report = audited(Server(lambda body, running: counted.append("") or text_of(body)), Plan(PROMPTS, seconds=0.0))
-    assert len(counted) < 10
+    server = Server()
+    report = audited(server, Plan(PROMPTS, seconds=0.0))
+    assert len(server.bodies) < 10
     assert report.total.answers < 10
-    assert {report.reason(name) for name in report.conditions if not report.count(name, "greedy").answers}
+    assert set(report.left_out().values()) == {"no time left", "needs --api chat"}
 
 
 def test_prompts_are_of_several_kinds(tmp_path: Path) -> None:
@@ -232,7 +225,7 @@ def test_prompts_are_of_several_kinds(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_differs(tmp_path: Path) -> None:
-    server = Server(lambda body, running: "<b>" if body.get("stream") else text_of(body))
+    server = Server(lambda body: "<b>" if body.get("stream") else text_of(body))
     report = audited(server)
     write_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -251,7 +244,7 @@ def test_the_command_ends_with_1_where_answers_differ(tmp_path: Path) -> None:
         found = run_command("audit", url, *options)
         assert found.status == 0, found.err
         assert json.loads(found.out)["same"] is True
-    with running(Server(lambda body, running: "?" if body.get("stream") else text_of(body))) as url:
+    with running(Server(lambda body: "?" if body.get("stream") else text_of(body))) as url:
         found = run_command("audit", url, *options)
         assert found.status == 1
         assert {each["condition"] for each in json.loads(found.out)["differences"]} == {"streamed"}

@@ -1,0 +1,35 @@
+"""Our own server under audit: one text, one answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.packages import Make
+from support.server import serving
+from trigraph.models.tiny import TINY_GGUF
+from trigraph.runtime import load
+from trigraph.runtime.audit import Client, Plan, audit
+from trigraph.runtime.audit.plan import shipped_prompts
+
+PLAN = Plan(shipped_prompts()[:6], 10, (2, 8), others=6, idle=0.0, steps=4, long_prompt=1500)
+
+
+def check(path: Path, **arguments: Any) -> None:
+    with serving(load(path, threads=1, **arguments)) as url:
+        report = audit(Client(url), PLAN)
+    assert report.total.same, report.headline()
+    assert report.logprobs
+    assert report.left_out() == {"as a rendered prompt": "needs --api chat"}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"speculation": False}, {"sequences": 3}])
+def test_the_tiny_model_gives_one_answer(arguments: dict[str, Any]) -> None:
+    check(TINY_GGUF, **arguments)
+
+
+@pytest.mark.parametrize(("geometry", "quant"), [("tiny-dense", "F32"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q8_0")])
+def test_random_models_give_one_answer(synthetic: Make, geometry: str, quant: str) -> None:
+    check(synthetic(geometry, quant))
