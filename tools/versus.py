@@ -6,9 +6,9 @@ Usage: python tools/versus.py MODEL.gguf --versus llama.cpp,ik_llama-rtr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -17,11 +17,13 @@ import typer
 from peers.ik_llama import IkLlama, check_ik_llama
 from peers.llama_cpp import LlamaCpp, check_llama_cpp
 from peers.llama_server import LlamaServer, check_llama_server
+from tool import run_tool
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.bench import bench_requests
 from trigraph.runtime.bench.contender import OpenContender
 from trigraph.runtime.bench.load import OpenServer, Server
 from trigraph.runtime.bench.request_options import RequestOptions
-from trigraph.runtime.cli.command import Command, grouped
+from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.measure import (
     BenchModelArguments,
     BenchOutputArguments,
@@ -95,20 +97,10 @@ def versus(
     if load.requests is None:
         run_benchmark(measured, work, load, output, contenders=engines.steps())
     elif work.accept is not None:
-        raise TrigraphError("--accept replays trigraph's own drafts; leave it out")
+        raise TrigraphError("--accept replaces trigraph's own drafts; leave it out with --requests")
     else:
-        run_benchmark(measured, work, load, output, servers=engines.servers())
-
-
-def main() -> None:
-    """Runs the command line. Errors that the user can fix end with one line on stderr."""
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command(cls=Command)(versus)
-    try:
-        command(prog_name="versus.py")
-    except TrigraphError as error:
-        sys.exit(f"error: {error}")
+        run_benchmark(measured, work, load, output, serve=partial(bench_requests, others=engines.servers()))
 
 
 if __name__ == "__main__":
-    main()
+    run_tool(versus)

@@ -30,6 +30,10 @@ class Run:
         """All fields, for scripts."""
         return asdict(self)
 
+    def table(self) -> Table:
+        """The figures, for people."""
+        raise NotImplementedError
+
     def provenance(self) -> Iterator[str]:
         """Lines that say what was measured, where and when."""
         machine = self.machine

@@ -54,7 +54,7 @@ class RequestOptions:
         if self.accept is not None and not 0 <= self.accept <= 1:
             raise TrigraphError(f"accept is {self.accept}; it must be from 0 to 1")
         if self.accept is None and len(self.draft_tokens) > 1:
-            raise TrigraphError("draft-tokens: only with --accept several are compared; give one")
+            raise TrigraphError("draft-tokens: give one number")
 
     def context(self, manifest: Manifest) -> int:
         """Tokens that a request may reach. Raises TrigraphError when that is more than the package holds."""

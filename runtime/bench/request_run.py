@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trigraph.exporter.package.reader import read_manifest
-from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.bandwidth import Bandwidth
-from trigraph.runtime.bench.draft_sweep import DraftReport, sweep
 from trigraph.runtime.bench.load import Load, OpenServer, Server, Turn
 from trigraph.runtime.bench.own_server import OwnServer
 from trigraph.runtime.bench.random_tokens import RandomTokens
@@ -42,7 +40,7 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
     machine, bandwidth = measure(device, options.threads)
     random = RandomTokens(manifest.config.vocab)
     with ExitStack() as stack:
-        engine = _load(folder, options, context, max(options.concurrency))
+        engine = load_engine(folder, options, context, max(options.concurrency))
         servers: list[Server] = [OwnServer(engine, *options.draft_tokens)]
         for open_other in others:
             servers.append(open_other(weights(folder, manifest), options, context))
@@ -67,37 +65,6 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
         tokens=options.tokens,
         shared_prefix=options.shared_prefix,
         settings={server.name: server.settings for server in servers},
-        results=results,
-    )
-
-
-def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
-    """Decodes batches with drafts that are right with probability `options.accept`.
-
-    Raises TrigraphError when the package cannot do the run, or has no MTP head.
-    """
-    manifest = read_manifest(folder)
-    context = options.context(manifest)
-    device, started = open_device(options.device), utc_now()
-    machine, bandwidth = measure(device, options.threads)
-    batches = len({0, *options.draft_tokens}) + 3  # the fixed lengths; the prompts, the texts to replay, the governor
-    engine = _load(folder, options, context, batches * max(options.concurrency))
-    if engine.model.no_draft is not None:
-        raise TrigraphError(f"--accept needs a model that can draft; {engine.model.no_draft}")
-    random = RandomTokens(manifest.config.vocab)
-    results = []
-    for concurrency in options.concurrency:
-        bandwidth.measure()
-        results += sweep(engine, options, concurrency, random)
-    return DraftReport(
-        machine=machine.with_passes(bandwidth.passes),
-        model=manifest.config.name,
-        layers=manifest.config.trunk_layers,
-        started=started,
-        repetitions=options.repetitions,
-        accept=options.accept or 0.0,
-        prompt=options.prompt,
-        tokens=options.tokens,
         results=results,
     )
 
@@ -149,7 +116,8 @@ def _beside_floor(
     return replace(result, floor_ms=step.floor_ms, roofline=step.roofline)
 
 
-def _load(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
+def load_engine(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
+    """The engine for the loads that `options` describe."""
     return load(
         folder,
         threads=options.threads,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,18 +17,14 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import (
     BenchOptions,
-    DraftReport,
-    Report,
     RequestOptions,
-    RequestReport,
-    bench_drafts,
     bench_requests,
 )
 from trigraph.runtime.bench import bench as run_bench
 from trigraph.runtime.bench.contender import OpenContender
-from trigraph.runtime.bench.load import OpenServer
 from trigraph.runtime.bench.perplexity import PARALLEL, score
 from trigraph.runtime.bench.plot import check_plot, write_plot
+from trigraph.runtime.bench.report import Run
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.command import grouped
@@ -115,9 +111,7 @@ class BenchRequestArguments:
     shared_prefix: Annotated[int, typer.Option(help="Tokens with which all prompts of a load begin.")] = 0
     draft_tokens: Annotated[
         str,
-        typer.Option(
-            help="Draft length instead of the governor's; with --accept several to hold against it, comma-separated."
-        ),
+        typer.Option(help="Draft length instead of the governor's."),
     ] = ""
 
     def options(self, work: BenchWorkArguments, threads: int, device: str) -> RequestOptions | None:
@@ -163,6 +157,8 @@ def bench(
 
     With --requests: serve loads of requests.
     """
+    if load.requests is not None and work.accept is not None:
+        raise TrigraphError("--accept replaces the drafts of single completions; leave it out with --requests")
     run_benchmark(measured, work, load, output)
 
 
@@ -173,21 +169,18 @@ def run_benchmark(
     output: BenchOutputArguments,
     *,
     contenders: Sequence[OpenContender] = (),
-    servers: Sequence[OpenServer] = (),
+    serve: Callable[[Path, RequestOptions], Run] = bench_requests,
 ) -> None:
-    """Times a model as the options say: its steps in turns with `contenders`, or loads in turns with `servers`."""
+    """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
     requests = load.options(work, threads, measured.device)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
-    report: Report | RequestReport | DraftReport
     if requests is not None:
         folder, requests = _package(measured, capped), replace(requests, repack=measured.repack)
-        drafts = requests.accept is not None
-        report = bench_drafts(folder, requests) if drafts else bench_requests(folder, requests, servers)
-        _show(report, as_json=output.as_json)
+        _show(serve(folder, requests), as_json=output.as_json)
         return
     options = replace(work.options(threads, measured.device), repack=measured.repack)
     report = run_bench(_package(measured, capped), options, contenders)
@@ -212,7 +205,7 @@ def _package(measured: BenchModelArguments, capped: str | None) -> Path:
     return package.folder
 
 
-def _show(report: Report | RequestReport | DraftReport, *, as_json: bool) -> None:
+def _show(report: Run, *, as_json: bool) -> None:
     if report.machine.load > 0.2 * report.machine.cores:
         say(f"note: the machine is busy (load {report.machine.load:.2f}); times will vary")
     if as_json:

@@ -39,8 +39,8 @@ def engines(
 
 
 def _started(deployed: Deployed) -> RemoteEngine:
-    """Ray's node sometimes does not register with its own cluster, and gives up after 30 seconds."""
-    for _ in range(2):
+    """Ray's node sometimes does not register with its own cluster, or not within the 30 seconds that Ray gives it."""
+    for _ in range(9):
         try:
             return engines_on(None, NAME, deployed)
         except Exception as error:
@@ -55,13 +55,19 @@ def replica_ids() -> list[int]:
     return sorted(int(folder.name) for folder in _processes() if _TITLE.search((folder / "cmdline").read_bytes()))
 
 
+def processor_seconds() -> float:
+    """What the replicas of this process's cluster have computed."""
+    stats = (Path(f"/proc/{each}/stat").read_text().rsplit(")", 1)[1].split() for each in replica_ids())
+    return sum(int(user) + int(system) for *_, user, system in (stat[:13] for stat in stats)) / os.sysconf("SC_CLK_TCK")
+
+
 def states() -> dict[str, int]:
     """How many replicas are in which state."""
     found: dict[str, int] = serve.status().applications[NAME].deployments["engine"].replica_states
     return found
 
 
-def await_replicas(count: int, seconds: float = 60) -> None:
+def await_replicas(count: int, seconds: float = 600) -> None:
     """Returns when so many replicas run, and no others start or stop."""
     deadline = time.monotonic() + seconds
     while (found := states()) != {"RUNNING": count}:

@@ -9,6 +9,7 @@ import pytest
 
 import versus
 from support.packages import Packages
+from tool import run_tool
 from trigraph.runtime.bench import BenchOptions, bench
 from versus import STEP_PEERS
 
@@ -21,7 +22,7 @@ from versus import STEP_PEERS
         (["--versus", "vllm"], None, "without --requests it is one of llama.cpp, ik_llama, ik_llama-rtr"),
         (["--requests", "4", "--versus", "llama.cpp"], "xllamacpp", "pip install xllamacpp"),
         (["--requests", "4", "--versus", "ik_llama"], None, "with --requests it is one of llama.cpp, llama.cpp-mtp"),
-        (["--requests", "4", "--versus", "llama.cpp", "--accept", "0.5"], None, "replays trigraph's own drafts"),
+        (["--requests", "4", "--versus", "llama.cpp", "--accept", "0.5"], None, "leave it out with --requests"),
     ],
 )
 def test_mistakes_are_found_before_the_work(
@@ -32,7 +33,7 @@ def test_mistakes_are_found_before_the_work(
     monkeypatch.setattr("trigraph.runtime.cli.measure.cached_package", lambda *_: pytest.fail("the work began"))
     monkeypatch.setattr(sys, "argv", ["versus.py", str(tiny_gguf), *arguments])
     with pytest.raises(SystemExit, match=text):
-        versus.main()
+        run_tool(versus.versus)
 
 
 def test_steps_beside_llama_cpp(packages: Packages, operator_library: Path) -> None:

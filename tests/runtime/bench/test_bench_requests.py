@@ -182,7 +182,7 @@ def test_a_table_and_json() -> None:
         ({"tokens": 1}, "tokens is 1"),
         ({"prompt": 8, "shared_prefix": 8}, "shared-prefix is 8"),
         ({"accept": 1.5}, "accept is 1.5"),
-        ({"draft_tokens": (1, 2)}, "only with --accept"),
+        ({"draft_tokens": (1, 2)}, "give one number"),
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, object], text: str) -> None:
@@ -203,6 +203,7 @@ def test_runs_that_a_package_cannot_do_are_refused(packages: Packages, operator_
     [
         (["--requests", 4, "--concurrency", "1,x"], "give comma-separated numbers"),
         (["--requests", 4, "--plot", "plot.png"], "cannot be combined with --requests"),
+        (["--requests", 4, "--accept", 0.5], "leave it out with --requests"),
         (["--shared-prefix", 4], "need --requests"),
     ],
 )

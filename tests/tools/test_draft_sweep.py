@@ -1,29 +1,24 @@
 """Batches with drafts of a chosen acceptance: draft lengths against each other."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from support.command import Run
+from draft_sweep import Decoded, bench_drafts
+from draft_sweep import results as draft_results
 from support.packages import Packages
-from trigraph.runtime.bench.draft_sweep import Decoded
-from trigraph.runtime.bench.draft_sweep import results as draft_results
+from trigraph.runtime.bench import RequestOptions
 
 
-def test_a_run_with_drafts_of_a_chosen_acceptance(trigraph: Run, packages: Packages, operator_library: Path) -> None:
-    folder = packages("tiny-moe", "F32")
-    command = ["bench", folder, "--requests", 4, "--concurrency", 2, "--accept", 1, "--draft-tokens", "3", "-p", 12]
-    result = trigraph(*command, "-n", 9, "-r", 1, "-t", 1, "--json")
-    assert result.status == 0, result
-    content = json.loads(result.out)
-    assert content["accept"] == 1
-    kinds = {r["drafts"]: r for r in content["results"]}
+def test_a_run_with_drafts_of_a_chosen_acceptance(packages: Packages, operator_library: Path) -> None:
+    options = RequestOptions(4, (2,), 12, 9, repetitions=1, accept=1, draft_tokens=(3,))
+    report = bench_drafts(packages("tiny-moe", "F32"), options)
+    kinds = {result.drafts: result for result in report.results}
     assert list(kinds) == ["governor", "0", "3"]
     # Four completions of nine tokens, of which the prompt brings the first: two rounds of four each.
-    assert (kinds["3"]["drafted"], kinds["3"]["accepted"], kinds["3"]["rows_per_round"]) == (24, 24, 8.0)
-    assert (kinds["0"]["drafted"], kinds["0"]["rows_per_round"], kinds["0"]["beside_plain"]) == (0, 2.0, [1, 1, 1])
-    assert "by best" in trigraph(*command, "-n", 9, "-r", 1, "-t", 1).out
+    assert (kinds["3"].drafted, kinds["3"].accepted, kinds["3"].rows_per_round) == (24, 24, 8.0)
+    assert (kinds["0"].drafted, kinds["0"].rows_per_round, kinds["0"].beside_plain) == (0, 2.0, (1, 1, 1))
+    assert "by best" in [str(column.header) for column in report.table().columns]
 
 
 def decoded(seconds: float) -> Decoded:

@@ -1,4 +1,7 @@
-"""Batches decoded with drafts of a chosen acceptance: the governor's draft lengths beside fixed ones, in turns."""
+"""Batches decoded with drafts of a chosen acceptance: the governor's draft lengths beside fixed ones, in turns.
+
+Usage: python tools/draft_sweep.py MODEL.gguf --requests 8 --accept 0.8 --draft-tokens 1,2,3
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,31 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from tool import run_tool
+from trigraph.exporter.package.reader import read_manifest
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.completions import FixedLengthCompletion
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.report import Run
 from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.bench.request_result import Ratio, ratio
+from trigraph.runtime.bench.request_run import load_engine
+from trigraph.runtime.bench.run import measure, utc_now
+from trigraph.runtime.cli.command import grouped
+from trigraph.runtime.cli.measure import (
+    BenchModelArguments,
+    BenchOutputArguments,
+    BenchRequestArguments,
+    BenchWorkArguments,
+    run_benchmark,
+)
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.executor import Executor
@@ -33,7 +51,7 @@ _ROUNDS = 8  # of each choice in turn: a machine's speed changes within seconds
 
 @dataclass(frozen=True)
 class DraftResult:
-    """Batches that were decoded with one choice of draft lengths. Its fields are keys of `bench --json`."""
+    """Batches that were decoded with one choice of draft lengths. Its fields are keys of `--json`."""
 
     drafts: str
     """"governor", or the number of drafts of each request in each round."""
@@ -230,3 +248,51 @@ class _Decoding:
         """Gives the requests' state back."""
         for request in self._running:
             self._executor.steps.release(request.sequence)
+
+
+def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
+    """Decodes batches with drafts that are right with probability `options.accept`.
+
+    Raises TrigraphError when the package cannot do the run, or has no MTP head.
+    """
+    manifest = read_manifest(folder)
+    context = options.context(manifest)
+    device, started = open_device(options.device), utc_now()
+    machine, bandwidth = measure(device, options.threads)
+    batches = len({0, *options.draft_tokens}) + 3  # the fixed lengths; the prompts, the texts to replay, the governor
+    engine = load_engine(folder, options, context, batches * max(options.concurrency))
+    if engine.model.no_draft is not None:
+        raise TrigraphError(f"--accept needs a model that can draft; {engine.model.no_draft}")
+    random = RandomTokens(manifest.config.vocab)
+    results = []
+    for concurrency in options.concurrency:
+        bandwidth.measure()
+        results += sweep(engine, options, concurrency, random)
+    return DraftReport(
+        machine=machine.with_passes(bandwidth.passes),
+        model=manifest.config.name,
+        layers=manifest.config.trunk_layers,
+        started=started,
+        repetitions=options.repetitions,
+        accept=options.accept or 0.0,
+        prompt=options.prompt,
+        tokens=options.tokens,
+        results=results,
+    )
+
+
+@grouped
+def sweep_drafts(
+    measured: BenchModelArguments,
+    work: BenchWorkArguments,
+    load: BenchRequestArguments,
+    output: BenchOutputArguments,
+) -> None:
+    """Decode batches with drafts that are right with a chosen probability."""
+    if load.requests is None or work.accept is None:
+        raise TrigraphError("give --requests and --accept")
+    run_benchmark(measured, work, load, output, serve=bench_drafts)
+
+
+if __name__ == "__main__":
+    run_tool(sweep_drafts)
