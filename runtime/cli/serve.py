@@ -26,6 +26,7 @@ from trigraph.runtime.device.heap import share_heap
 
 if TYPE_CHECKING:
     from trigraph.runtime.server.backend import Backend
+    from trigraph.runtime.text.template import ChatTemplate
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
@@ -204,10 +205,15 @@ def serve(
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()  # from now on clients wait, and are not refused
     own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
-    used = template.template_of(engine)
-    if used.notice is not None:
-        say(f"note: {used.notice}")
+    used = _with_note(template.template_of(engine))
     settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=used)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
     serve(engine, settings, listener)
+
+
+def _with_note(template: ChatTemplate) -> ChatTemplate:
+    """The template, after saying what users of it should know."""
+    if template.notice is not None:
+        say(f"note: {template.notice}")
+    return template

@@ -104,8 +104,7 @@ def test_a_stream_outlives_its_replicas(lives: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("lives", [(), (9,), (0, 20, 9)])
 def test_scores_outlive_replicas(lives: tuple[int, ...]) -> None:
-    stream = front(*lives)[0].generate(*scoring(tokens(60), 2))
-    asyncio.run(complete(stream))
+    asyncio.run(complete(stream := front(*lives)[0].generate(*scoring(tokens(60), 2))))
     assert stream.logprobs == new_engine().score(tokens(60), 2)
 
 
