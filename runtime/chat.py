@@ -80,7 +80,7 @@ class Conversation:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
-        tokens, prompt = self._known or ([], [])
+        tokens, prompt = self._known or [[], []]
         cache, identity = self._model.cache, self._model.identity
         turn = Turn(self.messages, tokens, len(prompt))
         self._runner.call(partial(cache.save, Path(path), identity, tokens, turn))

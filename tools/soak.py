@@ -249,7 +249,8 @@ def soak(package: Path, cache: Path, requests: int, hostile: float) -> bool:
             sizes.append(memory())
             counts = ", ".join(f"{count} {what}" for what, count in sorted(clients.counts.items()))
             disk = f"{engine.disk.read} files read, {damage.count} damaged" if engine.disk is not None else ""
-            line = f"{start + part} requests, {rate:.0f}/s, {sizes[-1] / 1e6:.1f} MB, {compared} compared, {disk}"
+            line = f"{start + part} requests, {len(clients.faults)} faults, {rate:.0f}/s, {sizes[-1] / 1e6:.1f} MB"
+            line += f", {compared} compared, {disk}"
             print(f"{line}; {counts}; {engine.cache.stats}", flush=True)
     with engine.steps.lock:
         engine.cache.clear()

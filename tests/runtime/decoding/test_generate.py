@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -262,8 +263,13 @@ def test_a_prompt_longer_than_the_context_is_refused() -> None:
 def test_a_text_far_longer_than_the_context_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in characters that are tokenised."""
     engine, _ = engine_of(scripted(b"a", 2), context=64)
-    counted, ids = [], tokenizer._ids
-    monkeypatch.setattr(tokenizer, "_ids", lambda own, text: (counted.append(len(text)), ids(own, text))[1])
+    ids, counted = tokenizer._ids, list[int]()
+
+    def counting(own: Any, text: str) -> list[int]:
+        counted.append(len(text))
+        return ids(own, text)
+
+    monkeypatch.setattr(tokenizer, "_ids", counting)
     with pytest.raises(TrigraphError, match="the prompt has more than 64 tokens, the loaded context"):
         engine.generate("a word " * 500_000)
     assert 0 < sum(counted) < 50_000

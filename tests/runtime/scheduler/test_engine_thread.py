@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def collecting_in(engine: Engine, every: int) -> None:
     """Has the engine's thread collect garbage at each so many lines that it runs of our code."""
     count = 0
 
-    def trace(frame: FrameType, event: str, argument: object) -> object:
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal count
         if "runtime" not in frame.f_code.co_filename:
             return None
@@ -232,7 +233,12 @@ def test_a_request_outlives_the_name_of_its_engine() -> None:
 def test_a_closed_engine() -> None:
     engine, model = fresh(context=2000)
     inside, going = threading.Event(), threading.Event()
-    model.watch = lambda graph, pieces: (inside.set(), going.wait(LIMIT))
+
+    def watch(graph: str, pieces: object) -> None:
+        inside.set()
+        going.wait(LIMIT)
+
+    model.watch = watch
     with engine as same:
         assert same is engine
         requests = [engine.submit(tokens(9, n), options(n, 1500)) for n in range(6)]

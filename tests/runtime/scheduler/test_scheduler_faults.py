@@ -117,7 +117,7 @@ def test_a_step_that_fails_once(number: int, draft: bool) -> None:
 def test_a_cache_that_fails_at_the_start(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Say, for a damaged file: the request fails whose prompt it was looked for."""
     engine, _ = fresh()
-    works, find, found = getattr(engine.cache, method), engine.cache.find, []
+    works, find, found = getattr(engine.cache, method), engine.cache.find, list[list[int]]()
 
     def failing(*arguments: object) -> object:
         bad = arguments[0] == tokens(14, BAD) if method == "find" else found[-1:] == [tokens(14, BAD)]
