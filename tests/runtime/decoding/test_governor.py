@@ -34,12 +34,13 @@ def sweep(machine: str, concurrency: int, accept: float) -> list[float]:
 
 
 def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]:
-    """Its speed in the first turn, in which it has everything to learn, and afterwards; means of some seeds."""
-    first, later, seeds = 0.0, 0.0, range(4)
+    """Its speed in the first turn, in which it has everything to learn, and after some more; means of some seeds."""
+    first, later, seeds = 0.0, 0.0, range(3)
     for seed in seeds:
         simulation = Simulation(MACHINES[machine], seed=seed)
         first += simulation.speed(crowd(concurrency, TOKENS, accept), concurrency)
-        later += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency)
+        simulation.speed(crowd(4 * concurrency, TOKENS, accept), concurrency)
+        later += simulation.speed(crowd(3 * concurrency, TOKENS, accept), concurrency)
     return first / len(seeds), later / len(seeds)
 
 
@@ -50,23 +51,22 @@ def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]
 def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
     fixed = sweep(machine, concurrency, accept)
     first, later = speeds(machine, concurrency, accept)
-    assert first > 0.9 * max(fixed), "too much was lost in learning"
-    assert later > 0.92 * max(fixed)
-    assert min(first, later) > 0.96 * fixed[0], "slower than without drafts"
+    assert first > 0.84 * max(fixed), "too much was lost in learning"
+    assert first > 0.95 * fixed[0]
+    assert later > 0.96 * max(fixed)
+    assert later > 0.98 * fixed[0], "slower than without drafts"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accept", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("accept", [0.0, 0.5, 0.8])
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
 def test_on_a_gpu(concurrency: int, accept: float) -> None:
-    """After one request alone, others come: never slower than without drafts, and near the best fixed length."""
-    fixed, speed, seeds = sweep("gpu", concurrency, accept), 0.0, range(3)
-    for seed in seeds:
-        simulation = Simulation(GPU, seed=seed)
-        simulation.speed(crowd(4, TOKENS, accept), 1)
-        speed += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency) / len(seeds)
-    assert speed > 0.98 * fixed[0]
-    assert speed > 0.8 * max(fixed)
+    """Never slower than without drafts, and in the end near the best fixed length."""
+    fixed = sweep("gpu", concurrency, accept)
+    first, later = speeds("gpu", concurrency, accept)
+    assert first > 0.97 * fixed[0]
+    assert later > 0.98 * fixed[0]
+    assert later > 0.94 * max(fixed)
 
 
 def test_drafts_are_held_against_what_was_timed() -> None:
