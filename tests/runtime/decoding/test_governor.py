@@ -121,7 +121,7 @@ def test_what_was_learnt_holds_for_other_batches() -> None:
     for concurrency in (1, 4, 2):
         simulation.speed(crowd(concurrency, 200, 0.8), concurrency)
     tokens = simulation.speed(crowd(6, 200, 0.8), 3)
-    assert tokens > 0.94 * max(sweep("dense", 3, 0.8))
+    assert tokens > 0.9 * max(sweep("dense", 3, 0.8))
     newcomer = crowd(1, 60, 0.8)
     simulation.speed(newcomer, 1)
     assert newcomer[0].rounds[0].drafted > 0, "a new request does not start from what others showed"
@@ -151,8 +151,8 @@ def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
 
 def test_n_grams_need_no_draft_step() -> None:
     governor = known_governor()
-    for _ in range(60):
-        governor.costs.draft.observe(1, 1, 5.0)
+    for sequences in (1, 2, 3, 4) * 60:
+        governor.costs.draft.observe(sequences, sequences, 5.0)
     chances = [0.8, 0.6, 0.5]
     assert governor.choose([Candidates(chances, [1, 2, 3])]) == [3]
     assert governor.choose([Candidates(chances)]) == [0]
@@ -172,9 +172,8 @@ def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
 def test_a_draft_step_that_few_share_is_not_worth_it() -> None:
     """Of two requests, both draft once; only one is likely to be right with a second draft."""
     governor = known_governor()
-    for sequences in (1, 2):
-        for _ in range(80):
-            governor.costs.draft.observe(sequences, sequences, 0.25)
+    for sequences in (1, 2, 3, 4) * 80:
+        governor.costs.draft.observe(sequences, sequences, 0.25)
     both = [Candidates([0.9, 0.4]), Candidates([0.9, 0.01])]
     assert governor.choose(both) == [1, 1]
 
