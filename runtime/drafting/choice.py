@@ -11,7 +11,7 @@ from trigraph.runtime.drafting.costs import Costs, lowest
 _MARGIN = 1.01  # how much faster than without them drafts must look
 _KEPT = 8  # most rounds for which a choice is kept that came out as the one before
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of other choices may cost
-_FIRST_CREDIT, _MOST_CREDIT = 2.0, 8.0  # tokens of each request
+_FIRST_CREDIT, _MOST_CREDIT = 1.0, 8.0  # tokens of each request
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for, as the estimate may be too hopeful
 
 
@@ -44,7 +44,8 @@ class Speeds:
     def __init__(self, candidates: Sequence[Candidates], costs: Costs) -> None:
         self._candidates = candidates
         self._round = costs.round_seconds(len(candidates), sum(len(c.chances) for c in candidates))
-        self._timed = costs.verify.most_rows(len(candidates)) - len(candidates)  # drafts
+        self.timed = costs.verify.most_rows(len(candidates)) - len(candidates)
+        """The most drafts in all that a round was timed with."""
         self._draft = costs.draft_seconds(sum(c.tokens is None for c in candidates))
         self._catch_up = costs.draft.row  # the head computes kept drafts again, from their true hidden states
         self.draft_share = self._draft[-1] / max(1, len(self._draft) - 1)
@@ -62,10 +63,8 @@ class Speeds:
         behind = sum(c.behind if now else sum(c.chances[:length]) for c, length in heads if length)
         return found + self._catch_up * behind
 
-    def best(self, least: Sequence[int], *, timed: bool) -> tuple[float, list[int]]:
-        """The lengths that bring most tokens a second, and how many; none shorter than `least`.
-
-        `timed`: with no more drafts in all than were timed.
+    def best(self, least: Sequence[int], most: int) -> tuple[float, list[int]]:
+        """The lengths that bring most tokens a second, and how many; none shorter than `least`, at most `most` in all.
 
         The most likely drafts come first, and the chances of a request only fall. So of n drafts the first n are best,
         but for draft runs, which all requests share that draft as deep: each greatest depth is looked at alone.
@@ -91,7 +90,7 @@ class Speeds:
                     drafting -= self._catch_up * unlikely
                 rows += 1
                 tokens -= unlikely
-                if tokens / (drafting + self._round[rows]) > best and (rows <= self._timed or not timed):
+                if tokens / (drafting + self._round[rows]) > best and rows <= most:
                     best, chosen = tokens / (drafting + self._round[rows]), (depth, rows - start)
         lengths, (depth, count) = list(least), chosen
         for _, _, i in [item for item in order if not is_head[item[2]] or item[1] < depth][:count]:
@@ -127,7 +126,7 @@ class Governor:
             return least  # a guess is not good enough for what drafts are held against
         speeds = Speeds(candidates, self.costs)
         plain = speeds.tokens(least) / speeds.seconds(least)
-        speed, lengths = speeds.best(least, timed=True)
+        speed, lengths = speeds.best(least, speeds.timed)
         if speed <= _MARGIN * plain:
             speed, lengths = plain, least
         self.cost = DraftCost(self.costs.verify.row * speed, speeds.draft_share * speed)
@@ -145,11 +144,11 @@ class Governor:
     def _other(self, candidates: Sequence[Candidates], speeds: Speeds, speed: float) -> list[int]:
         """A choice to try in place of the one that brings `speed` tokens a second, if the credit allows the loss.
 
-        It is one that looks faster but was not timed, or else in turn: a draft more for all or for one of them, drafts
+        It is one that looks faster and was not timed, or else in turn: a draft more for all or for one of them, drafts
         for none, the same number for all.
         """
         least, lengths = [c.least for c in candidates], self._lengths
-        hopeful, found = speeds.best(least, timed=False)
+        hopeful, found = speeds.best(least, sum(len(c.chances) for c in candidates))
         if hopeful <= _MARGIN * speed:
             self._turn += 1
             turn, kind = divmod(self._turn, 3)

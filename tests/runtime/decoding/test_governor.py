@@ -34,11 +34,12 @@ def sweep(machine: str, concurrency: int, accept: float) -> list[float]:
 
 
 def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]:
-    """Its speed in the first turn, in which it has everything to learn, and afterwards; means of some seeds."""
-    first, later, seeds = 0.0, 0.0, range(4)
+    """Its speed in the first turn, in which it has everything to learn, and after some more; means of some seeds."""
+    first, later, seeds = 0.0, 0.0, range(2)
     for seed in seeds:
         simulation = Simulation(MACHINES[machine], seed=seed)
         first += simulation.speed(crowd(concurrency, TOKENS, accept), concurrency)
+        simulation.speed(crowd(3 * concurrency, TOKENS, accept), concurrency)
         later += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency)
     return first / len(seeds), later / len(seeds)
 
@@ -50,23 +51,22 @@ def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]
 def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
     fixed = sweep(machine, concurrency, accept)
     first, later = speeds(machine, concurrency, accept)
-    assert first > 0.9 * max(fixed), "too much was lost in learning"
+    assert first > 0.84 * max(fixed), "too much was lost in learning"
+    assert first > 0.94 * fixed[0]
     assert later > 0.92 * max(fixed)
-    assert min(first, later) > 0.96 * fixed[0], "slower than without drafts"
+    assert later > 0.98 * fixed[0], "slower than without drafts"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accept", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("accept", [0.0, 0.5, 0.8])
 @pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
 def test_on_a_gpu(concurrency: int, accept: float) -> None:
-    """After one request alone, others come: never slower than without drafts, and near the best fixed length."""
-    fixed, speed, seeds = sweep("gpu", concurrency, accept), 0.0, range(3)
-    for seed in seeds:
-        simulation = Simulation(GPU, seed=seed)
-        simulation.speed(crowd(4, TOKENS, accept), 1)
-        speed += simulation.speed(crowd(2 * concurrency, TOKENS, accept), concurrency) / len(seeds)
-    assert speed > 0.98 * fixed[0]
-    assert speed > 0.8 * max(fixed)
+    """Never slower than without drafts, and in the end near the best fixed length."""
+    fixed = sweep("gpu", concurrency, accept)
+    first, later = speeds("gpu", concurrency, accept)
+    assert first > 0.97 * fixed[0]
+    assert later > 0.98 * fixed[0]
+    assert later > 0.88 * max(fixed)
 
 
 def test_drafts_are_held_against_what_was_timed() -> None:
@@ -121,7 +121,7 @@ def test_what_was_learnt_holds_for_other_batches() -> None:
     for concurrency in (1, 4, 2):
         simulation.speed(crowd(concurrency, 200, 0.8), concurrency)
     tokens = simulation.speed(crowd(6, 200, 0.8), 3)
-    assert tokens > 0.94 * max(sweep("dense", 3, 0.8))
+    assert tokens > 0.9 * max(sweep("dense", 3, 0.8))
     newcomer = crowd(1, 60, 0.8)
     simulation.speed(newcomer, 1)
     assert newcomer[0].rounds[0].drafted > 0, "a new request does not start from what others showed"
@@ -151,8 +151,8 @@ def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
 
 def test_n_grams_need_no_draft_step() -> None:
     governor = known_governor()
-    for _ in range(60):
-        governor.costs.draft.observe(1, 1, 5.0)
+    for sequences in (1, 2, 3, 4) * 60:
+        governor.costs.draft.observe(sequences, sequences, 5.0)
     chances = [0.8, 0.6, 0.5]
     assert governor.choose([Candidates(chances, [1, 2, 3])]) == [3]
     assert governor.choose([Candidates(chances)]) == [0]
@@ -172,9 +172,8 @@ def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
 def test_a_draft_step_that_few_share_is_not_worth_it() -> None:
     """Of two requests, both draft once; only one is likely to be right with a second draft."""
     governor = known_governor()
-    for sequences in (1, 2):
-        for _ in range(80):
-            governor.costs.draft.observe(sequences, sequences, 0.25)
+    for sequences in (1, 2, 3, 4) * 80:
+        governor.costs.draft.observe(sequences, sequences, 0.25)
     both = [Candidates([0.9, 0.4]), Candidates([0.9, 0.01])]
     assert governor.choose(both) == [1, 1]
 
