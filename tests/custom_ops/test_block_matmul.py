@@ -25,6 +25,7 @@ def test_against_reference(isa: str, type: str, kind: str) -> None:
             assert (np.abs(matmul(x, weight) - expected) <= bound).all(), (width, tokens, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("type", TYPES)
 def test_bits_depend_on_one_row_and_one_weight_row(isa: str, type: str, kind: str) -> None:
@@ -40,6 +41,7 @@ def test_bits_depend_on_one_row_and_one_weight_row(isa: str, type: str, kind: st
         assert same_bits(one(x[:5], weight[3 : 3 + rows]), np.ascontiguousarray(whole[:5, 3 : 3 + rows])), rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [256, 512, 2048, 5120, 17408])
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("type", ["F32", "Q8_0", "Q4_K", "Q6_K"])

@@ -32,6 +32,7 @@ def expected(type: str, kind: str, rows: int, width: int) -> NDArray[np.float32]
     return matmul("portable", type, kind)(activations(ROWS, width), weights(type, rows, width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 @pytest.mark.parametrize("type", TYPES)
 def test_equal_to_portable(isa: str, type: str, kind: str) -> None:

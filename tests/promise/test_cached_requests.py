@@ -48,6 +48,7 @@ def alone(engine: Engine, asked: list[tuple[list[int], Options]]) -> list[list[i
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_each_is_answered_as_if_alone(
     packages: Packages, model: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

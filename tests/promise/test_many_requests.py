@@ -125,6 +125,7 @@ def serve(engine: Engine, asked: list[Asked], answers: list[list[int]]) -> int:
     return sum(request.preemptions for request in requests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_each_request_gets_what_it_gets_alone(model: tuple[str, ...], way: str, packages: Packages) -> None:
