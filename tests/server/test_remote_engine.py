@@ -20,8 +20,6 @@ from support.server import serving
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Sampling
-from trigraph.runtime.audit import Client, Plan, audit
-from trigraph.runtime.audit.plan import shipped_prompts
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
 from trigraph.runtime.requests.logprobs import scoring
@@ -298,11 +296,3 @@ def test_the_server_tells_the_same(clients: tuple[httpx.Client, httpx.Client, Mo
     assert two.post("/v1/completions", json={"prompt": [1] * 300}).status_code == 400
     replicas.gone = True
     assert two.get("/health").json() == {"status": "no replica of the model runs"}
-
-
-def test_an_audit_notices_no_lost_replica() -> None:
-    engine, replicas = front(*[7, 0, 3] * 20)
-    with serving(engine) as url:
-        report = audit(Client(url), Plan(shipped_prompts()[:2], 12, (2,), others=2, idle=0.0, steps=4))
-    assert report.total.same, report.headline()
-    assert not replicas.lives
