@@ -153,7 +153,7 @@ def _token_by_token(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
 def _stepwise(asking: Asking, case: Case) -> Answer | ServerError | None:
     """An answer of single tokens, completed by the expected one; None if its tokens have no text of their own."""
     ids, whole = asking.tokenize(case.prompt), Answer("")
-    for _ in range(asking.plan.steps):
+    for _ in range(min(asking.plan.steps, asking.plan.tokens)):
         if ids is None:
             break
         answer = asking.ask(case, prompt=ids, tokens=1)

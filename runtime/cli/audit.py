@@ -54,6 +54,8 @@ def audit(
     client = Client(url, model=model, api=api, key=api_key or os.environ.get(_KEY_VARIABLE))
     with progress_bars(of_bytes=False) as progress:
         report = run_audit(client, plan.quick() if quick else plan, progress)
+    if not report.outcomes:
+        raise TrigraphError("there was no time to compare any answers; run it without --quick")
     _show(report, as_json=as_json)
     if html is not None:
         write_page(report, html)

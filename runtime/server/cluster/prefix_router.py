@@ -16,21 +16,21 @@ _MOST_BLOCKS = 1 << 18  # that a router remembers: of eight million tokens
 
 
 class PrefixRouter(RequestRouter):  # type: ignore[misc]
-    """See Ray Serve. The replica that got the longest beginning of a prompt last, unless it is much busier than others.
+    """Ray Serve's router to the replica that last got the longest beginning of a prompt, unless it is much busier.
 
     Without such a replica, the one with the fewest requests. Each front has a router, which remembers what it has sent.
     `slack`: how many requests more than the least busy one a replica may have.
     """
 
     def initialize_state(self, slack: int = 4) -> None:
-        """See RequestRouter."""
+        """Takes the deployment's settings of the router, once it is made."""
         self._slack = slack
         self._places: OrderedDict[int, ReplicaID] = OrderedDict()  # by the hash of all tokens up to the end of a block
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """See RequestRouter."""
+        """Returns groups of replicas for a request, the preferred group first."""
         if pending_request is None or not candidate_replicas:
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True
@@ -49,7 +49,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         return [candidates]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """See RequestRouter."""
+        """Remembers which replica has taken the beginning of a prompt."""
         ticket = _ticket(pending_request)
         for key in () if ticket is None else _keys(ticket):
             self._places[key] = replica_id

@@ -39,10 +39,10 @@ class Replicas(Protocol):
     """Replicas of one engine."""
 
     def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
-        """See Replica; some replica's. Raises ReplicaLostError besides."""
+        """Yields the rest of a completion from some replica. Raises ReplicaLostError when that is lost."""
 
     async def describe(self) -> Description:
-        """See Replica; some replica's."""
+        """Asks some replica what it runs."""
 
     async def outage(self) -> str | None:
         """Why no replica can compute a request just now, if so."""
@@ -74,7 +74,7 @@ class RemoteEngine(Description):
         return await self.replicas.outage()
 
     def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> RemoteStream:
-        """See Backend."""
+        """Continues `prompt`, from when the stream is begun. Raises TrigraphError when the prompt does not fit."""
         return RemoteStream(self, prompt, options, checkpoints)
 
     def enter(self, stream: RemoteStream) -> None:
@@ -111,26 +111,26 @@ class RemoteStream(TextStream):
 
     @property
     def speculation(self) -> str:
-        """See Stats."""
+        """How the replica speculates, and why not if it does not; "unknown" before its first token."""
         return self._speculation
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
-        """See TextStream."""
+        """Log-probabilities of the tokens so far."""
         return self._logprobs
 
     def begin(self) -> None:
-        """See TextStream."""
+        """Joins the streams that wait. Raises QueueFullError."""
         if self not in self._engine.streams and not self.done:
             self._engine.enter(self)
 
     def work(self) -> None:
-        """See TextStream."""
+        """Starts to ask replicas, in a task of the event loop."""
         if self._task is None and not self.done:
             self._task = asyncio.create_task(self._run())
 
     def cancel(self) -> None:
-        """See TextStream."""
+        """Ends the completion, at the replica too."""
         self.transcript.cancel()
         if self._task is None:
             self._end()

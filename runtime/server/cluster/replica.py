@@ -67,7 +67,7 @@ class Description:
         )
 
     def chat_template(self) -> ChatTemplate:
-        """See Backend."""
+        """The chat template. Raises TrigraphError when the model has none."""
         return self.template
 
 
@@ -78,11 +78,11 @@ class Ticket:
     prompt: list[int]
     options: Options
     checkpoints: tuple[int, ...]
-    """See Engine.generate."""
+    """Lengths of the prompt that later prompts will begin with."""
     completed: list[int]
     """The tokens that other replicas have made already."""
     weights: str
-    """See ModelIdentity: tokens of another model mean nothing."""
+    """The hash of the model's weights: tokens of another model mean nothing."""
     fingerprint: str | None = None
     """That of the replica that began the completion."""
     lost: tuple[str, ...] = ()
@@ -104,9 +104,9 @@ class Update(NamedTuple):
     kv_usage: float
     speculation: str
     finish_reason: str | None
-    """See Stats; None while it goes on."""
+    """Why it has ended; None while it goes on."""
     fingerprint: str
-    """See Description."""
+    """The replica's, as in Description."""
 
 
 class Replica:
