@@ -99,18 +99,27 @@ def keeps_to(text: str, constraint: Constraint) -> bool:
     return re.fullmatch("(Go|Come) [a-z]{2,9}[.!]", text) is not None
 
 
-def random_text(guide: Guide, seed: int, most: int = 2000) -> str:
-    """A text that the guide of an engine with a token for each byte lets through; it comes to its end soon."""
+def random_text(guide: Guide, seed: int, most: int = 2000, tag: bytes = b"") -> str:
+    """A text that the guide of an engine with a token for each byte lets through; it comes to its end soon.
+
+    `tag`: what ends a part of the text, taken as a whole now and then.
+    """
     rng, text = random.Random(seed), bytearray()
     while not guide.finished and len(text) < most:
+        if tag and rng.random() < 0.2 and guide._matcher.validate_tokens([*tag]) == len(tag):
+            for token in tag:
+                guide.advance(token)
+            text += tag
+            continue
         guide.start()
         wait_for_any([guide], 60)
         allowed = [int(token) for token in guide.allowed()]
-        ends = [token for token in allowed if token > 255 or chr(token) in '"}]\n</>']
+        closing = [token for token in allowed if token in b"}]"] if len(text) > 300 else []
+        ends = closing or [token for token in allowed if token == END or chr(token) in '"}]\n</>']
         plain = [token for token in allowed if 32 <= token < 127]
         token = rng.choice(ends if ends and rng.random() < 0.2 + len(text) / 500 else plain or allowed)
-        if token > 255:
-            return text.decode()
+        if token == END:
+            break
         guide.advance(token)
         text.append(token)
     return text.decode()
