@@ -17,7 +17,7 @@ from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.speculation import decode_round
 
-_LATE = 0.05  # seconds that a round waits for constraints when it has nothing else to do
+_LATE = 0.01  # seconds that a round waits for constraints when it has nothing else to do
 
 
 @dataclass

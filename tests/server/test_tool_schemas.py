@@ -57,7 +57,7 @@ class Arguments(BaseModel):
     several: dict[str, Color]
     count: Annotated[int, Field(le=9)]
     free: str
-    later: Annotated[str, Field(pattern="b$")] = "b"
+    later: Annotated[str, Field(pattern="^[x-z]{0,3}b$")] = "b"
 
 
 MORE = {"when": {"type": "string", "format": "date"}, "anything": {}}

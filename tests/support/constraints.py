@@ -114,8 +114,7 @@ def random_text(guide: Guide, seed: int, most: int = 2000, tag: bytes = b"") -> 
         guide.start()
         wait_for_any([guide], 60)
         allowed = [int(token) for token in guide.allowed()]
-        closing = [token for token in allowed if token in (93, 125)] if len(text) > 300 else []
-        ends = closing or [token for token in allowed if token == END or chr(token) in '"}]\n</>']
+        ends = [token for token in allowed if token == END or chr(token) in '"}]\n</>']
         plain = [token for token in allowed if 32 <= token < 127]
         token = rng.choice(ends if ends and rng.random() < 0.2 + len(text) / 500 else plain or allowed)
         if token == END:
