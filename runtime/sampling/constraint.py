@@ -19,6 +19,7 @@ _JSON_SPACE = r" |\n[ \t]{0,32}"
 _SPACE = r"(?:\s|#[^\n]*(?:\n|\Z))*"
 _EMPTY_RULE = re.compile(rf"(?m)^[ \t]*([\w-]+)[ \t]*::={_SPACE}(?=\Z|[\w-]+[ \t]*::=)")
 _LONGEST = 4 << 20
+_MOST_RULES = 1000
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Grammar(Constraint):
         """The grammar in Lark."""
         if empty := _EMPTY_RULE.search(self.text):
             raise self._fault(f'the rule {empty[1]} is empty; write what it stands for, or "" for nothing')
+        if self.text.count("::=") > _MOST_RULES:  # which take a time that grows with their square
+            raise self._fault(f"it has more than {_MOST_RULES:,} rules")
         try:
             return str(library().grammar_from("grammar", self.text))
         except (ValueError, RecursionError) as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.005  # seconds that a round waits for a mask
 _SLOW = 0.001  # seconds of a question about one token, from which on the whole vocabulary is asked for at once
-_FREE, _PER_TOKEN = 4.0, 0.05  # seconds of processor time that a completion may take, and more for each token
+_FREE, _PER_TOKEN = 4.0, 0.02  # seconds of processor time that a completion may take, and more for each token
 
 
 class LateError(Exception):

@@ -146,7 +146,7 @@ class _Relaxation:
             listed = names.get("enum", [names.get("const")])
             if not (isinstance(listed, list) and all(isinstance(name, str) for name in listed)):
                 return
-            schema["properties"] = {name: value for name in listed}
+            schema["properties"] = dict.fromkeys(listed, value)
         elif meant == {"pattern"} and isinstance(names["pattern"], str):
             schema["patternProperties"] = {names["pattern"]: value}
         elif meant:

@@ -42,7 +42,7 @@ class ParameterText:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.notes: list[Note] = []
-        self._root = root
+        self.root = root
         self._left = _MOST
 
     def terminal(self, name: str, schema: Any) -> str | None:
@@ -50,7 +50,7 @@ class ParameterText:
 
         Raises ValueError when the schema is too large.
         """
-        types = types_of(name, self._root)
+        types = types_of(name, self.root)
         if types and "string" not in types:
             return None
         self._left = _MOST
@@ -89,7 +89,7 @@ class ParameterText:
                 parts.append(_SCALARS[kind] if _SCALARS[kind] in options else _either(options))
         reference = schema.get("$ref")
         if isinstance(reference, str) and reference not in followed:
-            target = resolved(reference, self._root)
+            target = resolved(reference, self.root)
             parts.append(self._values(target, kind, place, (*followed, reference)))
         if None in parts:
             return None

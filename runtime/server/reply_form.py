@@ -151,15 +151,16 @@ class _Calls:
         return f'called: "\\n" object "\\n</tool_call>"\nobject: %json {json.dumps(schema)}\n'
 
     def _xml_function(self, number: int, function: Mapping[str, Any]) -> str:
-        """A call of one function: its parameters in the order of the schema, and optional ones that are not required."""
+        """A call of one function: its parameters in the order of the schema, those that are not required optional."""
         schema, guidance, notes = self._enforced(function)
         arguments, text = Arguments.of(schema), ParameterText(schema)
+        within = {"tool": _within(schema, "tool")}
         parts, rules = [], ""
         for i, (name, value) in enumerate(arguments.schemas.items()):
             rule = f"parameter_{number}_{i}"
             parts.append(rule if name in arguments.required else f"{rule}?")
             try:
-                options = self._xml_value(name, value, schema, text, guidance)
+                options = self._xml_value(name, value, text, guidance, within)
             except ValueError as error:
                 raise _refusal(function, error) from error
             rules += f"{rule}: {literal(f'<parameter={name}>{chr(10)}')} ({' | '.join(options)})\n"
@@ -171,11 +172,11 @@ class _Calls:
         return f"function_{number}: {opened} {' '.join(parts)}\n{rules}"
 
     def _xml_value(
-        self, name: str, value: Any, schema: Mapping[str, Any], text: ParameterText, guidance: Mapping[str, Any]
+        self, name: str, value: Any, text: ParameterText, guidance: Mapping[str, Any], within: Mapping[str, Any]
     ) -> list[str]:
         """The text of a parameter's value and what ends it, in alternatives."""
         options = []
-        types = types_of(name, schema)
+        types = types_of(name, text.root)
         if (terminal := text.terminal(name, value)) is not None:
             options.append(self._terminals.setdefault(terminal, f"VALUE_{len(self._terminals)}"))
             types &= {"object", "array"}
@@ -185,7 +186,7 @@ class _Calls:
             if terminal is not None:
                 own["type"] = sorted(types)
             if '"$ref"' in json.dumps(own):
-                own["$defs"] = {"tool": _within(schema, "tool")}
+                own["$defs"] = within
             options.append(f"%json {json.dumps(own)} {END}")
         return options
 

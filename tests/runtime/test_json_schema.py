@@ -12,7 +12,7 @@ import pathlib
 import re
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pydantic
@@ -77,7 +77,7 @@ TYPES: dict[Any, list[str]] = {
     dict[Color, int]: [],
     dict[str, list[dict[str, bool]]]: [],
     Literal["a", 1, None]: [],
-    Optional[Literal["x", "y"]]: [],
+    Literal["x", "y"] | None: [],
     Color: [],
     pydantic.SecretStr: ["format 'password'"],
     pathlib.PurePosixPath: ["format 'path'"],
@@ -92,7 +92,7 @@ TYPES: dict[Any, list[str]] = {
     Annotated[str, Field(pattern="^a+b?$", min_length=2)]: [],
     Annotated[str, Field(min_length=2, max_length=5)]: [],
     Annotated[int, Field(ge=0, le=10, multiple_of=2)]: [],
-    Union[int, str, list[Person]]: ["uniqueItems"],
+    int | str | list[Person]: ["uniqueItems"],
     Person: ["uniqueItems"],
     Node: [],
     Annotated[Cat | Dog, Field(discriminator="kind")]: [],
@@ -183,7 +183,7 @@ def test_the_suite_of_json_schema() -> None:
             try:
                 constraint = JsonSchema(json.dumps(schema))
             except TrigraphError as error:
-                refused.add(re.sub(r"'.*|.*: (?=.*satisf)|: .*", "", str(error).partition("used: ")[2]))
+                refused.add(str(error).partition("used: ")[2].split(chr(39))[0][:40])
                 continue
             if constraint.notes:
                 noted |= {note.keyword.split(" ")[0] for note in constraint.notes}
