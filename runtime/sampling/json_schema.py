@@ -109,9 +109,8 @@ class _Relaxation:
         for key in [*schema]:
             if key in _WITHOUT_EFFECT:
                 del schema[key]
-            elif key in _NOT_ENFORCED:
-                if (value := schema.pop(key)) not in _NOT_ENFORCED[key]:
-                    self._note(place, key, value)
+            elif key in _NOT_ENFORCED and (value := schema.pop(key)) not in _NOT_ENFORCED[key]:
+                self._note(place, key, value)
         if "pattern" in schema and _refused("string", pattern=schema["pattern"]):
             self._note(place, "pattern", schema.pop("pattern"))
         if "multipleOf" in schema and _refused("number", multipleOf=schema["multipleOf"]):

@@ -61,7 +61,7 @@ class Fuzzer:
             constraint = self._constraint(rng)
         except ApiError as error:
             raise TrigraphError(str(error)) from error
-        guide = self._engine.guide(constraint)
+        guide = self._engine.model.guide(constraint)
         for _ in range(_TOKENS):
             if guide.finished:
                 return "finished"

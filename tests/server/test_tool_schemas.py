@@ -75,7 +75,7 @@ def forced(parameters: Any, family: str = "xml", **choice: Any) -> ReplyForm:
 
 def called(form: ReplyForm, parameters: Any, family: str, seed: int) -> Any:
     """The arguments of the call that a random walk makes."""
-    text = random_text(ENGINE.guide(form), seed, 6000, END.encode() if family == "xml" else b"")
+    text = random_text(ENGINE.model.guide(form), seed, 6000, END.encode() if family == "xml" else b"")
     parser = ReplyParser(ReplyFormat(calls=family), [tool(parameters)])
     message = assistant_message(parser.push(text) + parser.finish())
     return json.loads(message["tool_calls"][0]["function"]["arguments"])
@@ -116,8 +116,8 @@ def test_calls_keep_to_all_of_a_schema(family: str) -> None:
 def test_texts_of_a_parameter(schema: Any, good: list[str], bad: list[str]) -> None:
     form = forced({"properties": {"x": schema}, "required": ["x"], "$defs": {"E": {"enum": ["red", "blue"]}}})
     head, tail = "<tool_call>\n<function=f>\n<parameter=x>\n", f"{END}</function>\n</tool_call>"
-    assert [text for text in good if not accepts(ENGINE.guide(form), head + text + tail)] == []
-    assert [text for text in bad if accepts(ENGINE.guide(form), head + text + tail)] == []
+    assert [text for text in good if not accepts(ENGINE.model.guide(form), head + text + tail)] == []
+    assert [text for text in bad if accepts(ENGINE.model.guide(form), head + text + tail)] == []
 
 
 def test_parameters_behind_references_and_parts() -> None:
@@ -140,7 +140,7 @@ def test_tools_whose_definitions_have_one_name(family: str) -> None:
     form = reply_form(ReplyFormat(calls=family), ToolChoice(tools, required=True, parallel=False), None)
     assert form is not None
     for seed in range(6):
-        text = random_text(ENGINE.guide(form), seed, 2000, END.encode() if family == "xml" else b"")
+        text = random_text(ENGINE.model.guide(form), seed, 2000, END.encode() if family == "xml" else b"")
         assert ("one" in text) == ("=f>" in text or '"f"' in text) != ("two" in text)
 
 
@@ -156,9 +156,9 @@ def test_strict_tools_that_may_be_called(family: str) -> None:
         right = '{"name": "f", "arguments": {"x": "one"}}'
     call = f"<tool_call>\n{right}\n</tool_call>"
     for text in ("Hello.", "", call, f"I look.\n{call}\n{call}\nSo.", "a <tool_cal"):
-        assert accepts(ENGINE.guide(form), text), text
+        assert accepts(ENGINE.model.guide(form), text), text
     for text in ("<tool_call>", f"x {call.replace('one', 'two')}", call.replace("f", "g", 1), "<function=f>\n"):
-        assert not accepts(ENGINE.guide(form), text), text
+        assert not accepts(ENGINE.model.guide(form), text), text
 
 
 def test_strict_refuses_what_is_not_enforced() -> None:

@@ -205,6 +205,7 @@ def test_a_chat_can_be_constrained() -> None:
         (Grammar, 'root ::= "a', "the grammar cannot be used"),
         (Grammar, "", "No 'root' rule"),
         (Grammar, "root ::= ", "the rule root is empty"),
+        (Grammar, "root ::= a\na ::= b\n" * 600, "more than 1,000 rules"),
         (Grammar, "root ::= a\na ::= # nothing\n", "the rule a is empty"),
         (Regex, "a(", "the regular expression cannot be used: .*unclosed group"),
         (Regex, "(?=a)", "the regular expression cannot be used"),

@@ -72,9 +72,9 @@ def test_a_late_request_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_answer_of_a_late_guide_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = engine().guide(Regex("[ab]x"))
+    guide = engine().model.guide(Regex("[ab]x"))
     guide.advance(ord("a"))
-    guide = engine().guide(Regex("[ab][cd]"))
+    guide = engine().model.guide(Regex("[ab][cd]"))
     held = Held(monkeypatch)
     guide.advance(ord("a"))
     with pytest.raises(LateError):
@@ -111,7 +111,7 @@ def test_an_ambiguous_grammar_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None
     limits = guides.limits()
     assert limits.step_max_items <= 10_000 and limits.max_items_in_row <= 2000
     monkeypatch.setattr(guides, "_FREE", 0.5)
-    guide = engine().guide(Grammar(AMBIGUOUS))
+    guide = engine().model.guide(Grammar(AMBIGUOUS))
     with pytest.raises(TrigraphError, match=r"Too many items|max is 1000|takes too long to follow"):
         for _ in range(2000):
             guide.start()
@@ -132,5 +132,5 @@ def test_a_first_token_is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
         [1, 2], Options(Sampling(temperature=1.0, top_k=0, seed=1), 5, constraint=Regex("[a-f]{5}"))
     )
     text = request.run()
-    assert accepts(model.guide(Regex("[a-f]{5}")), text)
+    assert accepts(model.model.guide(Regex("[a-f]{5}")), text)
     assert [graph for graph, _ in fake.runs].count("prefill") == 1

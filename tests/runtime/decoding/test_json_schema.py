@@ -101,7 +101,7 @@ TYPES: dict[Any, list[str]] = {
 
 
 def guide_of(schema: Any) -> Guide:
-    return ENGINE.guide(JsonSchema(json.dumps(schema)))
+    return ENGINE.model.guide(JsonSchema(json.dumps(schema)))
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=str)
@@ -111,7 +111,7 @@ def test_schemas_of_pydantic(kind: Any) -> None:
     assert [note.keyword for note in constraint.notes] == TYPES[kind]
     checked = 0
     for seed in range(12):
-        text = random_text(ENGINE.guide(constraint), seed)
+        text = random_text(ENGINE.model.guide(constraint), seed)
         try:
             value = json.loads(text)
         except ValueError:  # cut at the end
@@ -191,14 +191,17 @@ def test_the_suite_of_json_schema() -> None:
             enforced += 1
             for case in group["tests"]:
                 text = json.dumps(case["data"], ensure_ascii=False)
-                if not case["valid"] and accepts(ENGINE.guide(constraint), text.replace(": ", ":").replace(", ", ",")):
+                if not case["valid"] and accepts(
+                    ENGINE.model.guide(constraint), text.replace(": ", ":").replace(", ", ",")
+                ):
                     wrong.append(f"{path.stem}: {group['description']}: {case['description']}")
     print(enforced, sorted(noted), sorted(refused))
     assert not wrong
     assert enforced > 180
     assert noted == {
         "$dynamicRef", "contains", "dependentRequired", "dependentSchemas", "format", "if", "maxProperties",
-        "minProperties", "multipleOf", "not", "oneOf", "patternProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+        "minProperties", "multipleOf", "not", "oneOf", "patternProperties", "propertyNames",
+        "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
     }  # fmt: skip
 
 
