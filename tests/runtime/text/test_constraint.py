@@ -33,6 +33,12 @@ SAMPLINGS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine a mask may be late, which is another test's subject."""
+    monkeypatch.setattr("trigraph.runtime.sampling.guide._PATIENCE", 60.0)
+
+
 @pytest.fixture(scope="module")
 def engine(tiny_package: Path) -> Engine:
     return load(tiny_package, context=512, threads=1)
