@@ -23,7 +23,8 @@ from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.sampling.constraint import Constraint, Guide, guidance_vocabulary
+from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.sampling.guide import Guide, guidance_vocabulary
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.sampling.thought import Thought, ThoughtTokens
 from trigraph.runtime.text.default_template import default_template

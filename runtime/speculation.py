@@ -11,6 +11,7 @@ from trigraph.runtime.execution.executor import Executor, SequencePlan
 from trigraph.runtime.execution.results import RoundResult
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.requests.stats import Round
+from trigraph.runtime.sampling.guide import LateError
 
 
 def decode(executor: Executor, running: list[Running], governor: Governor) -> Iterator[None]:
@@ -46,7 +47,7 @@ def decode_round(executor: Executor, running: list[Running], governor: Governor)
         drafts = [] if forced else result.tokens[i][1:]
         agreed = sum(map(eq, kept[i], drafts))
         request.rounds.append(Round(kept[i], len(drafts), agreed, drafting, ended - started, len(running), ended))
-        if (offered := candidates[i]) is not None:
+        if (offered := candidates[i]) is not None and kept[i]:
             request.draft_length.observe(offered, asked[i], request.rounds[-1])
     for run in result.runs:
         governor.costs.draft.observe(*run)
@@ -111,6 +112,8 @@ def _keep(request: Running, verified: list[int], result: RoundResult, row: int) 
             kept.append(token)
             if finished or token != draft:
                 break
+    except LateError:  # the row is computed again when the constraint has its answer
+        pass
     except Exception as error:
         request.error = error
     return kept

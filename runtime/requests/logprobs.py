@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.sampling.constraint import Guide
 from trigraph.runtime.sampling.draws import exp, log
+from trigraph.runtime.sampling.guide import Guide
 from trigraph.runtime.sampling.sampling import Rows, Sampler, Sampling
 from trigraph.runtime.sampling.thought import Thought
 from trigraph.runtime.sampling.top_logits import top_logits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.sampling.constraint import Guide
+from trigraph.runtime.sampling.guide import Guide
 from trigraph.runtime.text.stop_strings import StopStrings
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 

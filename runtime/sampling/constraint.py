@@ -1,30 +1,25 @@
-"""Structured output: a JSON schema, a grammar or a regular expression says which tokens may come next.
-
-The library `llguidance` does the parsing. A constraint sees the chosen tokens of a completion in order and nothing
-else, no drafts either, so the text is the same with and without speculation.
-"""
+"""Structured output: a JSON schema, a grammar or a regular expression says which tokens may come next."""
 
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import dataclass, fields
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cached_property
+from typing import ClassVar
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from trigraph.runtime.sampling.guidance import compile_error, library, plain
+from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"
+_SPACE = r"(?:\s|#[^\n]*(?:\n|\Z))*"
+_EMPTY_RULE = re.compile(rf"(?m)^[ \t]*([\w-]+)[ \t]*::={_SPACE}(?=\Z|[\w-]+[ \t]*::=)")
+_LONGEST = 4 << 20
+_MOST_RULES = 1000
 
 
 @dataclass(frozen=True)
@@ -35,38 +30,52 @@ class Constraint(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
-        grammar = self.grammar()
-        failed, messages = _library().LLMatcher.validate_grammar_with_warnings(grammar)
-        if failed:
-            raise self._fault(messages[0])
+            if field.type == "str":
+                check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
+                if len(getattr(self, field.name)) > _LONGEST:
+                    raise self._fault(f"it has more than {_LONGEST:,} characters")
+        if (error := compile_error(self.grammar())) is not None:
+            raise self._fault(error)
 
     @abstractmethod
     def grammar(self) -> str:
         """The same as llguidance writes it."""
 
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The parts of it that completions are not held to."""
+        return ()
+
     def _fault(self, reason: str) -> TrigraphError:
-        return TrigraphError(f"the {self.noun} cannot be used: {' '.join(reason.split())}")
+        return TrigraphError(f"the {self.noun} cannot be used: {' '.join(reason.split())[:500]}")
 
 
 @dataclass(frozen=True)
 class JsonSchema(Constraint):
-    """JSON that a schema, given as JSON text, describes. Keywords that cannot be kept to are refused."""
+    """JSON that a schema, given as JSON text, describes; `notes` lists the keywords that are not enforced."""
 
     schema: str
     noun = "JSON schema"
 
     def grammar(self) -> str:
-        """See Constraint."""
+        """The schema's enforced part."""
+        return grammar_of(self._enforced.schema, {"whitespace_pattern": _JSON_SPACE, **self._enforced.options})
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The keywords that completions are not held to."""
+        return self._enforced.notes
+
+    @cached_property
+    def _enforced(self) -> Enforced:
         try:
             schema = json.loads(self.schema)
         except (ValueError, RecursionError) as error:
             raise self._fault(f"it is not JSON ({error})") from error
         if not isinstance(schema, dict):
             raise self._fault("it must be a JSON object")
-        options = {"whitespace_pattern": _JSON_SPACE}
         try:
-            return str(_library().LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=options))
+            return enforced(schema)
         except ValueError as error:
             raise self._fault(str(error)) from error
 
@@ -79,11 +88,15 @@ class Grammar(Constraint):
     noun = "grammar"
 
     def grammar(self) -> str:
-        """See Constraint."""
+        """The grammar in Lark."""
+        if empty := _EMPTY_RULE.search(self.text):
+            raise self._fault(f'the rule {empty[1]} is empty; write what it stands for, or "" for nothing')
+        if self.text.count("::=") > _MOST_RULES:  # which take a time that grows with their square
+            raise self._fault(f"it has more than {_MOST_RULES:,} rules")
         try:
-            return str(_library().grammar_from("grammar", self.text))
+            return str(library().grammar_from("grammar", self.text))
         except (ValueError, RecursionError) as error:
-            raise self._fault(str(error)) from error
+            raise self._fault(plain(str(error))) from error
 
 
 @dataclass(frozen=True)
@@ -94,97 +107,8 @@ class Regex(Constraint):
     noun = "regular expression"
 
     def grammar(self) -> str:
-        """See Constraint."""
+        """A grammar of the expression alone."""
         try:
-            return str(_library().LLMatcher.grammar_from_regex(self.pattern))
+            return str(library().LLMatcher.grammar_from_regex(self.pattern))
         except ValueError as error:
             raise self._fault(str(error)) from error
-
-
-class Guide:
-    """A completion's progress under a constraint."""
-
-    def __init__(self, constraint: Constraint, vocabulary: LLTokenizer) -> None:
-        self._matcher: Any = _library().LLMatcher(vocabulary, constraint.grammar(), log_level=0)
-        self._noun = constraint.noun
-        self._vocab = vocabulary.vocab_size
-        self._forced: deque[int] = deque()
-        self._look_ahead()
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing may follow any more."""
-        return bool(self._matcher.is_stopped())
-
-    @property
-    def forced(self) -> list[int]:
-        """The next tokens, as far as the constraint leaves no choice of characters and that is known."""
-        return list(self._forced)
-
-    def allows(self, token: int) -> bool:
-        """Whether `token` may come next; a stop token may where the completion could end. Costs microseconds."""
-        return bool(self._matcher.validate_tokens([token]) == 1)
-
-    def allowed(self) -> NDArray[np.int64]:
-        """Ids of all tokens that may come next, in order. Looks at the whole vocabulary."""
-        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        return np.flatnonzero(np.unpackbits(mask, count=self._vocab, bitorder="little").view(bool))
-
-    def advance(self, token: int) -> None:
-        """Takes the token that was chosen."""
-        self._matcher.consume_token(token)
-        self._check()
-        if self._forced:
-            self._forced.popleft()
-        if not self._forced:
-            self._look_ahead()
-
-    def _look_ahead(self) -> None:
-        self._forced.extend(self._matcher.compute_ff_tokens())
-        self._check()
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            reason = " ".join(self._matcher.get_error().split("<state>")[0].split())
-            if reason.startswith("NoExtension"):
-                reason = "no text fits"
-            raise TrigraphError(f"the {self._noun} cannot be followed any further: {reason}")
-
-
-class _Vocabulary:
-    """The tokens as llguidance asks for them. Its own reading of `tokenizer.json` would force texts in NFC, and control
-    tokens where a text spells their names."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.special_token_ids = tokenizer.control_ids
-        self.eos_token_id = min(tokenizer.stop_ids)
-        self.bos_token_id = tokenizer.bos_id
-        self.tokens = tokenizer.all_bytes()
-        self._encode = tokenizer.encode_exactly
-
-    def __call__(self, text: str) -> list[int]:
-        return self._encode(text)
-
-
-def guidance_vocabulary(tokenizer: Tokenizer, vocab: int) -> LLTokenizer:
-    """The tokens as a Guide wants them, for a model with `vocab` of them; a second for 248320."""
-    if not tokenizer.stop_ids:
-        raise TrigraphError("the model has no stop token, so a completion could not end where a constraint allows it")
-    library = _library()
-    wrapped = library.TokenizerWrapper(_Vocabulary(tokenizer))
-    try:
-        made: LLTokenizer = library.LLTokenizer(wrapped, n_vocab=vocab, eos_token=sorted(tokenizer.stop_ids))
-    except (ValueError, RuntimeError) as error:
-        raise TrigraphError(f"this model's tokenizer cannot be used with constraints: {error}") from error
-    return made
-
-
-def _library() -> ModuleType:
-    try:
-        import llguidance
-    except ImportError:
-        raise TrigraphError(
-            "JSON schemas, grammars and regular expressions need llguidance: pip install 'trigraph[grammar]'"
-        ) from None
-    return llguidance

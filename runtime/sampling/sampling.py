@@ -21,7 +21,7 @@ from trigraph.models.checks import check, is_a
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.sampling import draws
-from trigraph.runtime.sampling.constraint import Guide
+from trigraph.runtime.sampling.guide import Guide
 from trigraph.runtime.sampling.thought import Thought
 from trigraph.runtime.sampling.top_logits import top_logits
 
@@ -110,7 +110,7 @@ class Sampler:
         thought: Thought | None = None,
     ) -> None:
         self.options = options
-        self._guide = guide
+        self.guide = guide
         self._thought = thought
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in options.logit_bias], np.float32)
@@ -119,6 +119,11 @@ class Sampler:
         self._plain = self._penalties is None and not options.logit_bias
         self._greedy = options.temperature == 0 and self._plain
         self._free = self._plain and guide is None and thought is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `pick` has what it needs beside logits; else it may raise LateError, which changes nothing."""
+        return self.guide is None or self.guide.ready
 
     @property
     def parameters(self) -> SamplingParameters | None:
@@ -163,7 +168,7 @@ class Sampler:
     @property
     def _follower(self) -> Guide | Thought | None:
         """What follows the text now."""
-        return self._guide if self._thought is None or self._thought.over else self._thought
+        return self.guide if self._thought is None or self._thought.over else self._thought
 
     def forced(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
@@ -191,11 +196,14 @@ class Sampler:
     def _candidates(self, logits: NDArray[np.float32], guide: Guide) -> NDArray[np.int64]:
         """Tokens that the guide allows, in order of their ids: all of them, or as many as the filters can ask for."""
         wanted = 1 if self.options.temperature == 0 else self.options.top_k
-        if wanted:
-            likely, _ = top_logits(logits, 4 * wanted)
-            allowed = [token for token in likely if guide.allows(token)]
-            if len(allowed) >= wanted:
-                return np.sort(allowed[:wanted])
+        allowed: list[int] = []
+        for token in top_logits(logits, 4 * wanted)[0] if wanted else ():
+            if guide.slow:
+                break
+            if guide.allows(token):
+                allowed.append(token)
+                if len(allowed) == wanted:
+                    return np.sort(allowed)
         return guide.allowed()
 
     def _adjusted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -11,10 +11,13 @@ from functools import partial
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.running import Running
+from trigraph.runtime.sampling.guide import wait_for_any
 from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.speculation import decode_round
+
+_LATE = 0.01  # seconds that a round waits for constraints when it has nothing else to do
 
 
 @dataclass
@@ -112,6 +115,9 @@ class Scheduler:
         chosen = self._suspects() or self._active
         decoding = [request for request in chosen if request.decodes and not request.transcript.finished]
         prompts = [request for request in chosen if not request.decodes]
+        if not prompts and not any(request.sampler.ready for request in decoding):
+            wait_for_any([request.sampler.guide for request in decoding if request.sampler.guide], _LATE)
+        decoding = [request for request in decoding if request.sampler.ready]
         return self._fitting(Batch(decoding, self._admission.cut(prompts, piece)))
 
     def _suspects(self) -> list[Request]:

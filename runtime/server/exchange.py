@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 _KEEP_ALIVE_SECONDS = 15.0  # proxies and clients give up on a connection that is silent for long
 _COMMENT = b": waiting\n\n"
 _CLIENT_GONE = 499
+_WARNINGS = "X-Trigraph-Warnings"  # a JSON list of sentences
 
 
 class Job(ABC):
@@ -70,6 +71,11 @@ class Job(ABC):
         for generation in self.generations:
             generation.cancel()
 
+    def warnings(self) -> list[str]:
+        """What of the request's schemas the answer is not held to; at most 20."""
+        constraint = self.generations[0].request.options.constraint if self.generations else None
+        return [str(note) for note in constraint.notes[:20]] if constraint is not None else []
+
     def log(self, path: str) -> None:
         """Says in the log what it has cost."""
         for generation in self.generations if log.isEnabledFor(logging.INFO) else ():
@@ -84,12 +90,18 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
     try:
         job = await _made(service, request, make)
         await job.begin(service)
+        warnings = job.warnings()
+        headers = {_WARNINGS: json.dumps(warnings)} if warnings else {}
         if job.stream:
             service.running += 1
-            return EventStream(service, job)
+            return EventStream(service, job, headers)
         result = await while_connected(request.receive, job.result())
         job.log(request.url.path)
-        return Response(status_code=_CLIENT_GONE) if result is None else JSONResponse(result)
+        return (
+            Response(status_code=_CLIENT_GONE)
+            if result is None
+            else JSONResponse(result | ({"warnings": warnings} if warnings else {}), headers=headers)
+        )
     except Exception as error:
         raise explained(error) from error
     finally:
@@ -172,8 +184,8 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, service: Service, job: Job) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    def __init__(self, service: Service, job: Job, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
         self._service = service
         self._job = job

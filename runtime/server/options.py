@@ -13,6 +13,7 @@ from trigraph.models.errors import quote
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.reply_form import check_strict
 from trigraph.runtime.server.schema import ResponseFormat, Sampling, StructuredOutputs
 from trigraph.runtime.server.service import Service
 
@@ -84,7 +85,12 @@ def form(fields: Sampling, response_format: ResponseFormat | None) -> Constraint
 
 
 def _of_response_format(wanted: ResponseFormat | None) -> Constraint | None:
-    return None if wanted is None or wanted.type == "text" else JsonSchema(_schema(wanted))
+    if wanted is None or wanted.type == "text":
+        return None
+    found = JsonSchema(_schema(wanted))
+    if (wanted.json_schema or wanted).strict:
+        check_strict(found.notes, "the schema of the reply", "response_format.json_schema.schema")
+    return found
 
 
 def _guided(fields: Sampling) -> StructuredOutputs:

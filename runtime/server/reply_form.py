@@ -12,11 +12,16 @@ from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.parameter_text import END, ParameterText, literal
 from trigraph.runtime.text.reply_parser import ReplyFormat
-from trigraph.runtime.text.tool_arguments import types_of
+from trigraph.runtime.text.tool_arguments import Arguments, types_of
 
-_TEXT_VALUE = 'text[suffix="\\n</parameter>\\n"]: /(.|\\n)*/\n'
+# Around calls that a reply may have, text that the parser takes for nothing else.
+_FREE = """TEXT: /(?s:.*)/ & ~/(?s:.*)(<tool_call>|<function=)(?s:.*)/
+LEAD: TEXT "<tool_call>"
+"""
 _PLAIN_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -25,10 +30,12 @@ class ReplyForm(Constraint):
     """A grammar that others are parts of, as llguidance writes it."""
 
     text: str
+    notes: tuple[Note, ...] = ()
+    """The keywords of tools' schemas that calls are not held to."""
     noun = "form of the reply"
 
     def grammar(self) -> str:
-        """See Constraint."""
+        """The grammar itself."""
         return self.text
 
 
@@ -42,6 +49,8 @@ class ToolChoice:
     named: str | None = None
     """The one that must be called."""
     parallel: bool = True
+    strict: frozenset[str] = frozenset()
+    """Names of the tools whose calls must keep to all of their schemas, called by force or not."""
 
     def functions(self) -> list[Mapping[str, Any]]:
         """The functions that a call may name. Raises ApiError when the one that must be called is not among them."""
@@ -58,17 +67,35 @@ def reply_form(format: ReplyFormat, choice: ToolChoice, answer: Constraint | Non
     """The form of a reply by its tool choice, and by that of its content; None where any will do."""
     functions = choice.functions()
     forced = choice.required or choice.named is not None
-    if not forced and answer is None:
+    strict = any(function["name"] in choice.strict for function in functions)
+    if not forced and not strict and answer is None:
         return None
     if forced and format.calls is None:
         raise ApiError("tool_choice asks for a call, and the model's chat template has none; leave it out")
     if format.calls is None or not functions:
         return answer
-    rules = _calls(format.calls, functions, repeated=choice.parallel and choice.named is None)
-    if answer is None or forced:
-        return ReplyForm(json.dumps({"grammars": [{"lark_grammar": f"start: calls\n{rules}"}]}))
-    either = {"lark_grammar": f"start: calls | @answer\n{rules}"}
-    return ReplyForm(json.dumps({"grammars": [either, {**_grammar(answer), "name": "answer"}]}))
+    calls = _Calls(format.calls, functions, choice.strict)
+    notes, rules = tuple(calls.notes), calls.rules
+    repeated = choice.parallel and choice.named is None
+    start = 'call ("\\n" call)*' if repeated else "call"
+    if not forced and answer is None:
+        start = f"TEXT | (LEAD called){'+' if repeated else ''} TEXT"
+        rules += _FREE
+    if forced or answer is None:
+        return ReplyForm(json.dumps({"grammars": [{"lark_grammar": f"start: {start}\n{rules}"}]}), notes)
+    either = {"lark_grammar": f"start: {start} | @answer\n{rules}"}
+    grammars = [either, {**_grammar(answer), "name": "answer"}]
+    return ReplyForm(json.dumps({"grammars": grammars}), (*notes, *answer.notes))
+
+
+def check_strict(notes: Sequence[Note], subject: str, param: str) -> None:
+    """Raises ApiError when a schema that is strict has a keyword that is not enforced."""
+    if left_out := [note for note in notes if not note.annotation]:
+        raise ApiError(
+            f"{subject} is strict, and {left_out[0]}; leave out the keyword, or strict",
+            param=param,
+            code="invalid_value",
+        )
 
 
 def _grammar(constraint: Constraint) -> dict[str, Any]:
@@ -79,59 +106,107 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
     return found
 
 
-def _calls(family: str, functions: Sequence[Mapping[str, Any]], *, repeated: bool) -> str:
-    """Rules of which `calls` is one call, or several."""
-    rules = 'calls: call ("\\n" call)*\n' if repeated else "calls: call\n"
-    if family == "json":
-        return rules + _json_call(functions)
-    names = " | ".join(f"function_{i}" for i in range(len(functions)))
-    rules += f'call: "<tool_call>\\n" ({names}) "</function>\\n</tool_call>"\n' + _TEXT_VALUE
-    return rules + "".join(_xml_function(i, function) for i, function in enumerate(functions))
+class _Calls:
+    """Rules of which `call` is one call, and `called` what follows its first tag."""
+
+    def __init__(self, family: str, functions: Sequence[Mapping[str, Any]], strict: frozenset[str]) -> None:
+        self.notes: list[Note] = []
+        self._strict = strict
+        self._terminals: dict[str, str] = {}
+        self.rules = 'call: "<tool_call>" called\n'
+        if family == "json":
+            self.rules += self._json_call(functions)
+            return
+        names = " | ".join(f"function_{i}" for i in range(len(functions)))
+        self.rules += f'called: "\\n" ({names}) "</function>\\n</tool_call>"\n'
+        self.rules += "".join(self._xml_function(i, function) for i, function in enumerate(functions))
+        self.rules += "".join(f"{name}: {terminal}\n" for terminal, name in self._terminals.items())
+
+    def _enforced(self, function: Mapping[str, Any]) -> Enforced:
+        parameters = {key: value for key, value in (function.get("parameters") or {}).items() if key not in _NAMING}
+        try:
+            return enforced({"type": "object", **parameters})
+        except ValueError as error:
+            raise _refusal(function, error) from error
+
+    def _note(self, function: Mapping[str, Any], notes: Sequence[Note]) -> None:
+        name = function["name"]
+        if name in self._strict:
+            check_strict(notes, f"the tool {quote(name)}", "tools")
+        self.notes += [note._replace(place=f"{name}{note.place}") for note in notes]
+
+    def _json_call(self, functions: Sequence[Mapping[str, Any]]) -> str:
+        options: list[dict[str, Any]] = []
+        definitions, guidance = {}, dict[str, Any](_PLAIN_JSON)
+        for i, function in enumerate(functions):
+            parameters, more, notes = self._enforced(function)
+            self._note(function, notes)
+            guidance |= more
+            definitions[f"tool_{i}"] = _within(parameters, f"tool_{i}")
+            properties = {"name": {"const": function["name"]}, "arguments": {"$ref": f"#/$defs/tool_{i}"}}
+            options.append(
+                {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+            )
+        schema = {"x-guidance": guidance, "anyOf": options, "$defs": definitions}
+        return f'called: "\\n" object "\\n</tool_call>"\nobject: %json {json.dumps(schema)}\n'
+
+    def _xml_function(self, number: int, function: Mapping[str, Any]) -> str:
+        """A call of one function: its parameters in the order of the schema, those that are not required optional."""
+        schema, guidance, notes = self._enforced(function)
+        arguments, text = Arguments.of(schema), ParameterText(schema)
+        within = {"tool": _within(schema, "tool")}
+        parts, rules = [], ""
+        for i, (name, value) in enumerate(arguments.schemas.items()):
+            rule = f"parameter_{number}_{i}"
+            parts.append(rule if name in arguments.required else f"{rule}?")
+            try:
+                options = self._xml_value(name, value, text, guidance, within)
+            except ValueError as error:
+                raise _refusal(function, error) from error
+            rules += f"{rule}: {literal(f'<parameter={name}>{chr(10)}')} ({' | '.join(options)})\n"
+        if not arguments.exact:
+            notes += (Note("", "anyOf or oneOf", "is enforced for each parameter alone"),)
+        bounds = [Note("", key, "is not enforced") for key in ("minProperties", "maxProperties") if key in schema]
+        self._note(function, [*notes, *bounds, *dict.fromkeys(text.notes)])
+        opened = literal(f"<function={function['name']}>\n")
+        return f"function_{number}: {opened} {' '.join(parts)}\n{rules}"
+
+    def _xml_value(
+        self, name: str, value: Any, text: ParameterText, guidance: Mapping[str, Any], within: Mapping[str, Any]
+    ) -> list[str]:
+        """The text of a parameter's value and what ends it, in alternatives."""
+        options = []
+        types = types_of(name, text.root)
+        if (terminal := text.terminal(name, value)) is not None:
+            options.append(self._terminals.setdefault(terminal, f"VALUE_{len(self._terminals)}"))
+            types &= {"object", "array"}
+        if types:
+            own = _within(value, "tool") if isinstance(value, Mapping) else {}
+            own = {"x-guidance": {**_PLAIN_JSON, **guidance}, **own}
+            if terminal is not None:
+                own["type"] = sorted(types)
+            if '"$ref"' in json.dumps(own):
+                own["$defs"] = within
+            options.append(f"%json {json.dumps(own)} {END}")
+        return options
 
 
-def _json_call(functions: Sequence[Mapping[str, Any]]) -> str:
-    options = []
-    for function in functions:
-        parameters = {"type": "object", **(function.get("parameters") or {})}
-        properties = {"name": {"const": function["name"]}, "arguments": parameters}
-        definitions = {key: parameters.pop(key) for key in ("$defs", "definitions") if key in parameters}
-        options.append(
-            {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-            | definitions
-        )
-    schema: dict[str, Any] = {"x-guidance": _PLAIN_JSON, "anyOf": options}
-    if len(options) == 1:
-        schema = {"x-guidance": _PLAIN_JSON, **options[0]}
-    return f'call: "<tool_call>\\n" object "\\n</tool_call>"\nobject: %json {json.dumps(schema)}\n'
+_NAMING = frozenset({"$id", "$schema"})  # of the document that the parameters were
 
 
-def _xml_function(number: int, function: Mapping[str, Any]) -> str:
-    """A call of one function: its parameters in the order of the schema, and optional ones that are not required."""
-    schema = function.get("parameters") or {}
-    properties = schema.get("properties")
-    required = schema.get("required")
-    parts, rules = [], ""
-    for i, (name, value) in enumerate(properties.items() if isinstance(properties, dict) else ()):
-        rule = f"parameter_{number}_{i}"
-        parts.append(rule if isinstance(required, list) and name in required else f"{rule}?")
-        opened = _literal(f"<parameter={name}>\n")
-        rules += f"{rule}: {opened} {_value(name, value, schema)}\n"
-    opened = _literal(f"<function={function['name']}>\n")
-    return f"function_{number}: {opened} {' '.join(parts)}\n{rules}"
+def _within(schema: Any, name: str) -> Any:
+    """The schema with references for where it stands among the definitions of another one, called `name`."""
+    if isinstance(schema, list):
+        return [_within(part, name) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {key: _within(value, name) for key, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        found["$ref"] = f"#/$defs/{name}{reference[1:]}"
+    return found
 
 
-def _value(name: str, value: Any, schema: Mapping[str, Any]) -> str:
-    """The text of a parameter's value and what ends it."""
-    end = _literal("\n</parameter>\n")
-    types = types_of(name, schema)
-    values = value.get("enum") if isinstance(value, dict) else None
-    if isinstance(values, list) and values and all(isinstance(each, str) for each in values):
-        return f"({' | '.join(map(_literal, values))}) {end}"
-    if not types or "string" in types or not isinstance(value, dict):
-        return "text"
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return f"%json {json.dumps({'x-guidance': _PLAIN_JSON, **value, **definitions})} {end}"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _refusal(function: Mapping[str, Any], reason: ValueError) -> ApiError:
+    name = quote(function["name"])
+    return ApiError(f"the parameters of the tool {name} cannot be used: {reason}", param="tools", code="invalid_value")

@@ -143,6 +143,7 @@ class JsonSchemaFormat(Schema):
     """The schema of a structured output."""
 
     name: str | None = None
+    strict: bool | None = None
     schema_: Annotated[Object | None, Field(alias="schema")] = None
 
 
@@ -150,6 +151,7 @@ class ResponseFormat(Schema):
     """The form of the completion: text, json_object or json_schema."""
 
     type: str
+    strict: bool | None = None
     json_schema: JsonSchemaFormat | None = None
     schema_: Annotated[Object | None, Field(alias="schema")] = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from trigraph.models.errors import TrigraphError, quote
@@ -31,10 +32,44 @@ def parameters_of(tools: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, 
     return schemas
 
 
+@dataclass
+class Arguments:
+    """The arguments that a tool's schema describes at its top, references and parts of `allOf` and `anyOf` included."""
+
+    schemas: dict[str, Any] = field(default_factory=dict)
+    """By name, in the order of the schema."""
+    required: set[str] = field(default_factory=set)
+    exact: bool = True
+    """Whether there are no alternatives, of which only the arguments stand here."""
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> Arguments:
+        """The arguments of a tool with this JSON schema."""
+        found = cls()
+        waiting, seen = [(parameters, True)], set[int]()
+        while waiting:
+            schema, always = waiting.pop(0)
+            if not isinstance(schema, Mapping) or id(schema) in seen:
+                continue
+            seen.add(id(schema))
+            for name, value in _mapping(schema.get("properties")).items():
+                both = "allOf" if always else "anyOf"
+                found.schemas[name] = {both: [found.schemas[name], value]} if name in found.schemas else value
+            if always:
+                found.required.update(name for name in _list(schema.get("required")) if isinstance(name, str))
+            waiting += [(part, always) for part in _list(schema.get("allOf"))]
+            options = [part for key in ("anyOf", "oneOf") for part in _list(schema.get(key))]
+            waiting += [(part, False) for part in options]
+            found.exact = found.exact and not options
+            if isinstance(reference := schema.get("$ref"), str):
+                waiting.append((resolved(reference, parameters), always))
+        return found
+
+
 def types_of(name: str, parameters: Mapping[str, Any]) -> set[str]:
     """JSON types that the argument `name` may have by a tool's schema; none where that does not say."""
     types: set[str] = set()
-    waiting, seen = [_mapping(parameters.get("properties")).get(name)], set[int]()
+    waiting, seen = [Arguments.of(parameters).schemas.get(name)], set[int]()
     while waiting:
         schema = waiting.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
@@ -46,7 +81,7 @@ def types_of(name: str, parameters: Mapping[str, Any]) -> set[str]:
         types.update(declared or (_TYPE_OF.get(type(value), "string") for value in values))
         waiting += [part for key in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(key))]
         if isinstance(reference := schema.get("$ref"), str):
-            waiting.append(_resolved(reference, parameters))
+            waiting.append(resolved(reference, parameters))
     return types
 
 
@@ -68,8 +103,8 @@ def typed(text: str, types: set[str]) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a reference within the schema (`#/$defs/Name`) refers to; None when there is no such thing."""
+def resolved(reference: str, root: Mapping[str, Any]) -> Any:
+    """The part of a schema that a reference (`#/$defs/Name`) names; None when there is no such part."""
     at: Any = root
     for key in reference.removeprefix("#").split("/")[1:]:
         at = _mapping(at).get(key.replace("~1", "/").replace("~0", "~"))

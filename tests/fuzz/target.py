@@ -31,6 +31,7 @@ TARGETS = {
     "packages": Limits(cpu_seconds=2, bytes=512 << 20),
     "sessions": Limits(cpu_seconds=2, bytes=512 << 20),
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),
+    "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
 }
 
 

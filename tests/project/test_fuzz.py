@@ -19,7 +19,8 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("target", "count"), [("headers", 3000), ("packages", 150), ("sessions", 300), ("operators", 300)]
+    ("target", "count"),
+    [("headers", 3000), ("packages", 150), ("sessions", 300), ("operators", 300), ("constraints", 150)],
 )
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:
     report = run_campaign(target, count, seed=7)

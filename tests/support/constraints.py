@@ -1,12 +1,15 @@
 """Constraints of every kind, and whether a text keeps to one, told by other means than llguidance."""
 
 import json
+import random
 import re
 from datetime import date
 from typing import Any
 
+from support.fake_engine import END
 from trigraph.runtime import Grammar, JsonSchema, Regex
 from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.sampling.guide import Guide, wait_for_any
 
 WORD = {"type": "string", "pattern": "^[a-z]{1,12}$"}
 NAME = {"type": "string", "minLength": 1, "maxLength": 12}
@@ -94,3 +97,38 @@ def keeps_to(text: str, constraint: Constraint) -> bool:
         plain = re.sub(r"[()]", "", text)
         return text.count("(") == text.count(")") and re.fullmatch(r"\[\d{1,3}(,\d{1,3}){0,4}\]", plain) is not None
     return re.fullmatch("(Go|Come) [a-z]{2,9}[.!]", text) is not None
+
+
+def random_text(guide: Guide, seed: int, most: int = 2000, tag: bytes = b"") -> str:
+    """A text that the guide of an engine with a token for each byte lets through; it comes to its end soon.
+
+    `tag`: what ends a part of the text, taken as a whole now and then.
+    """
+    rng, text = random.Random(seed), bytearray()
+    while not guide.finished and len(text) < most:
+        if tag and rng.random() < 0.2 and guide._matcher.validate_tokens([*tag]) == len(tag):
+            for token in tag:
+                guide.advance(token)
+            text += tag
+            continue
+        guide.start()
+        wait_for_any([guide], 60)
+        allowed = [int(token) for token in guide.allowed()]
+        ends = [token for token in allowed if token == END or chr(token) in '"}]\n</>']
+        plain = [token for token in allowed if 32 <= token < 127]
+        token = rng.choice(ends if ends and rng.random() < 0.2 + len(text) / 500 else plain or allowed)
+        if token == END:
+            break
+        guide.advance(token)
+        text.append(token)
+    return text.decode()
+
+
+def accepts(guide: Guide, text: str) -> bool:
+    """Whether the whole text may be what a guide of such an engine lets through."""
+    for token in text.encode():
+        wait_for_any([guide], 60)
+        if not guide.allows(token):
+            return False
+        guide.advance(token)
+    return guide.finished or guide.allows(END)

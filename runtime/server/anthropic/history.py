@@ -42,8 +42,9 @@ def tool_choice(fields: TokensRequest) -> ToolChoice:
             if tool.description is not None:
                 function["description"] = tool.description
             tools.append({"type": "function", "function": function})
+    strict = frozenset(tool.name for tool in fields.tools or () if tool.name and tool.strict)
     if wanted is None:
-        return ToolChoice(tools)
+        return ToolChoice(tools, strict=strict)
     if wanted.type == "tool" and wanted.name is None:
         raise ApiError("tool_choice.name is missing; name the tool to call", param="tool_choice.name")
     return ToolChoice(
@@ -51,6 +52,7 @@ def tool_choice(fields: TokensRequest) -> ToolChoice:
         wanted.type == "any",
         wanted.name if wanted.type == "tool" else None,
         not wanted.disable_parallel_tool_use,
+        strict,
     )
 
 

@@ -43,6 +43,7 @@ class ToolParam(Schema):
     name: ToolName | None = None
     description: str | None = None
     input_schema: Object | None = None
+    strict: bool | None = None
 
 
 class ToolChoiceParam(Schema):

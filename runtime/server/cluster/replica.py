@@ -130,8 +130,12 @@ class Replica:
                 f"the completion was begun with weights {ticket.weights[:8]} and fingerprint {ticket.fingerprint}; "
                 f"this replica has {self.engine.identity.weights[:8]} and {self.fingerprint}"
             )
-        request = self.engine.generate(
-            ticket.prompt, ticket.options, checkpoints=ticket.checkpoints, completed=ticket.completed
+        request = await asyncio.to_thread(  # a constraint may take long to compile
+            self.engine.generate,
+            ticket.prompt,
+            ticket.options,
+            checkpoints=ticket.checkpoints,
+            completed=ticket.completed,
         )
         tokens, rounds, logprobs = len(ticket.completed), 0, 0
         async with aclosing(request.news()) as news:

@@ -179,7 +179,7 @@ def as_message(message: ChatMessage, number: int) -> Message:
 def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
     """The tools that are functions, as chat templates take them."""
     return [
-        {"type": "function", "function": tool.function.model_dump(exclude_none=True)}
+        {"type": "function", "function": tool.function.model_dump(exclude_none=True, exclude={"strict"})}
         for tool in tools or ()
         if tool.type == "function" and tool.function is not None
     ]
@@ -189,6 +189,7 @@ def _tool_choice(fields: ChatRequest) -> ToolChoice:
     choice = fields.tool_choice
     if choice == "none":
         return ToolChoice()
+    strict = {tool.function.name for tool in fields.tools or () if tool.function is not None and tool.function.strict}
     tools = function_tools(fields.tools)
     required, named = choice == "required", None
     if isinstance(choice, NamedTool):
@@ -197,7 +198,7 @@ def _tool_choice(fields: ChatRequest) -> ToolChoice:
         allowed = {tool.function.name for tool in choice.allowed_tools.tools}
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
         required = choice.allowed_tools.mode == "required"
-    return ToolChoice(tools, required, named, fields.parallel_tool_calls is not False)
+    return ToolChoice(tools, required, named, fields.parallel_tool_calls is not False, frozenset(strict))
 
 
 def _said(generation: Generation) -> Message:

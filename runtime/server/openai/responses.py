@@ -152,7 +152,8 @@ def _check_stateless(fields: ResponsesRequest) -> None:
 def _format(fields: ResponsesRequest) -> ResponseFormat | None:
     if fields.text is None or fields.text.format is None:
         return None
-    return ResponseFormat(type=fields.text.format.type, schema_=fields.text.format.schema_)
+    wanted = fields.text.format
+    return ResponseFormat(type=wanted.type, strict=wanted.strict, schema_=wanted.schema_)
 
 
 def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:

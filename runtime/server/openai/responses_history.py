@@ -30,6 +30,7 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
     if choice == "none":
         return ToolChoice()
     tools: list[dict[str, Any]] = []
+    strict: set[str] = set()
     for tool in fields.tools or ():
         name, parameters = tool.get("name"), tool.get("parameters")
         if tool.get("type") != "function" or not isinstance(name, str) or not name:
@@ -40,6 +41,8 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
         if isinstance(tool.get("description"), str):
             function["description"] = tool["description"]
         tools.append({"type": "function", "function": function})
+        if tool.get("strict") is True:
+            strict.add(name)
     required, named = choice == "required", None
     if isinstance(choice, dict) and choice.get("type") == "function":
         named = choice.get("name")
@@ -58,6 +61,7 @@ def tool_choice(fields: ResponsesRequest) -> ToolChoice:
         required,
         named if isinstance(named, str) else None,
         fields.parallel_tool_calls is not False,
+        frozenset(strict),
     )
 
 

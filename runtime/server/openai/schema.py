@@ -60,6 +60,7 @@ class Function(Schema):
     name: ToolName
     description: str | None = None
     parameters: Object | None = None
+    strict: bool | None = None
 
 
 class Tool(Schema):

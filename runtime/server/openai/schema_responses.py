@@ -34,6 +34,7 @@ class TextFormat(Schema):
     """The form of the text: text, json_object or json_schema."""
 
     type: str
+    strict: bool | None = None
     schema_: Annotated[Object | None, Field(alias="schema")] = None
 
 
