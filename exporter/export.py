@@ -89,7 +89,6 @@ def export(
     with named(source):
         tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
         sampling = suggested_sampling(metadata)
-
     with staged(out, replace=replace) as folder:
         placement = place(list(files), out, folder, options.weights)
         weights = Weights(model, placement.locations, placement.side_location)
