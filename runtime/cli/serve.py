@@ -207,8 +207,7 @@ def serve(
     own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
     used = _with_note(template.template_of(engine))
     settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=used)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    say(f"{settings.model} at http://{host}:{settings.port}; Ctrl-C ends the server")
+    say(f"{settings.model} at {settings.address}; Ctrl-C ends the server")
     serve(engine, settings, listener)
 
 

@@ -55,6 +55,12 @@ class Settings:
         return re.compile("|".join(patterns)) if patterns else None
 
     @property
+    def address(self) -> str:
+        """Where the server is, as a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
     def local(self) -> bool:
         """Whether only programs of this machine reach the server."""
         if self.host == "localhost":

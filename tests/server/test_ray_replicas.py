@@ -17,7 +17,9 @@ from trigraph.runtime import Engine, Options
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
 
-from trigraph.runtime.server.cluster import deployment
+import ray
+from ray import serve
+
 from trigraph.runtime.server.cluster import replicas as module
 from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
 from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
@@ -79,7 +81,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     states = {"RUNNING": 2}
     deployments = {"engine": SimpleNamespace(replica_states=states)}
     status = SimpleNamespace(applications={"application": SimpleNamespace(deployments=deployments)})
-    monkeypatch.setattr(module.serve, "status", lambda: status)
+    monkeypatch.setattr(serve, "status", lambda: status)
     for name, seconds in {
         "SILENCE_SECONDS": 0.2,
         "OUTAGE_SECONDS": 0.4,
@@ -99,7 +101,7 @@ def completed(handle: Handle) -> list[Update]:
     """All updates of a ticket; fails when they do not end."""
 
     async def ask() -> list[Update]:
-        return [update async for update in RayReplicas(handle).complete(TICKET)]  # type: ignore[arg-type]
+        return [update async for update in RayReplicas(handle).complete(TICKET)]
 
     return asyncio.run(asyncio.wait_for(ask(), 60))
 
@@ -151,14 +153,14 @@ def test_a_replica_that_starts_in_time_takes_the_ticket(
 
 def test_an_outage_is_told_and_ends(running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask() -> None:
-        replicas = RayReplicas(Handle())  # type: ignore[arg-type]
+        replicas = RayReplicas(Handle())
         assert await replicas.outage() is None
         running(0)
         assert await replicas.outage() == "no replica of the model runs"
         running(1)
         assert await replicas.outage() is None
         ended = threading.Event()
-        monkeypatch.setattr(module.serve, "status", ended.wait)
+        monkeypatch.setattr(serve, "status", ended.wait)
         asked = [asyncio.create_task(replicas.outage()) for _ in range(20)]
         assert {await each for each in asked} == {"the cluster's controller does not answer"}
         ended.set()
@@ -179,11 +181,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
         applications[name] = SimpleNamespace(deployments={"engine": application})
         return handle
 
-    monkeypatch.setattr(deployment.ray, "init", lambda *_, **__: None)
-    monkeypatch.setattr(deployment.serve, "start", lambda **_: None)
-    monkeypatch.setattr(deployment.serve, "run", run)
-    monkeypatch.setattr(deployment.serve, "status", lambda: SimpleNamespace(applications=applications))
-    monkeypatch.setattr(deployment.serve, "get_deployment_handle", lambda *_: handle)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(serve, "start", lambda **_: None)
+    monkeypatch.setattr(serve, "run", run)
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=applications))
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda *_: handle)
     return applications
 
 

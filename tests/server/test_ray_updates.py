@@ -101,7 +101,8 @@ def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
 @pytest.mark.slow
 def test_replicas_gone_for_good_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's file is renamed, and the replica killed: none can start again."""
-    model = shutil.copy(TINY_GGUF, tmp_path / "model.gguf")
+    model = tmp_path / "model.gguf"
+    shutil.copy(TINY_GGUF, model)
     monkeypatch.setattr("trigraph.runtime.server.cluster.replicas.OUTAGE_SECONDS", 3.0)
 
     async def ask() -> None:
