@@ -117,7 +117,13 @@ def test_foreign_files_are_refused(page: Browser, tmp_path: Path, content: str) 
 
 def test_an_import_cannot_make_elements(page: Browser, tmp_path: Path) -> None:
     hostile = "<img src=x onerror=alert(1)>"
-    answer = {"id": "c", "parent": "b", "role": "assistant", "content": hostile, "reasoning": hostile}
+    answer: dict[str, object] = {
+        "id": "c",
+        "parent": "b",
+        "role": "assistant",
+        "content": hostile,
+        "reasoning": hostile,
+    }
     answer |= {
         "figures": {"tokens": hostile},
         "calls": [{"name": hostile, "arguments": hostile}, None],

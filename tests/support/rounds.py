@@ -13,6 +13,7 @@ from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.scheduler.admission import Admission
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
+from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 LOGITS = lru_cache(maxsize=None)(chaotic(VOCAB))
 CONTEXT = 64
@@ -33,6 +34,11 @@ def options(seed: int = 0, max_tokens: int = 12, **others: object) -> Options:
 
 def tokens(length: int, seed: int = 0) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, 256, length)]
+
+
+def cut_text(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """The text of a completion that its token limit cuts: without a character that is not whole."""
+    return "".join(map(Detokenizer(tokenizer).push, ids))
 
 
 def alone(prompt: list[int], options: Options, context: int = CONTEXT) -> list[int]:

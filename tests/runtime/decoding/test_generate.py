@@ -177,7 +177,7 @@ def test_cancelling_keeps_what_is_there() -> None:
         if "4" in piece:
             generation.cancel()
     assert shown == generation.text
-    assert "0123456789" * 400 != generation.text
+    assert generation.text != "0123456789" * 400
     assert ("0123456789" * 400).startswith(generation.text)
     assert generation.stats.finish_reason == "cancelled"
 

@@ -5,7 +5,19 @@ import time
 import pytest
 
 from support.fake_engine import assert_settled
-from support.rounds import CONTEXT, alone, finish, fresh, options, queued, run_round, scheduler, steady, tokens
+from support.rounds import (
+    CONTEXT,
+    alone,
+    cut_text,
+    finish,
+    fresh,
+    options,
+    queued,
+    run_round,
+    scheduler,
+    steady,
+    tokens,
+)
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, QueueFullError
 from trigraph.runtime.scheduler.request import Request
@@ -70,7 +82,7 @@ def test_a_bound_on_those_that_wait() -> None:
         run_round(engine)
         assert len(scheduler(engine).active) == 3
     finish(engine, requests)
-    assert late.result(5) == engine.tokenizer.decode(alone(tokens(4, 5), options(5)))
+    assert late.result(5) == cut_text(engine.tokenizer, alone(tokens(4, 5), options(5)))
     assert_settled(engine)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.fake_engine import assert_settled
 from support.interrupts import Interrupts
-from support.rounds import alone, fresh, options, tokens
+from support.rounds import alone, cut_text, fresh, options, tokens
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
 
@@ -31,7 +31,7 @@ def test_ctrl_c_beside_requests_of_other_threads() -> None:
             n += 3
         return answers
 
-    expected = [engine.tokenizer.decode(alone(tokens(9, n), options(n), 400)) for n in range(8)]
+    expected = [cut_text(engine.tokenizer, alone(tokens(9, n), options(n), 400)) for n in range(8)]
     with ThreadPoolExecutor(3) as pool:
         answers = [pool.submit(others, thread) for thread in range(3)]
         try:

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from support.fake_engine import assert_settled
-from support.rounds import alone, fresh, options, tokens
+from support.rounds import alone, cut_text, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, QueueFullError
 from trigraph.runtime.scheduler.request import Request
@@ -29,7 +29,7 @@ def bounded() -> Iterator[None]:
 
 
 def expected(engine: Engine, n: int) -> str:
-    return engine.tokenizer.decode(alone(tokens(9, n), options(n)))
+    return cut_text(engine.tokenizer, alone(tokens(9, n), options(n)))
 
 
 def idle(engine: Engine) -> None:
