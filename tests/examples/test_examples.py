@@ -52,6 +52,14 @@ def test_structured_output(tiny_package: Path) -> None:
     assert set(found) == {"name", "age"} and isinstance(found["age"], int) and found["age"] <= 120
 
 
+def test_score(tiny_package: Path) -> None:
+    engine, text = load(tiny_package), "In the beginning God created the heaven"
+    lines = output("score.py", tiny_package, text).splitlines()
+    scores = engine.score(text)
+    assert len(lines) == len(scores) == len(engine.tokenizer.encode(text)) - 1
+    assert [float(line.split()[0]) for line in lines] == [round(score.logprob, 3) for score in scores]
+
+
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
 def test_clients_of_a_server(client: str) -> None:
     pytest.importorskip(client, reason=f"{client} is not installed")

@@ -129,7 +129,7 @@ def test_bodies_agree_with_kernels(
     assert manifest.portable and not manifest.notices
     kernels = load(tmp_path / "kernels", threads=2, context=256, sequences=4)
     bodies = without_library(tmp_path / "portable", threads=2, context=256, sequences=4)
-    assert bodies.kernels == "no" and "function bodies" in bodies.notices[0]
+    assert bodies.model.kernels == "no" and "function bodies" in bodies.model.notices[0]
     steps = zip(Script(bodies.steps).run(), Script(kernels.steps).run(), strict=True)
     for number, (found, wanted) in enumerate(steps):
         assert_close(found, wanted, number)
@@ -164,7 +164,9 @@ def test_the_library_is_used_where_it_is(tmp_path: Path, tiny_gguf: Path, operat
             ExportOptions(weights="reference", portable=portable, activations="float32"),
         )
     both = [load(tmp_path / name, threads=2, context=256, sequences=4) for name in ("True", "False")]
-    assert both[0].kernels == both[1].kernels and both[0].steps.state.nbytes() == both[1].steps.state.nbytes()
+    assert (
+        both[0].model.kernels == both[1].model.kernels and both[0].steps.state.nbytes() == both[1].steps.state.nbytes()
+    )
     for found, wanted in zip(*(Script(engine.steps).run() for engine in both), strict=True):
         for name, expected in wanted.items():
             np.testing.assert_array_equal(found[name], expected, err_msg=name)

@@ -193,7 +193,12 @@ def test_a_device_draws_drafts_and_tokens_in_one_go() -> None:
     token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
     completion.push(token)
     asked: list[int] = []
-    sampler._first_choice = lambda step, row, position: asked.append(position) or 0  # type: ignore[method-assign]
+
+    def choose(step: object, row: int, position: int) -> int:
+        asked.append(position)
+        return 0
+
+    sampler._first_choice = choose  # type: ignore[method-assign]
     single = Running(sequence, token, sampler, completion, FixedLength(3, "fixed"))
     rounds = sum(1 for _ in decode(executor, [single], Governor()))
     assert asked == []

@@ -12,6 +12,7 @@ from support.fake_engine import GREEDY, assert_settled, engine_of, scripted
 from support.fake_model import History, chaotic
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Grammar, Options, Regex, Sampling
+from trigraph.runtime.sampling import guidance
 from trigraph.runtime.sampling import guide as guides
 from trigraph.runtime.sampling.guide import Guide, LateError
 
@@ -108,7 +109,7 @@ def test_a_completion_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_ambiguous_grammar_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """One mask of it takes 420 ms with a real vocabulary and llguidance's own limits, and 12 with these."""
-    limits = guides.limits()
+    limits = guidance.limits()
     assert limits.step_max_items <= 10_000 and limits.max_items_in_row <= 2000
     monkeypatch.setattr(guides, "_FREE", 0.5)
     guide = engine().model.guide(Grammar(AMBIGUOUS))
