@@ -12,9 +12,8 @@ def main(model: str, text: str) -> None:
     engine = load(model)
     for token in engine.score(text, top=1):
         (likeliest, _), *_ = token.top
-        print(
-            f"{token.logprob:8.3f}  {engine.tokenizer.decode([token.token])!r}  {engine.tokenizer.decode([likeliest])!r}"
-        )
+        found, expected = (engine.tokenizer.decode([id]) for id in (token.token, likeliest))
+        print(f"{token.logprob:8.3f}  {found!r}  {expected!r}")
 
 
 if __name__ == "__main__":
