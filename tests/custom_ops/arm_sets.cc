@@ -1,5 +1,5 @@
 // Prints the instruction sets of arm64 that the processor has, best first; built with custom_ops/isa.cc by
-// test_neon.py.
+// test_emulated_sets.py.
 #include <cstdio>
 
 #include "isa.h"

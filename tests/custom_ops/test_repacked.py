@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from support.block_weights import MatMul, activations, random_blocks, weights
+from support.block_weights import REPACKED, MatMul, activations, random_blocks, repacked, weights
 from support.expert_layer import Layer
 from support.operators import LIBRARY, Operator, same_bits
 from support.packages import Packages
 from support.promise import PlainText
-from trigraph.custom_ops import instruction_sets, library_function
+from trigraph.custom_ops import instruction_sets
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
 from trigraph.runtime.bench import RequestOptions, bench_requests
 from trigraph.runtime.device import choice
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 
-BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
-
 pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
 
 
-def repacked(type: str, plain: NDArray[np.uint8], rows: int) -> NDArray[np.uint8]:
-    """[.., rows, row_bytes] as the library repacks them, `rows` at a time."""
-    out, count = np.full_like(plain, 255), ctypes.c_int64
-    repack = library_function("trigraph_repack")
-    counts = (plain.size // plain.shape[-1] // rows, rows, plain.shape[-1] // BYTES[type], BYTES[type])
-    repack(plain.ctypes.data_as(ctypes.c_void_p), *map(count, counts), out.ctypes)
-    return out
-
-
 @pytest.mark.parametrize("rows", [8, 16])
-@pytest.mark.parametrize("type", BYTES)
+@pytest.mark.parametrize("type", REPACKED)
 def test_the_order(type: str, rows: int) -> None:
     """Words of a super-block of all rows of a group, interleaved, then the halves that are left."""
-    plain = np.random.default_rng(1).integers(0, 256, (3 * rows, 3 * BYTES[type]), np.uint8)
-    blocks = plain.reshape(3, rows, 3, BYTES[type]).transpose(0, 2, 1, 3)  # group, super-block, row, byte
-    whole = BYTES[type] // 4 * 4
+    plain = np.random.default_rng(1).integers(0, 256, (3 * rows, 3 * REPACKED[type]), np.uint8)
+    blocks = plain.reshape(3, rows, 3, REPACKED[type]).transpose(0, 2, 1, 3)  # group, super-block, row, byte
+    whole = REPACKED[type] // 4 * 4
     words = blocks[..., :whole].reshape(3, 3, rows, -1, 4).transpose(0, 1, 3, 2, 4).reshape(3, 3, -1)
     expected = np.concatenate([words, blocks[..., whole:].reshape(3, 3, -1)], axis=-1)
     assert repacked(type, plain, rows).tobytes() == expected.tobytes()
 
 
 @sets
-@pytest.mark.parametrize("type", BYTES)
+@pytest.mark.parametrize("type", REPACKED)
 @pytest.mark.parametrize("width", [256, 512, 1280, 2048, 3072])
 def test_products(isa: str, type: str, width: int) -> None:
     """As from plain weights, for any number of activation rows and of groups of weight rows."""
@@ -81,7 +68,7 @@ def test_experts(isa: str, up_type: str | None) -> None:
 
 
 @sets
-@pytest.mark.parametrize("type", BYTES)
+@pytest.mark.parametrize("type", REPACKED)
 def test_rows_in_whole_groups(isa: str, type: str) -> None:
     side = SIDE_BY_SIDE[isa]
     name = f"{type}_R{side}"

@@ -1,5 +1,5 @@
 // Runs what Gated DeltaNet and attention are made of on fixed inputs, and prints a hash of each result. Built for
-// several instruction sets by test_neon.py: the lines must be the same.
+// several instruction sets by test_emulated_sets.py: the lines must be the same.
 #include <cstdio>
 #include <cstring>
 #include <string>

@@ -1,5 +1,6 @@
 """Random weights of every stored type, rows to multiply them with, and the operator that does."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.operators import LIBRARY, Operator
+from trigraph.custom_ops import library_function
 from trigraph.models.synth.blocks import HALVES, random_weights, spread_half
 
 SPECIAL = np.array([0.0, -0.0, 6e-8, -6e-8, 6e-5, 1.0, -1.0, 65504.0, 0.0123, -0.037], np.float16)
@@ -52,6 +54,7 @@ def known_weights(rows: NDArray[np.uint8], type: str) -> NDArray[np.float32]:
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 TYPES = [*STORED, *HALVES]
+REPACKED = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}  # bytes of a super-block
 BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
 
 
@@ -68,6 +71,15 @@ def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
     x = rng.normal(size=(rows, width)) * np.exp(rng.normal(size=(rows, 1)))
     x[:, rng.integers(0, width)] *= 20
     return x.astype(np.float32)
+
+
+def repacked(type: str, plain: NDArray[np.uint8], rows: int) -> NDArray[np.uint8]:
+    """[.., rows, row_bytes] as the library repacks them, `rows` at a time."""
+    out, count = np.full_like(plain, 255), ctypes.c_int64
+    repack = library_function("trigraph_repack")
+    counts = (plain.size // plain.shape[-1] // rows, rows, plain.shape[-1] // REPACKED[type], REPACKED[type])
+    repack(plain.ctypes.data_as(ctypes.c_void_p), *map(count, counts), out.ctypes)
+    return out
 
 
 def widths(type: str) -> tuple[int, ...]:

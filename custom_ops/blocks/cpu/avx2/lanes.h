@@ -1,4 +1,4 @@
-// Float8 weight rows side by side, one in each 32-bit lane: AVX2, and AVX-VNNI in registers of as many bits.
+// Eight weight rows side by side, one in each 32-bit lane: AVX2, and AVX-VNNI in registers of as many bits.
 #pragma once
 
 #include "../common/activations.h"

@@ -1,4 +1,4 @@
-// Float8 super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX2 or
+// Eight super-blocks of weights with as many of one activation row, from the plain layout of a GGUF file: AVX2 or
 // AVX-VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
 // lane.
 #pragma once

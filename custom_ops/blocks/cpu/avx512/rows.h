@@ -1,4 +1,4 @@
-// Float8 super-blocks of weights with as many of a few activation rows, from the plain layout of a GGUF file: AVX-512
+// Eight super-blocks of weights with as many of a few activation rows, from the plain layout of a GGUF file: AVX-512
 // with VNNI. The lanes of a vector hold parts of a super-block's sum; eight of them are added up at a time, one to a
 // lane.
 #pragma once

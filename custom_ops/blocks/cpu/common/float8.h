@@ -1,4 +1,4 @@
-// Float8 floats, one for each chain of a product: AVX2 and AVX-512.
+// Eight floats, one for each chain of a product: AVX2 and AVX-512.
 #pragma once
 
 #include "lanes.h"

@@ -1,5 +1,5 @@
 // int8 products of a few activation rows: weight rows one after another, as they lie in memory, whose bandwidth is all
-// that bounds it. Float8 super-blocks are done at a time, one for each chain.
+// that bounds it. Eight super-blocks are done at a time, one for each chain.
 #pragma once
 
 #include <algorithm>

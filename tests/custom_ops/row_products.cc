@@ -1,6 +1,6 @@
-// Row products of the NEON kernels, case after case from stdin; built and fed by test_neon.py. A case: type and
-// activations on a line, "n width m row_bytes" on the next one, then n rows of weights and x [m, width] as raw bytes.
-// Its y [m, n] goes to stdout.
+// Row products of one instruction set, case after case from stdin; built and fed by test_emulated_sets.py. A case: type
+// and activations on a line, "n width m row_bytes" on the next one, then n rows of weights and x [m, width] as raw
+// bytes. Its y [m, n] goes to stdout.
 #include <cmath>
 #include <iostream>
 #include <string>
