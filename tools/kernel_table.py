@@ -7,6 +7,7 @@ at 0.9 of the memory's bandwidth if enough bytes are in flight (Little's law), e
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -151,7 +152,7 @@ def recorded() -> dict[str, list[Row]]:
     environment["TRIGRAPH_CUDA_GRAPHS"] = "0"  # each launch is recorded
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "rows.json"
-        subprocess.run([sys.executable, __file__, str(out)], env=os.environ | environment, check=True)
+        subprocess.run([sys.executable, __file__, "--record", str(out)], env=os.environ | environment, check=True)
         found = json.loads(out.read_text())
     return {name: [Row(Launch(**row["launch"]), row["bytes"]) for row in rows] for name, rows in found.items()}
 
@@ -206,9 +207,11 @@ def table(rows: Iterable[Row], compiled: Mapping[str, Mapping[str, Kernel]]) -> 
 
 
 def main() -> None:
-    """Without arguments all tables; with one, `record`."""
-    if len(sys.argv) > 1:
-        record(Path(sys.argv[1]))
+    """All tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the launches to FILE; needs the fake device")
+    if file := parser.parse_args().record:
+        record(file)
         return
     found = recorded()
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.heap import release
 
 _ALIGNMENT = 256  # of cudaMalloc
 _PIECE = 32 << 20  # bytes that are read from a file while others are copied to the device
@@ -94,7 +95,7 @@ class _Upload:
         self._count = 0
 
     def copy(self, target: int, source: int, nbytes: int) -> Iterator[int]:
-        """Enqueues the copy; gives the bytes of each piece when it is filled."""
+        """Enqueues the copy of mapped memory; gives the bytes of each piece when it is filled."""
         for start in range(0, nbytes, _PIECE):
             size, turn = min(_PIECE, nbytes - start), self._count % 2
             if self._count >= 2:
@@ -104,6 +105,7 @@ class _Upload:
             self._library.copy(target + start, piece, size)
             self._library.record_event(self._events[turn])
             self._count += 1
+            release(source + start, size)
             yield size
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 _M_ARENA_MAX = -8  # glibc, malloc.h
-POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise: Linux 5.14, mman.h
+_DONTNEED = 4  # of madvise, mman.h
+POPULATE_READ, _POPULATE_WRITE = 22, 23  # since Linux 5.14
 
 
 def share_heap() -> None:
@@ -30,6 +31,13 @@ def populate(array: NDArray[Any]) -> None:
     address = array.ctypes.data
     start = address - address % mmap.PAGESIZE
     advise(start, address + array.nbytes - start, _POPULATE_WRITE)
+
+
+def release(address: int, size: int) -> None:
+    """Lets go of whole pages of a mapped file; a later read finds them again."""
+    start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < end:
+        advise(start, end - start, _DONTNEED)
 
 
 def advise(address: int, size: int, advice: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from trigraph.custom_ops import DOMAIN, library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device, aligned_zeros
-from trigraph.runtime.device.heap import advise
+from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
 
@@ -28,7 +27,6 @@ SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 
 _REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
-_DONTNEED = 4  # of madvise
 
 # Attributes that name types of weights, and the input of the first of these.
 _TYPES = {
@@ -149,7 +147,7 @@ def _repacked(value: ort.OrtValue, type: str, rows: int, pool: ThreadPoolExecuto
 
     for _ in pool.map(piece, range(0, groups, step)):
         pass
-    _release(source, copy.nbytes)
+    release(source, copy.nbytes)
     return ort.OrtValue.ortvalue_from_numpy(copy)
 
 
@@ -157,10 +155,3 @@ def _block_bytes(type: str) -> int:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package that is not repacked needs none of it
 
     return GGML_QUANT_SIZES[GGMLQuantizationType[type]][1]
-
-
-def _release(address: int, size: int) -> None:
-    """Lets go of whole pages of a mapped file."""
-    start, end = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    if start < end:
-        advise(start, end - start, _DONTNEED)

@@ -8,6 +8,7 @@ import pytest
 from support.fake_cuda import FakeDevice, count
 from support.hollow import write_hollow
 from trigraph.runtime import Engine, load
+from trigraph.runtime.requests.stats import peak_memory
 from trigraph.runtime.state.sequence import Sequence
 
 VERIFY = {1: 253, 4: 253, 8: 293}
@@ -28,8 +29,10 @@ def engine(file: Path) -> Engine:
 
 
 def test_weights_take_their_size(engine: Engine, file: Path, gpu: FakeDevice) -> None:
-    """The file's and 2 % at most, beside the state."""
+    """The file's and 2 % at most, beside the state; of the host's memory, what two pieces of the file need."""
     assert gpu.allocated() - engine.steps.state.nbytes() <= 1.02 * file.stat().st_size
+    peak = peak_memory()
+    assert peak is not None and peak < 1.5e9
 
 
 @pytest.fixture
