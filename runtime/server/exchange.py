@@ -38,7 +38,7 @@ class Job(ABC):
     stream: bool
 
     @abstractmethod
-    async def result(self) -> dict[str, Any]:
+    async def result(self) -> Any:
         """The whole answer."""
 
     @abstractmethod
@@ -97,11 +97,11 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
             return EventStream(service, job, headers)
         result = await while_connected(request.receive, job.result())
         job.log(request.url.path)
-        return (
-            Response(status_code=_CLIENT_GONE)
-            if result is None
-            else JSONResponse(result | ({"warnings": warnings} if warnings else {}), headers=headers)
-        )
+        if result is None:
+            return Response(status_code=_CLIENT_GONE)
+        if warnings and isinstance(result, dict):  # several prompts of `/completion` are answered by a list
+            result = {**result, "warnings": warnings}
+        return JSONResponse(result, headers=headers)
     except Exception as error:
         raise explained(error) from error
     finally:
