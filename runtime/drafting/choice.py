@@ -11,7 +11,7 @@ from trigraph.runtime.drafting.costs import Costs, lowest
 _MARGIN = 1.01  # how much faster than without them drafts must look
 _KEPT = 8  # most rounds for which a choice is kept that came out as the one before
 _TRIAL_SHARE = 0.0075  # of the tokens, that trials of other choices may cost
-_FIRST_CREDIT, _MOST_CREDIT = 1.0, 8.0  # tokens of each request
+_FIRST_CREDIT, _MOST_CREDIT = 2.0, 8.0  # tokens of each request
 _LEAST_LOSS = 0.1  # tokens of each request that a trial counts for, as the estimate may be too hopeful
 
 
@@ -130,36 +130,38 @@ class Governor:
         if speed <= _MARGIN * plain:
             speed, lengths = plain, least
         self.cost = DraftCost(self.costs.verify.row * speed, speeds.draft_share * speed)
-        self._keep = min(2 * self._keep + 1, _KEPT) if by_head and lengths == self._lengths else 0
+        settled = lengths == self._lengths
+        self._keep = min(2 * self._keep + 1, _KEPT) if by_head and settled else 0
         self._lengths, self._left = lengths, self._keep
         if len(self._trial) == sequences and by_head:
             trial, self._trial = _fitting(self._trial, candidates), []
         else:
-            trial = self._trial = self._other(candidates, speeds, speed)
+            trial = self._trial = self._other(candidates, speeds, speed, settled)
         if trial and trial != lengths:
-            self._tried, self._left = speed, 0
+            self._tried, self._left, self._keep = speed, 0, 0
             return trial
         return lengths
 
-    def _other(self, candidates: Sequence[Candidates], speeds: Speeds, speed: float) -> list[int]:
+    def _other(self, candidates: Sequence[Candidates], speeds: Speeds, speed: float, settled: bool) -> list[int]:
         """A choice to try in place of the one that brings `speed` tokens a second, if the credit allows the loss.
 
-        It is one that looks faster and was not timed, or else in turn: a draft more for all or for one of them, drafts
-        for none, the same number for all.
+        It is one that looks faster, with up to twice as many drafts as were timed; or else, where the choice came out
+        as the one before, in turn: a draft more for one of them, the same number for all.
         """
         least, lengths = [c.least for c in candidates], self._lengths
-        hopeful, found = speeds.best(least, sum(len(c.chances) for c in candidates))
+        hopeful, found = speeds.best(least, 2 * speeds.timed + 1)
         if hopeful <= _MARGIN * speed:
+            if not settled:
+                return []
+            turn, same = divmod(self._turn, 2)
             self._turn += 1
-            turn, kind = divmod(self._turn, 3)
             able = [i for i, c in enumerate(candidates) if c.tokens is None and lengths[i] < len(c.chances)]
-            more = able if turn % 2 else able[turn % max(1, len(able)) :][:1]
-            depth = turn % (1 + max(len(c.chances) for c in candidates))
+            more = able[turn % len(able)] if able else -1
+            depth = (turn + 1) % (1 + max(len(c.chances) for c in candidates))
             found = [
-                [length + (i in more) for i, length in enumerate(lengths)],
-                least,
-                [depth if c.tokens is None else length for c, length in zip(candidates, lengths, strict=True)],
-            ][kind]
+                (depth if same else length + (i == more)) if c.tokens is None else length
+                for i, (c, length) in enumerate(zip(candidates, lengths, strict=True))
+            ]
             found = _fitting(found, candidates)
         loss = (speed * speeds.seconds(found, now=True) - speeds.tokens(found)) / len(candidates)
         return found if max(loss, _LEAST_LOSS) <= self._credit else []

@@ -22,13 +22,13 @@ class RunCost:
     """Seconds of one graph's runs, by rows (tokens of all sequences together) and sequences."""
 
     def __init__(self) -> None:
-        # By sequences and rows; 0 after the first run of a shape, which allocates.
+        # By sequences and rows; 0 for the first run of as many sequences, which allocates.
         self._tables: dict[int, dict[int, float]] = {}
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
         """Takes in a run."""
         table = self._tables[sequences] = self._tables.pop(sequences, {})  # the last one used
-        table[rows] = lowest(table.pop(rows), seconds) if rows in table else 0.0
+        table[rows] = lowest(table.pop(rows, 0.0), seconds) if table else 0.0
         for entries in (table, self._tables):
             if len(entries) > _MOST_ENTRIES:
                 del entries[next(iter(entries))]
