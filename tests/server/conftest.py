@@ -8,6 +8,7 @@ import pytest
 from support.browser import MISSING, Browser, chromium
 from support.bundle import page_bundle
 from support.mock_api import MockApi, mock_api
+from support.page import visit
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +36,7 @@ def page(window: Browser, api: MockApi) -> Iterator[Browser]:
     """The page, just opened: its storage is empty, as every test has a port of its own."""
     window.size(1280, 800)
     window.complaints()
-    window.open(api.address)
-    window.until("document.getElementById('model').textContent")
+    visit(window, api)
     yield window
     unexpected = [text for text in window.complaints() if "Failed to load resource" not in text]
     assert not unexpected, "errors of scripts or of the content security policy"

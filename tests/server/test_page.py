@@ -7,7 +7,7 @@ import pytest
 
 from support.browser import Browser
 from support.mock_api import Answer, MockApi
-from support.page import LAST, READY, ask, says
+from support.page import LAST, READY, ask, says, visit
 
 
 def test_a_conversation(page: Browser, api: MockApi) -> None:
@@ -129,7 +129,7 @@ def test_the_sidebar_folds(page: Browser, api: MockApi) -> None:
     visible = "return document.getElementById('sidebar').checkVisibility()"
     page.click("#close-sidebar")
     assert not page.run(visible)
-    page.open(api.address)
+    visit(page, api)
     assert not page.run(visible)
     page.click("#open-sidebar")
     assert page.run(visible)
@@ -151,8 +151,7 @@ def test_icons_need_no_server(page: Browser, api: MockApi) -> None:
 def test_without_libraries(window: Browser, api: MockApi) -> None:
     """A checkout whose page was not bundled shows texts as they are, and says what to do."""
     api.bundled = False
-    window.open(api.address)
-    window.until("document.getElementById('model').textContent")
+    visit(window, api)
     assert "make page" in window.text("#unbundled")
     ask(window, api, "Hi", says("# So\n\n**it** is\n  $x$"))
     assert window.run(f"return document.querySelector('{LAST} .text').innerHTML") == "# So\n\n**it** is\n  $x$ "

@@ -15,6 +15,12 @@ def says(text: str, **more: object) -> Answer:
     return Answer([("content", word, 1, 0) for word in words], **more)  # type: ignore[arg-type]
 
 
+def visit(page: Browser, api: MockApi) -> None:
+    """Opens the page and waits for its scripts, which the browser's own load event does not wait for."""
+    page.open(api.address)
+    page.until("document.getElementById('model').textContent")
+
+
 def ask(page: Browser, api: MockApi, text: str, *answers: Answer) -> None:
     """Sends a message and waits for the whole answer."""
     api.answers += answers

@@ -59,6 +59,7 @@ export class Chat {
     get("unbundled").hidden = libraries !== null;
     get("licences").hidden = libraries === null;
     this.visit();
+    this.composer.field.focus();
   }
 
   /** Learns which models the server has; asks for a key where it wants one. */
