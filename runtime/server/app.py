@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
@@ -31,25 +32,29 @@ from trigraph.runtime.server.schema import Schema
 from trigraph.runtime.server.security import Security
 from trigraph.runtime.server.service import Service
 
-# llama-server has OpenAI's without /v1, too, but for /completions: that is its own.
 _JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/chat/completions": (ChatCompletion, ChatRequest),
-    "/chat/completions": (ChatCompletion, ChatRequest),
     "/v1/completions": (Completion, CompletionRequest),
     "/v1/responses": (Responses, ResponsesRequest),
-    "/responses": (Responses, ResponsesRequest),
     "/v1/messages": (Messages, MessagesRequest),
     "/completion": (native_completion, NativeCompletionRequest),
-    "/completions": (native_completion, NativeCompletionRequest),
     "/infill": (infill, InfillRequest),
 }
 _LOOK_UPS: dict[str, tuple[Callable[[Service, bytes], dict[str, Any]], type[Schema]]] = {
     "/v1/messages/count_tokens": (count_tokens, TokensRequest),
     "/v1/responses/input_tokens": (count_input_tokens, ResponsesRequest),
-    "/responses/input_tokens": (count_input_tokens, ResponsesRequest),
     "/apply-template": (apply_template, TemplateRequest),
     "/tokenize": (tokenize, TokenizeRequest),
     "/detokenize": (detokenize, DetokenizeRequest),
+}
+# llama-server has OpenAI's without /v1, too, but for /completions: that is its own.
+_ALIASES = {
+    "/chat/completions": "/v1/chat/completions",
+    "/responses": "/v1/responses",
+    "/responses/input_tokens": "/v1/responses/input_tokens",
+    "/completions": "/completion",
+    "/models": "/v1/models",
+    "/v1/health": "/health",
 }
 
 
@@ -76,6 +81,9 @@ def make_app(service: Service) -> FastAPI:
     for path, (make_answer, methods) in _QUESTIONS.items():
         for method in methods:
             app.add_api_route(path, make_answer(service), methods=[method])
+    routes = {route.path: route for route in app.routes if isinstance(route, APIRoute)}
+    for alias, path in _ALIASES.items():  # the description has each once
+        app.add_api_route(alias, routes[path].endpoint, methods=list(routes[path].methods), include_in_schema=False)
     if FOLDER.is_dir():
         app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
     describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})
@@ -177,17 +185,15 @@ def _version(service: Service) -> dict[str, str]:
 _QUESTIONS: dict[str, tuple[Callable[[Service], Callable[..., Awaitable[Any]]], list[str]]] = {
     "/metrics": (_metrics, ["GET"]),
     "/health": (_health, ["GET"]),
-    "/v1/health": (_health, ["GET"]),
     "/ping": (_health, ["GET", "POST"]),
     "/v1/models": (_models, ["GET"]),
-    "/models": (_models, ["GET"]),
     "/v1/models/{model:path}": (_model, ["GET"]),
     "/props": (_value(props), ["GET"]),
     "/slots": (_value(slots), ["GET"]),
     "/version": (_value(_version), ["GET"]),
 }
 _PUBLIC = {"/health", "/v1/health", "/ping"}
-_GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, "/openapi.json"} - _PUBLIC
+_GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, *_ALIASES, "/openapi.json"} - _PUBLIC
 
 
 async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:
