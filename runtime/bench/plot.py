@@ -30,7 +30,7 @@ def check_plot(path: Path) -> None:
     if find_spec("matplotlib") is None:
         raise TrigraphError("--plot needs matplotlib: pip install 'trigraph[plot]'")
     if not path.absolute().parent.is_dir():
-        raise TrigraphError(f"{path}: there is no folder {path.parent}; create it first")
+        raise TrigraphError(f"{path}: the folder {path.parent} does not exist; create it first")
     target = path if path.exists() else path.absolute().parent
     if path.is_dir() or not os.access(target, os.W_OK):
         raise TrigraphError(f"{path}: cannot be written; choose another file")

@@ -31,7 +31,7 @@ class PromptFile:
         Raises TrigraphError when the file at `path` cannot be written, or is no session file of this model.
         """
         if not path.absolute().parent.is_dir():
-            raise TrigraphError(f"{path}: there is no folder {path.parent}; name a file in one that is there")
+            raise TrigraphError(f"{path}: the folder {path.parent} does not exist; create it, or name another file")
         self._path, self._identity, self._cache = path, identity, cache
         saved = SessionFile(path, identity, steps) if os.path.exists(path) else None
         if saved is not None and saved.turn.messages:

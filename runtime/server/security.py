@@ -1,4 +1,4 @@
-"""Who may ask: keys, and which pages of a browser.
+"""Access control: keys, and which pages of a browser.
 
 A page of another host must not reach a server on this machine through the browser of its user. So a server on loopback
 takes only requests to a name of this machine, which ends DNS rebinding, and from its own page.

@@ -119,8 +119,8 @@ class _Protocol(H11Protocol):
         self._watch(waiting=head or (self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE))
 
     def send_400_response(self, msg: str) -> None:
-        """See H11Protocol: what is no request of HTTP gets an error of ours, and its connection is closed."""
-        status, message = 400, "this is no request of HTTP/1.1"
+        """Answers a malformed request with an error of ours, and closes its connection."""
+        status, message = 400, "malformed HTTP request"
         if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
             status, message = 431, f"the request's headers have more than {MAX_HEAD_BYTES:,} bytes; send fewer"
         body = json.dumps(ApiError(message, status).body("")).encode()

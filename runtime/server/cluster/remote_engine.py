@@ -160,7 +160,7 @@ class RemoteStream(TextStream):
                 async with aclosing(self._engine.replicas.complete(ticket)) as updates:
                     async for update in updates:
                         if lost is not None:
-                            log.info("a lost replica's completion goes on after %.2f s", time.perf_counter() - lost)
+                            log.info("resumed on another replica after %.2f s", time.perf_counter() - lost)
                             lost = None
                         self._take(update)
             except (ReplicaLostError, OtherModelError) as error:

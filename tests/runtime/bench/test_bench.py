@@ -108,7 +108,7 @@ def test_a_machine_tells_how_far_its_bandwidth_moved() -> None:
     ("arguments", "missing", "text"),
     [
         (["--plot", "{tmp}/plot.pdf"], None, "a plot is a .png or .svg file"),
-        (["--plot", "{tmp}/none/plot.png"], None, "there is no folder"),
+        (["--plot", "{tmp}/none/plot.png"], None, "does not exist; create it"),
         (["--plot", "{tmp}/folder.svg"], None, "cannot be written"),
         (["--plot", "{tmp}/plot.png", "--json"], "matplotlib", "pip install 'trigraph[plot]'"),
         (["-k", "1,x"], None, "give comma-separated numbers"),

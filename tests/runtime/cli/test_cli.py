@@ -112,7 +112,7 @@ def test_completion(trigraph: Run, monkeypatch: pytest.MonkeyPatch, words: str, 
         (["run", "{tiny}", "--prompt-cache", "{tmp}/cache.state"], "--prompt-cache needs a prompt"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/text.gguf"], "text.gguf: is not a session file"),
         (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}"], "is not a file"),
-        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "there is no folder"),
+        (["run", "{tiny}", "-p", "a", "--prompt-cache", "{tmp}/none/x"], "does not exist; create it"),
         (
             ["run", "{tiny}", "-p", "a", "--json", "--prompt-cache", "{tmp}/" + "x" * 255],
             "cannot be written: File name",
