@@ -214,8 +214,8 @@ def test_formulas_are_typeset(page: Browser) -> None:
     )
     script = (
         "document.body.append(root); markdown.update(given[0]); const html = root.querySelector('.katex-html');"
-        "const bases = [...html.querySelectorAll('.base')].map((one) => one.offsetHeight);"
-        "const found = [getComputedStyle(html).fontFamily, Math.max(...bases),"
+        "const heights = [...html.children].map((one) => one.offsetHeight);"
+        "const found = [getComputedStyle(html).fontFamily, Math.max(...heights),"
         " [...html.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().width)];"
         "root.remove(); return found"
     )
