@@ -27,4 +27,4 @@ def test_an_engine_says_that_it_uses_fewer_threads(packages: Packages) -> None:
     engine = load(packages("trained", "Q8_0"), threads=2000, context=64)
     engine.generate("And", Options(Sampling(temperature=0), max_tokens=8)).run()
     assert any("2000 threads were asked for" in notice for notice in engine.model.notices)
-    assert not load(packages("trained", "Q8_0"), threads=1, context=64).notices
+    assert not load(packages("trained", "Q8_0"), threads=1, context=64).model.notices
