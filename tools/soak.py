@@ -189,7 +189,7 @@ class Damage:
                 continue
             path = rng.choice(files)
             with suppress(OSError):
-                data = bytearray(path.read_bytes())
+                data = bytearray(path.read_bytes() or b"empty")
                 what = rng.random()
                 if what < 0.5:
                     data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -236,7 +236,7 @@ def soak(package: Path, cache: Path, requests: int, hostile: float) -> bool:
         package, threads=1, context=CONTEXT, sequences=SEQUENCES, kv_memory=pages, max_waiting=64, cache_dir=cache
     )
     clients, state = Clients(engine, hostile), engine.steps.state
-    sizes, part, compared = [], max(1, requests // 20), 0
+    sizes, part, compared, told = [], max(1, requests // 20), 0, 0
     with ThreadPoolExecutor(CLIENTS) as pool, Damage(cache) as damage:
         for start in range(0, requests, part):
             began = time.monotonic()
@@ -251,12 +251,12 @@ def soak(package: Path, cache: Path, requests: int, hostile: float) -> bool:
             disk = f"{engine.disk.read} files read, {damage.count} damaged" if engine.disk is not None else ""
             line = f"{start + part} requests, {len(clients.faults)} faults, {rate:.0f}/s, {sizes[-1] / 1e6:.1f} MB"
             line += f", {compared} compared, {disk}"
-            print(f"{line}; {counts}; {engine.cache.stats}", flush=True)
+            print(f"{line}; {counts}; {engine.cache.stats}", *clients.faults[told:], sep="\n", flush=True)
+            told = len(clients.faults)
     with engine.steps.lock:
         engine.cache.clear()
     lost = state.slots.size - state.slots.free, state.pages.size - state.pages.free
     growth = sizes[-1] / sizes[len(sizes) // 2] - 1
-    print("\n".join(clients.faults[:20]), end="\n" if clients.faults else "")
     print(
         f"{len(clients.faults)} faults; lost: {lost[0]} slots, {lost[1]} pages; "
         f"memory of the second half: {growth:+.1%}"

@@ -49,15 +49,12 @@ class Guide:
         started = time.thread_time()
         self._matcher: Any = library().LLMatcher(vocabulary, constraint.grammar(), log_level=0, limits=limits())
         self._look_ahead()
+        self.finished = bool(self._matcher.is_stopped())  # known here: a thread that computes a mask has the matcher
+        """Whether nothing may follow any more."""
         self._took(started)
         if not self._forced and not self.finished:
             self.start()
             wait(self._pending)
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing may follow any more."""
-        return bool(self._matcher.is_stopped())
 
     @property
     def forced(self) -> list[int]:
@@ -106,6 +103,7 @@ class Guide:
             self._forced.popleft()
         if not self._forced:
             self._look_ahead()
+        self.finished = bool(self._matcher.is_stopped())
         self._left += _PER_TOKEN
         self.slow = self._took(started) > _SLOW
         if self.slow and not self._forced and not self.finished:

@@ -83,7 +83,9 @@ def make_app(service: Service) -> FastAPI:
             app.add_api_route(path, make_answer(service), methods=[method])
     routes = {route.path: route for route in app.routes if isinstance(route, APIRoute)}
     for alias, path in _ALIASES.items():  # the description has each once
-        app.add_api_route(alias, routes[path].endpoint, methods=list(routes[path].methods or ()), include_in_schema=False)
+        app.add_api_route(
+            alias, routes[path].endpoint, methods=list(routes[path].methods or ()), include_in_schema=False
+        )
     if FOLDER.is_dir():
         app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
     describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})

@@ -89,6 +89,21 @@ def test_the_answer_of_a_late_guide_is_asked_for_again(monkeypatch: pytest.Monke
     assert guide.allows(ord("c")) and not guide.allows(ord("a"))
 
 
+def test_the_end_is_known_while_a_mask_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads cannot use a matcher at once."""
+    guide = engine().model.guide(Regex("[ab][cd]"))
+    monkeypatch.setattr(guides, "_SLOW", -1.0)
+    held = Held(monkeypatch)
+    guide.advance(ord("a"))
+    assert not guide.ready
+    with monkeypatch.context() as taken:
+        taken.setattr(guide, "_matcher", None)
+        assert not guide.finished
+    held.free.set()
+    guide.advance(ord("c"))
+    assert guide.finished
+
+
 def test_slow_questions_about_single_tokens_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = engine().generate([1, 2], SAMPLED).run()
     monkeypatch.setattr(guides, "_SLOW", -1.0)
