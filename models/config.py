@@ -111,8 +111,10 @@ class _Keys:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value: int = self.get(key, "an integer", (int,), default)
-        if not least <= value <= MAX_SIZE:
-            raise self.error(key, f"is {value}, expected {least} to {MAX_SIZE}; convert the model again")
+        if value < least:
+            raise self.error(key, f"is {value}, expected at least {least}; convert the model again")
+        if value > MAX_SIZE:
+            raise self.error(key, f"is {value}, expected at most {MAX_SIZE}; convert the model again")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
