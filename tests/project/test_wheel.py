@@ -59,7 +59,7 @@ def test_content(wheel: Path) -> None:
         if path.suffix in {".py", ".gguf", ".json", ".typed"} | PAGE and path.name != "CMakeLists.txt"
     } - packed
     assert not missing
-    other = {".py", ".typed", ".md", ".gguf", ".json", ".so", ".dylib", ".dll"}
+    other = {".py", ".typed", ".md", ".gguf", ".jinja", ".json", ".so", ".dylib", ".dll"}
     assert {Path(path).suffix for path in packed} <= other | PAGE
     assert "trigraph/exporter/CONTRACT.md" in packed
     assert {f"trigraph/runtime/server/page/bundle/{name}" for name in ("libraries.js", "LICENSES.txt")} <= packed
