@@ -32,7 +32,7 @@ def api(window: Browser) -> Iterator[MockApi]:
 
 
 @pytest.fixture
-def page(window: Browser, api: MockApi) -> Iterator[Browser]:
+def page(window: Browser, api: MockApi, bundle: Path) -> Iterator[Browser]:
     """The page, just opened: its storage is empty, as every test has a port of its own."""
     window.size(1280, 800)
     window.complaints()
