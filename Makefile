@@ -42,7 +42,8 @@ JOBS ?= 2
 RAY_TESTS := $(wildcard tests/server/test_ray*.py)
 FIRST := tests/cuda tests/server tests/custom_ops tests/promise
 SUITES := $(FIRST) tests/ray $(filter-out $(FIRST),$(TEST_FOLDERS))
-PYTEST = $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
+# Builds in tests are told nothing of these jobs.
+PYTEST = MAKEFLAGS= $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
 IN_TURNS = $(MAKE) --keep-going --jobs=$(JOBS) --output-sync=target --no-print-directory
 
 test: $(VENV)/.test
