@@ -14,7 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -176,8 +178,9 @@ def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package:
     texts = list(long_run(copied_package, 6 * 500, context=512))
     assert len(texts) >= 6
     assert texts[-1][2] > 100, "hardly a draft was accepted"
-    growth = texts[-1][1] - texts[1][1]
-    assert growth < 4 << 20, texts
+    # Each text drafts longer than the one before, and the first round of a new shape may take memory once.
+    growth = median(after[1] - before[1] for before, after in pairwise(texts[1:]))
+    assert growth < 1 << 20, texts
 
 
 _THREADS = """
