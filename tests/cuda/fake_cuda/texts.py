@@ -19,21 +19,17 @@ PENALIZED = Sampling(seed=7, repeat_penalty=1.1)
 
 
 def texts(engine: Engine) -> list[list[int]]:
-    """Greedy and sampled, plain and with drafts; alone, then two or three together with drafts of other lengths."""
-    samplings = (GREEDY, SAMPLED, PENALIZED)
+    """Greedy and sampled, plain and with drafts, alone; then three together with drafts of other lengths."""
     found = []
-    for sampling in samplings:
-        for drafts in (0, 3):
-            request = engine.generate(PROMPT, Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=drafts))
-            request.run()
-            found.append(request.ids)
-    for members in (2, 3):
-        together = [
-            engine.submit(PROMPT[i:], Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=3 - i))
-            for i, sampling in enumerate(samplings[:members])
-        ]
-        found += [request.ids for request in together if request.result() is not None]
-    return found
+    for sampling, drafts in ((GREEDY, 0), (GREEDY, 3), (SAMPLED, 3)):
+        request = engine.generate(PROMPT, Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=drafts))
+        request.run()
+        found.append(request.ids)
+    together = [
+        engine.submit(PROMPT[i:], Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=3 - i))
+        for i, sampling in enumerate((GREEDY, SAMPLED, PENALIZED))
+    ]
+    return found + [request.ids for request in together if request.result() is not None]
 
 
 @pytest.fixture(params=[("tiny-moe", "f16"), ("tiny-dense", "q8_0")], ids="-".join)
