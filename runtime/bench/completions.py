@@ -65,7 +65,7 @@ class _Timed:
 
 
 class FixedLengthCompletion:
-    """See Completion: so many tokens, whatever they are."""
+    """A completion of so many tokens, whatever they are."""
 
     def __init__(self, length: int) -> None:
         self.tokens: list[int] = []
@@ -73,15 +73,15 @@ class FixedLengthCompletion:
 
     @property
     def left(self) -> int:
-        """See Completion."""
+        """How many more tokens it may take: what the token limit and the context leave."""
         return self._length - len(self.tokens)
 
     @property
     def finished(self) -> bool:
-        """See Completion."""
+        """Whether it takes no more."""
         return not self.left
 
     def push(self, token: int) -> bool:
-        """See Completion."""
+        """Takes the next token; true when that finishes it."""
         self.tokens.append(token)
         return self.finished

@@ -52,29 +52,35 @@ class Trigraph:
 
     @property
     def has_mtp(self) -> bool:
-        """See Contender."""
+        """Whether `draft` works."""
         return self._steps.can_draft
 
     def reset(self) -> None:
-        """See Contender."""
+        """Empties the sequence."""
         self._steps.release(self._sequence)
         self._sequence = self._steps.new_sequence()
         self._chain = None
 
     def prefill(self, tokens: Sequence[int]) -> float:
-        """See Contender."""
+        """Appends tokens; the logits of the last one are computed."""
         return seconds(lambda: self._steps.prefill([self._sequence], [tokens]))
 
     def verify(self, tokens: Sequence[int]) -> float:
-        """See Contender. All tokens are kept, so that the next step commits them."""
+        """Appends 1 to 8 tokens; the logits of each one are computed.
+
+        All tokens are kept, so that the next step commits them.
+        """
         return seconds(lambda: self._verify(tokens))
 
     def draft(self, token: int) -> float:
-        """See Contender. The first one of a chain also fills the head's KV cache."""
+        """One step of the MTP head, which continues from its last one.
+
+        The first one of a chain also fills the head's KV cache.
+        """
         return seconds(lambda: self._draft(token))
 
     def close(self) -> None:
-        """See Contender: the engine is its owner's."""
+        """Ends a process of its own. The engine is its owner's."""
 
     def _verify(self, tokens: Sequence[int]) -> None:
         self._chain = None

@@ -12,7 +12,7 @@ from trigraph.runtime.sampling.sampling import Sampling
 
 
 class OwnServer:
-    """See Server. Requests go through `Engine.submit`, as a user's do."""
+    """This process as a server: requests go through `Engine.submit`, as a user's do."""
 
     name = "trigraph"
 
@@ -24,14 +24,14 @@ class OwnServer:
         self.settings = f"{engine.model.kernels} kernels, {drafts}"
 
     def serve(self, load: Load) -> Turn:
-        """See Server."""
+        """Serves the load, and returns when all is there. Raises TrigraphError when it cannot."""
         options = Options(Sampling(temperature=0), load.tokens, ignore_eos=True, draft_tokens=self._draft_tokens)
         with ThreadPoolExecutor(load.concurrency) as clients:
             served = list(clients.map(lambda prompt: self._serve(prompt, options), load.prompts))
         return Turn(served, peak_memory())
 
     def close(self) -> None:
-        """See Server: the engine is its owner's."""
+        """Ends it and gives its memory back. The engine is its owner's."""
 
     def _serve(self, prompt: list[int], options: Options) -> Served:
         request = self._engine.submit(prompt, options)

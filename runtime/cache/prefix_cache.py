@@ -248,7 +248,7 @@ class PrefixCache:
                 heapq.heappush(self._heap, entry)
 
     def _value(self, node: Node[_Checkpoint]) -> float:
-        """See the class."""
+        """The worth of a checkpoint: when it was used last, and the tokens that it holds for its bytes."""
         above, state = self._tree.above(node), self._state
         before = 0 if above is None else above.length
         pages = state.pages_of(node.length) - before // state.limits.page_size

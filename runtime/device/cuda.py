@@ -50,31 +50,34 @@ class CudaDevice(Device):
 
     @property
     def name(self) -> str:
-        """See Device."""
+        """What it is called in DEVICES, and in the name of its operator library."""
         return "cuda"
 
     @property
     def provider(self) -> str:
-        """See Device."""
+        """The execution provider that the operators are for."""
         return self.functions.provider
 
     @property
     def reads_mapped_weights(self) -> bool:
-        """See Device."""
+        """Whether steps read weights in the mapped files, and not in copies of the device's own."""
         return self.experts == "cpu"
 
     @property
     def lazy_memory(self) -> bool:
-        """See Device."""
+        """Whether memory is taken when it is first used."""
         return False
 
     @property
     def chunk(self) -> int:
-        """See Device."""
+        """Tokens of a prompt in one step: more gain little."""
         return 1024
 
     def providers(self, graph: str) -> list[Any]:
-        """See Device: kernels and copies share one stream, so that nothing waits but the end of a step."""
+        """The execution providers of a session of the prefill, draft or verify graph, with their options.
+
+        Kernels and copies share one stream, so that nothing waits but the end of a step.
+        """
         if self.provider != PROVIDER:
             return [self.provider]
         options = {"user_compute_stream": str(self.functions.stream), "arena_extend_strategy": "kSameAsRequested"}
@@ -83,7 +86,10 @@ class CudaDevice(Device):
         return [(PROVIDER, options), "CPUExecutionProvider"]
 
     def run_options(self, graph: str, number: int | None = None) -> ort.RunOptions | None:
-        """See Device. Nobody waits for its end but us."""
+        """How to run a graph; with `number`, its own among the graph's bindings, to record that one or replay it.
+
+        Nobody waits for its end but us.
+        """
         if self.provider != PROVIDER:
             return None
         options = ort.RunOptions()
@@ -93,7 +99,10 @@ class CudaDevice(Device):
         return options
 
     def captures(self, graph: str, tokens: int, sequences: int) -> int:
-        """See Device: prefills have too many shapes. One sequence has few, several sequences have many, seldom used."""
+        """Which of a thread's runs of such a step records what later ones replay, counted from 1; 0: none.
+
+        Prefills have too many shapes. One sequence has few, several sequences have many, seldom used.
+        """
         if not self._may_capture(graph) or tokens > _MOST_CAPTURED:
             return 0
         return 1 if sequences == 1 else self.capture
@@ -103,7 +112,10 @@ class CudaDevice(Device):
 
     @contextlib.contextmanager
     def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
-        """See Device. The copies are one piece of memory: to take and give back one for each would take long."""
+        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before.
+
+        The copies are one piece of memory: to take and give back one for each would take long.
+        """
         copies = self.zeros((sum(memory.row_bytes for memory in memories) * len(rows),), np.dtype(np.uint8))
         moves, copy = [], copies.address
         for memory in memories:
@@ -118,7 +130,7 @@ class CudaDevice(Device):
 
     @contextlib.contextmanager
     def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
-        """See Device."""
+        """While a step is captured: these hold zeros, and afterwards what they held before."""
         copies = [(memory, self.zeros((2, *memory.shape), memory.dtype)) for memory in memories]
         for memory, copy in copies:
             self.functions.copy(copy.row(0), memory.address, memory.nbytes)
@@ -128,43 +140,46 @@ class CudaDevice(Device):
             self.functions.copy(memory.address, copy.row(0), memory.nbytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
-        """See Device."""
+        """Memory that is touched when it is first used."""
         return CudaArray(self.functions, shape, dtype)
 
     def part(self, memory: CudaArray, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
-        """See Device."""
+        """An array in `memory`, which is of bytes, from byte `start` on."""
         return memory.part(start, shape, dtype)
 
     def bind_input(self, io: ort.IOBinding, name: str, memory: CudaArray) -> None:
-        """See Device."""
+        """Lets a session read `memory` as an input."""
         io.bind_input(name, self.functions.memory_name, 0, memory.dtype, memory.shape, memory.address)
 
     def bind_output(self, io: ort.IOBinding, name: str, memory: CudaArray) -> None:
-        """See Device."""
+        """Lets a session write an output to `memory`."""
         io.bind_output(name, self.functions.memory_name, 0, memory.dtype, memory.shape, memory.address)
 
     def copy_row(self, memory: CudaArray, source: int, target: int) -> None:
-        """See Device."""
+        """memory[target] = memory[source], where the memory is."""
         memory.copy_row(source, target)
 
     def copy_rate(self) -> float:
-        """See Device."""
+        """Bytes a second that a copy within memory of the device's own reads and writes; None where it has none."""
         return self.functions.copy_rate()
 
     def staging(self) -> Staging:
-        """See Device."""
+        """What all exchanges of a graph share."""
         return Staging(self.functions)
 
     def exchange(self, staging: Staging, inputs: Mapping[str, CudaArray], outputs: Mapping[str, CudaArray]) -> Exchange:
-        """See Device."""
+        """The host's side of a step on this memory."""
         return CudaExchange(self.functions, staging, inputs, outputs)
 
     def sampler(self, most: int, steps: int, vocab: int) -> CudaSampler | None:
-        """See Device."""
+        """A sampler of at most `most` tokens a round, after at most `steps` steps; None where the host samples."""
         return CudaSampler(self.functions, most, steps, vocab)
 
     def adapt(self, model: onnx.ModelProto) -> bool:
-        """See Device: nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back."""
+        """Changes a graph to what this device runs; whether anything was changed.
+
+        Nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back.
+        """
         nodes = [node for node in model.graph.node if node.op_type == _EXPERTS and self.experts == "cpu"]
         for node in nodes:
             node.domain = HOST_DOMAIN
@@ -176,7 +191,7 @@ class CudaDevice(Device):
     def initializers(
         self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
     ) -> dict[str, ort.OrtValue]:
-        """See Device."""
+        """The weights of the graph in file `path`, shared by all graphs of a package."""
         values = weights.initializers(path, graph)
         if self.provider != PROVIDER:
             return values

@@ -82,14 +82,14 @@ class CudaExchange(Exchange):
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """See Exchange: arrays that no copy in flight reads."""
+        """Arrays to fill in; in each step all of them. Arrays that no copy in flight reads."""
         if self._block is None or self._block.filled_by is not self:
             self._block = self._staging.take(self._size, self)
         return self.sent
 
     @property
     def sent(self) -> Mapping[str, Array]:
-        """See Exchange."""
+        """The inputs of the step that was sent last."""
         block = self._block
         assert block is not None
         if block not in self._views:
@@ -107,12 +107,12 @@ class CudaExchange(Exchange):
         self._block.filled_by = None
 
     def receive(self) -> None:
-        """See Exchange."""
+        """Waits for the step. Raises TrigraphError when the device found a bad value in its inputs."""
         self._library.copy(*self._received)
         self._library.wait()
 
     def result(self, name: str) -> CudaArray:
-        """See Exchange."""
+        """An output where the graph writes it."""
         return self._results[name]
 
 

@@ -45,7 +45,7 @@ class RepackingDevice(Device):
 
     @property
     def reads_mapped_weights(self) -> bool:
-        """See Device: few are."""
+        """Whether steps read weights in the mapped files, and not in copies of the device's own. Few are."""
         return False
 
     @property
@@ -57,7 +57,10 @@ class RepackingDevice(Device):
         return f"_R{self._rows}"
 
     def adapt(self, model: onnx.ModelProto) -> bool:
-        """See Device: types of weights that are to be repacked say so."""
+        """Changes a graph to what this device runs; whether anything was changed.
+
+        Types of weights that are to be repacked say so.
+        """
         shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
         readers = Counter(name for node in model.graph.node for name in node.input)
         changed = False
@@ -74,7 +77,7 @@ class RepackingDevice(Device):
     def initializers(
         self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
     ) -> dict[str, ort.OrtValue]:
-        """See Device."""
+        """The weights of the graph in file `path`, shared by all graphs of a package."""
         values = weights.initializers(path, graph)
         types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(self._suffix)}
         missing = {name: type for name, type in types.items() if values[name].data_ptr() not in self.copies}

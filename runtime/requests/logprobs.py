@@ -78,7 +78,7 @@ class RecordingSampler(Sampler):
         self._top = top
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
-        """See Sampler."""
+        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         token = super().pick(step, row, position, drawn)
         self._record(step, row, token)
         return token
@@ -104,11 +104,14 @@ class ForcedSampler(RecordingSampler):
 
     @property
     def parameters(self) -> SamplingParameters | None:
-        """See Sampler; a device has no say while tokens are given."""
+        """How a device draws what this one chooses of a row by itself; None where more than the row has a say.
+
+        A device has no say while tokens are given.
+        """
         return None if self._given else super().parameters
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
-        """See Sampler."""
+        """The token at `position` of the sequence, chosen from row `row` of `step`."""
         if not self._given:
             return super().pick(step, row, position, drawn)
         token = self._given[0]
@@ -117,13 +120,13 @@ class ForcedSampler(RecordingSampler):
         return token
 
     def take(self, token: int) -> None:
-        """See Sampler."""
+        """Takes note of the next token; that is all that the choice of later ones depends on."""
         if self._given:
             self._given.popleft()
         super().take(token)
 
     def forced(self, limit: int) -> list[int]:
-        """See Sampler."""
+        """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
         return [*islice(self._given, limit)] or super().forced(limit)
 
 

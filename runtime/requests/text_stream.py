@@ -52,7 +52,7 @@ class TextStream(ABC):
     @property
     @abstractmethod
     def speculation(self) -> str:
-        """See Stats."""
+        """How speculation went, in a few words."""
 
     @property
     @abstractmethod

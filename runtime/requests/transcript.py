@@ -34,12 +34,12 @@ class Transcript:
 
     @property
     def left(self) -> int:
-        """See Completion."""
+        """How many more tokens it may take: what the token limit and the context leave."""
         return self._limit - self.sampled
 
     @property
     def finished(self) -> bool:
-        """See Completion."""
+        """Whether it takes no more."""
         return self.finish_reason is not None
 
     @property
@@ -48,7 +48,7 @@ class Transcript:
         return self._stops.match
 
     def push(self, token: int) -> bool:
-        """See Completion."""
+        """Takes the next token; true when that finishes it."""
         if self.finish_reason is not None:
             return True
         self.sampled += 1

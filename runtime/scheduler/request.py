@@ -118,7 +118,7 @@ class Request(TextStream):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """See TextStream."""
+        """Tokens of the prompt that were computed or found in a cache, and all of them."""
         length, sequence = len(self.prompt), self.sequence
         if self.first_token is not None:
             return length, length
@@ -126,12 +126,15 @@ class Request(TextStream):
 
     @property
     def speculation(self) -> str:
-        """See Stats."""
+        """How speculation went, in a few words."""
         return self.draft_length.report()
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
-        """See TextStream; none of the tokens that were known."""
+        """Those of the tokens so far, a final stop token's too; none unless the options ask for them.
+
+        None of the tokens that were known.
+        """
         return self.sampler.logprobs if isinstance(self.sampler, RecordingSampler) else []
 
     def cancel(self) -> None:

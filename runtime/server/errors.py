@@ -69,7 +69,7 @@ class PromptTooLongError(ApiError):
         )
 
     def body(self, path: str) -> dict[str, Any]:
-        """See ApiError."""
+        """The error as the API at `path` writes it."""
         if is_anthropic(path):
             self.message = f"prompt is too long: {self._tokens} tokens > {self._context} maximum"
         return super().body(path)

@@ -191,7 +191,7 @@ class EventStream(Response):
         self._job = job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See Response."""
+        """Sends the events until the client leaves."""
         try:
             await while_connected(receive, self._send(send))
         except (OSError, TimeoutError):  # gone, or asleep

@@ -33,7 +33,7 @@ class Page(StaticFiles):
         super().__init__(directory=FOLDER, html=True, check_dir=False)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """See StaticFiles. Paths that are not the page's come here, too, with any method."""
+        """Serves a file of the page; paths that are not the page's come here, too, with any method."""
         if scope["method"] not in ("GET", "HEAD"):
             raise HTTPException(404)
         response = await super().get_response(os.path.normpath(path), scope)

@@ -39,7 +39,7 @@ class Security:
         self._keys = [key.encode() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        """Checks a request before the application sees it."""
         if scope["type"] == "http":
             try:
                 self._check(scope)

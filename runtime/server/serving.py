@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
         self._deadline = 0.0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """See Server: the handler of signals."""
+        """Handles a signal that ends the server."""
         if self._service.draining:
             self.should_exit = self.force_exit = True
         self._service.draining = True
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
         self._deadline = time.monotonic() + self._service.settings.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
-        """See Server: runs ten times a second."""
+        """Runs ten times a second; true when the server is to end."""
         if self._service.draining and (not self._service.running or time.monotonic() > self._deadline):
             self.should_exit = True
         return await super().on_tick(counter)
@@ -108,12 +108,12 @@ class _Protocol(H11Protocol):
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See Protocol."""
+        """Takes in a new connection."""
         super().connection_made(transport)
         self._watch(waiting=True)
 
     def data_received(self, data: bytes) -> None:
-        """See Protocol."""
+        """Takes in bytes of a request."""
         super().data_received(data)
         head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         self._watch(waiting=head or (self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE))
@@ -132,7 +132,7 @@ class _Protocol(H11Protocol):
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See Protocol."""
+        """Forgets the connection."""
         self._watch(waiting=False)
         super().connection_lost(exc)
 

@@ -29,7 +29,7 @@ class GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012  # the base class declares it so
 
     def parse(self, parser: Parser) -> Node:
-        """See Extension."""
+        """Parses the tag as its body alone."""
         line = next(parser.stream).lineno
         return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 

@@ -33,23 +33,23 @@ class IkLlama:
             raise TrigraphError(f"{path}: {error}") from error
 
     def reset(self) -> None:
-        """See Contender."""
+        """Empties the sequence."""
         self._process.ask({})
 
     def prefill(self, tokens: Sequence[int]) -> float:
-        """See Contender."""
+        """Appends tokens; the logits of the last one are computed."""
         return self._append(tokens, all_logits=False)
 
     def verify(self, tokens: Sequence[int]) -> float:
-        """See Contender."""
+        """Appends 1 to 8 tokens; the logits of each one are computed."""
         return self._append(tokens, all_logits=True)
 
     def draft(self, token: int) -> float:
-        """See Contender."""
+        """One step of the MTP head, which continues from its last one."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """See Contender."""
+        """Ends a process of its own."""
         self._process.close()
 
     def _append(self, tokens: Sequence[int], all_logits: bool) -> float:

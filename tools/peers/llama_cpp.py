@@ -59,24 +59,24 @@ class LlamaCpp:
         return made
 
     def reset(self) -> None:
-        """See Contender."""
+        """Empties the sequence."""
         self._api.llama_memory_clear(self._api.llama_get_memory(self._trunk), True)
         self._position = 0
 
     def prefill(self, tokens: Sequence[int]) -> float:
-        """See Contender."""
+        """Appends tokens; the logits of the last one are computed."""
         return seconds(lambda: self._prefill(tokens))
 
     def verify(self, tokens: Sequence[int]) -> float:
-        """See Contender."""
+        """Appends 1 to 8 tokens; the logits of each one are computed."""
         return seconds(lambda: self._verify(tokens))
 
     def draft(self, token: int) -> float:
-        """See Contender."""
+        """One step of the MTP head, which continues from its last one."""
         return seconds(lambda: self._draft(token))
 
     def close(self) -> None:
-        """See Contender: its memory is the process's."""
+        """Ends a process of its own. Its memory is the process's."""
 
     def _prefill(self, tokens: Sequence[int]) -> None:
         for start in range(0, len(tokens), self._chunk):
@@ -126,5 +126,5 @@ class LlamaCpp:
 
     @property
     def has_mtp(self) -> bool:
-        """See Contender."""
+        """Whether `draft` works."""
         return self._head is not None

@@ -21,7 +21,7 @@ def check_llama_server() -> None:
 
 
 class LlamaServer:
-    """See Server. Its process lives until `close`; between loads its threads sleep."""
+    """llama.cpp's server. Its process lives until `close`; between loads its threads sleep."""
 
     def __init__(self, path: Path, threads: int, context: int, slots: int, *, cache: bool = False, mtp: bool = False):
         """`context`: tokens of a slot; `cache`: whether prompts may begin with what a slot holds; `mtp`: whether it
@@ -41,10 +41,10 @@ class LlamaServer:
             raise TrigraphError(f"{path}: llama.cpp cannot serve this file: {error}") from error
 
     def serve(self, load: Load) -> Turn:
-        """See Server."""
+        """Serves the load, and returns when all is there. Raises TrigraphError when it cannot."""
         answer = self._process.ask(asdict(load))
         return Turn([Served(**served) for served in answer["served"]], answer["peak_memory"])
 
     def close(self) -> None:
-        """See Server."""
+        """Ends it and gives its memory back."""
         self._process.close()

@@ -67,13 +67,13 @@ class Messages(Job):
         }
 
     async def result(self) -> dict[str, Any]:
-        """See Job."""
+        """The whole answer."""
         async for _ in merged(self.generations):
             pass
         return {**self._head, "content": _content(self._generation.events), **self._end(), "usage": self._usage()}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """See Job."""
+        """The answer as server-sent events, each whole."""
         start: dict[str, Any] = {
             **self._head,
             "content": [],
@@ -95,7 +95,7 @@ class Messages(Job):
         yield _event({"type": "message_stop"})
 
     def failed(self, error: ApiError) -> bytes:
-        """See Job."""
+        """The event that ends a stream which has failed."""
         return _event(error.body(_PATH))
 
     def _end(self) -> dict[str, Any]:

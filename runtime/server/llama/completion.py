@@ -77,14 +77,14 @@ class NativeCompletion(Job):
         self._sent = [0] * len(self.generations)
 
     async def result(self) -> Any:
-        """See Job."""
+        """The whole answer."""
         async for _ in merged(self.generations):
             pass
         found = [self._last(i, generation.text) for i, generation in enumerate(self.generations)]
         return found if self._many else found[0]
 
     async def events(self) -> AsyncIterator[bytes]:
-        """See Job."""
+        """The answer as server-sent events, each whole."""
         for generation in self.generations:
             generation.announces_prompt = bool(self._fields.return_progress)
         async for i, events in merged(self.generations):
@@ -98,7 +98,7 @@ class NativeCompletion(Job):
             yield sent_event(self._last(i, ""))
 
     def failed(self, error: ApiError) -> bytes:
-        """See Job."""
+        """The event that ends a stream which has failed."""
         return sent_event(error.body("/completion"))
 
     def _part(self, index: int, text: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class ChatCompletion(Job):
         self._tokenizer = engine.tokenizer
 
     async def result(self) -> dict[str, Any]:
-        """See Job."""
+        """The whole answer."""
         async for _ in merged(self.generations):
             pass
         choices = [
@@ -89,7 +89,7 @@ class ChatCompletion(Job):
         }
 
     async def events(self) -> AsyncIterator[bytes]:
-        """See Job."""
+        """The answer as server-sent events, each whole."""
         for i, generation in enumerate(self.generations):
             generation.announces_prompt = bool(self._fields.return_progress)
             yield self._chunk(i, {"role": "assistant", "content": None})
@@ -118,7 +118,7 @@ class ChatCompletion(Job):
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: ApiError) -> bytes:
-        """See Job."""
+        """The event that ends a stream which has failed."""
         return sent_event(error.body("/v1/chat/completions"))
 
     def _chunk(

@@ -77,7 +77,7 @@ class Completion(Job):
         }
 
     async def result(self) -> dict[str, Any]:
-        """See Job."""
+        """The whole answer."""
         async for _ in merged(self.generations):
             pass
         choices = []
@@ -91,7 +91,7 @@ class Completion(Job):
         return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self._completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
-        """See Job."""
+        """The answer as server-sent events, each whole."""
         tokens, offsets = [0] * len(self._completions), [*map(len, self._echoed)]
         async for _ in merged(self._scores):
             pass
@@ -115,7 +115,7 @@ class Completion(Job):
         yield b"data: [DONE]\n\n"
 
     def failed(self, error: ApiError) -> bytes:
-        """See Job."""
+        """The event that ends a stream which has failed."""
         return sent_event(error.body("/v1/completions"))
 
     def _prompts(self, fields: CompletionRequest) -> list[list[int]]:

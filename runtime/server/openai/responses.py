@@ -56,7 +56,7 @@ class Responses(Job):
         }
 
     async def result(self) -> dict[str, Any]:
-        """See Job."""
+        """The whole answer."""
         async for _, events in merged(self.generations):
             for _ in self._taken(events):
                 pass
@@ -65,7 +65,7 @@ class Responses(Job):
         return self._response(self._status())
 
     async def events(self) -> AsyncIterator[bytes]:
-        """See Job."""
+        """The answer as server-sent events, each whole."""
         for state in ("created", "in_progress"):
             yield self._event({"type": f"response.{state}", "response": self._response("in_progress")})
         async for _, events in merged(self.generations):
@@ -77,7 +77,7 @@ class Responses(Job):
         yield self._event({"type": f"response.{status}", "response": self._response(status)})
 
     def failed(self, error: ApiError) -> bytes:
-        """See Job."""
+        """The event that ends a stream which has failed."""
         failure = {"code": "server_error", "message": error.message}
         return self._event({"type": "response.failed", "response": {**self._response("failed"), "error": failure}})
 
