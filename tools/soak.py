@@ -182,9 +182,10 @@ class Damage:
         self._thread.join()
 
     def _run(self) -> None:
-        rng = random.Random(1)
+        rng, files = random.Random(1), list[Path]()
         while not self._ended.wait(0.05):
-            files = sorted(self._folder.glob("*/*.session"))
+            if rng.random() < 0.02 or not files:  # thousands of files take long to list
+                files = sorted(self._folder.glob("*/*.session"))
             if not files:
                 continue
             path = rng.choice(files)
