@@ -1,13 +1,31 @@
 """The public names of `trigraph.runtime`."""
 
-from trigraph.runtime.config import EngineConfig as EngineConfig
-from trigraph.runtime.engine import Engine as Engine
-from trigraph.runtime.loading import load as load
-from trigraph.runtime.requests.options import Options as Options
-from trigraph.runtime.requests.stats import Stats as Stats
-from trigraph.runtime.sampling.constraint import Grammar as Grammar
-from trigraph.runtime.sampling.constraint import JsonSchema as JsonSchema
-from trigraph.runtime.sampling.constraint import Regex as Regex
-from trigraph.runtime.sampling.sampling import Sampling as Sampling
-from trigraph.runtime.scheduler.request import Request as Request
-from trigraph.runtime.scheduler.waiting import QueueFullError as QueueFullError
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.chat import Conversation
+from trigraph.runtime.config import EngineConfig
+from trigraph.runtime.engine import Engine
+from trigraph.runtime.loading import load
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.stats import Stats
+from trigraph.runtime.sampling.constraint import Grammar, JsonSchema, Regex
+from trigraph.runtime.sampling.sampling import Sampling
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.waiting import QueueFullError
+
+__all__ = [
+    "Conversation",
+    "Engine",
+    "EngineConfig",
+    "Grammar",
+    "JsonSchema",
+    "Options",
+    "QueueFullError",
+    "Regex",
+    "Request",
+    "Sampling",
+    "Stats",
+    "TokenLogprob",
+    "TrigraphError",
+    "load",
+]

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
@@ -13,6 +16,7 @@ from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.embedding import embedding, pooled
 from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.sampling import Sampling
@@ -114,6 +118,16 @@ class Engine:
         request = self.generate(*scoring(token_ids("the prompt", self._encode(prompt)), top))
         request.run()
         return request.logprobs
+
+    def embed(self, prompt: Prompt, pooling: str = "last") -> NDArray[np.float32]:
+        """The hidden row of the prompt's last token, after the output norm: float32 [hidden], not normalised.
+
+        `pooling`: "last"; "mean" of all tokens' rows; or "none" for all of them [tokens, hidden]. Raises TrigraphError
+        when the prompt is empty or fills the context.
+        """
+        request = self.generate(*embedding(token_ids("the prompt", self._encode(prompt)), pooling, self.context))
+        request.run()
+        return pooled(request.hidden, pooling)
 
     def submit(
         self,

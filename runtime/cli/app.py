@@ -66,12 +66,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from trigraph.runtime import __version__
 
-        try:
-            print(f"trigraph {version('trigraph')}")
-        except PackageNotFoundError:
-            print("trigraph (not installed)")
+        print(f"trigraph {__version__}")
         raise typer.Exit
 
 

@@ -62,20 +62,14 @@ def log_of_sum(x: NDArray[np.float32]) -> float:
 
 
 class RecordingSampler(Sampler):
-    """A sampler that records what the model itself says of the chosen tokens, in `logprobs`."""
+    """A sampler that records what the model itself says of the chosen tokens, in `logprobs` and `hidden`."""
 
-    def __init__(
-        self,
-        options: Sampling,
-        history: Iterable[int],
-        guide: Guide | None,
-        thought: Thought | None,
-        top: int,
-    ) -> None:
-        """`top`: how many more tokens each record has."""
-        super().__init__(options, history, guide, thought)
+    def __init__(self, options: Options, history: Iterable[int], guide: Guide | None, thought: Thought | None) -> None:
+        super().__init__(options.sampling, history, guide, thought)
         self.logprobs: list[TokenLogprob] = []
-        self._top = top
+        self.hidden: list[NDArray[np.float32]] = []
+        """The row [hidden] that each token was chosen from."""
+        self._top, self._records_hidden = options.logprobs, options.hidden
 
     def pick(self, step: Rows, row: int, position: int, drawn: int = -1) -> int:
         """The token at `position` of the sequence, chosen from row `row` of `step`."""
@@ -84,23 +78,18 @@ class RecordingSampler(Sampler):
         return token
 
     def _record(self, step: Rows, row: int, token: int) -> None:
-        self.logprobs.append(token_logprob(step.logits[row], token, self._top))
+        if self._top is not None:
+            self.logprobs.append(token_logprob(step.logits[row], token, self._top))
+        if self._records_hidden:
+            self.hidden.append(step.hidden[row].copy())
 
 
 class ForcedSampler(RecordingSampler):
     """A sampler whose first tokens are given. Rounds verify several of them at once, as they do with drafts."""
 
-    def __init__(
-        self,
-        options: Sampling,
-        history: Iterable[int],
-        guide: Guide | None,
-        thought: Thought | None,
-        top: int,
-        tokens: Iterable[int],
-    ) -> None:
-        super().__init__(options, history, guide, thought, top)
-        self._given = deque(tokens)
+    def __init__(self, options: Options, history: Iterable[int], guide: Guide | None, thought: Thought | None) -> None:
+        super().__init__(options, history, guide, thought)
+        self._given = deque(options.forced)
 
     @property
     def parameters(self) -> SamplingParameters | None:
@@ -143,8 +132,7 @@ def scoring(prompt: list[int], top: int) -> tuple[list[int], Options]:
 def sampler_of(options: Options, history: Iterable[int], guide: Guide | None, thought: Thought | None) -> Sampler:
     """The sampler that a request asks for."""
     if options.forced:
-        top = options.logprobs or 0
-        return ForcedSampler(options.sampling, history, guide, thought, top, options.forced)
-    if options.logprobs is None:
+        return ForcedSampler(options, history, guide, thought)
+    if options.logprobs is None and not options.hidden:
         return Sampler(options.sampling, history, guide, thought)
-    return RecordingSampler(options.sampling, history, guide, thought, options.logprobs)
+    return RecordingSampler(options, history, guide, thought)

@@ -31,6 +31,7 @@ class Options:
         int, ...
     ] = ()  # the completion's first tokens, whatever the model finds likely; logprobs tell of them
     logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
+    hidden: bool = False  # record the hidden row that each token is chosen from
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, Sampling):
@@ -45,6 +46,7 @@ class Options:
                 raise TrigraphError(f"{name} is {quote(tokens)}; it must be a tuple of token ids")
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
+        check("hidden", self.hidden, bool)
         if self.drafter not in DRAFTERS:
             raise TrigraphError(f"drafter is {quote(self.drafter)}; it must be one of {', '.join(DRAFTERS)}")
         for name in ("max_tokens", "reasoning_budget", "draft_tokens", "logprobs"):

@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing, suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.requests.logprobs import TokenLogprob
@@ -60,6 +64,11 @@ class TextStream(ABC):
         """Those of the tokens so far, a final stop token's too; none unless the options ask for them."""
 
     @property
+    @abstractmethod
+    def hidden(self) -> list[NDArray[np.float32]]:
+        """The rows [hidden] that the tokens so far were chosen from; none unless the options ask for them."""
+
+    @property
     def progress(self) -> tuple[int, int]:
         """Tokens of the prompt that were computed or found in a cache, and all of them."""
         return 0 if self.first_token is None else len(self.prompt), len(self.prompt)
@@ -104,13 +113,29 @@ class TextStream(ABC):
                     yield text[shown:]
                     shown = len(text)
 
+    def __await__(self) -> Generator[Any, None, str]:
+        """Gives the whole text. Cancelling what awaits it ends the completion."""
+        return self._whole().__await__()
+
+    async def _whole(self) -> str:
+        async with aclosing(self._changes()) as changes:
+            async for _ in changes:
+                pass
+        return self.text
+
     async def news(self) -> AsyncGenerator[None, None]:
         """Begins it, and yields when it has come on; the last time when it is done. Raises what it failed with."""
-        import asyncio  # which most programs do without
-
         if self._iterated:
             raise TrigraphError("this completion has been begun; call generate for another one")
         self._iterated = True
+        async with aclosing(self._changes()) as changes:
+            async for _ in changes:
+                yield
+
+    async def _changes(self) -> AsyncGenerator[None, None]:
+        """The same, for any number of callers."""
+        import asyncio  # which most programs do without
+
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:

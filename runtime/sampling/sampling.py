@@ -91,12 +91,14 @@ class Sampling:
 
 
 class Rows(Protocol):
-    """What a step computed, a row per token: `logits` [rows, vocabulary] and their argmax `tokens` [rows]."""
+    """What a step computed, a row per token: `logits` [rows, vocabulary], their argmax `tokens`, and `hidden`."""
 
     @property
     def logits(self) -> NDArray[np.float32]: ...
     @property
     def tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def hidden(self) -> NDArray[np.float32]: ...
 
 
 class Sampler:

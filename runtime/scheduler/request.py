@@ -8,6 +8,9 @@ from functools import partial
 from operator import index
 from typing import Protocol, SupportsIndex, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.model import Model
@@ -20,6 +23,11 @@ from trigraph.runtime.scheduler.bell import Bell
 from trigraph.runtime.state.sequence import Sequence
 
 T = TypeVar("T")
+
+_PUBLIC = (  # the rest is for the scheduler
+    *("cancel", "done", "error", "hidden", "ids", "listen", "logprobs", "options", "progress", "prompt", "result"),
+    *("run", "speculation", "stats", "text"),
+)
 
 
 class Runner(Protocol):
@@ -42,7 +50,8 @@ class Runner(Protocol):
 
 
 class Request(TextStream):
-    """A completion in the making: iterate, also with `async for`, to get its text in pieces; or take its `result`.
+    """A completion in the making: iterate, also with `async for`, to get its text in pieces; or `await` it, or take
+    its `result`, for the whole text.
 
     It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
     """
@@ -94,6 +103,13 @@ class Request(TextStream):
         """Orders requests; the queue sets it."""
         self._repeat(token_ids("completed", completed), model.vocab)
 
+    def __repr__(self) -> str:
+        state = self.transcript.finish_reason or ("unfinished" if self._begun else "not begun")
+        return f"Request({len(self.prompt)} tokens of prompt, {len(self.ids)} generated, {state})"
+
+    def __dir__(self) -> list[str]:
+        return [*_PUBLIC]
+
     @property
     def target(self) -> list[int]:
         """The tokens that its state must hold before the next one can be sampled or verified."""
@@ -136,6 +152,11 @@ class Request(TextStream):
         None of the tokens that were known.
         """
         return self.sampler.logprobs if isinstance(self.sampler, RecordingSampler) else []
+
+    @property
+    def hidden(self) -> list[NDArray[np.float32]]:
+        """The rows [hidden] that the tokens were chosen from, if asked for; none of the tokens that were known."""
+        return self.sampler.hidden if isinstance(self.sampler, RecordingSampler) else []
 
     def cancel(self) -> None:
         """Ends the completion after the round in progress."""

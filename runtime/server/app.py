@@ -22,6 +22,7 @@ from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletion
 from trigraph.runtime.server.metrics import CONTENT_TYPE
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
 from trigraph.runtime.server.openai.completions import Completion
+from trigraph.runtime.server.openai.embeddings import EmbeddingRequest, Embeddings
 from trigraph.runtime.server.openai.responses import Responses, count_input_tokens
 from trigraph.runtime.server.openai.schema import ChatRequest, CompletionRequest
 from trigraph.runtime.server.openai.schema_responses import ResponsesRequest
@@ -37,6 +38,7 @@ _JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/completions": (Completion, CompletionRequest),
     "/v1/responses": (Responses, ResponsesRequest),
     "/v1/messages": (Messages, MessagesRequest),
+    "/v1/embeddings": (Embeddings, EmbeddingRequest),
     "/completion": (native_completion, NativeCompletionRequest),
     "/infill": (infill, InfillRequest),
 }
@@ -53,6 +55,7 @@ _ALIASES = {
     "/responses": "/v1/responses",
     "/responses/input_tokens": "/v1/responses/input_tokens",
     "/completions": "/completion",
+    "/embeddings": "/v1/embeddings",
     "/models": "/v1/models",
     "/v1/health": "/health",
 }

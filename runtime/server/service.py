@@ -6,9 +6,8 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
-from importlib import metadata
 
+from trigraph.runtime import __version__
 from trigraph.runtime.device.heap import trim_heap
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError
@@ -37,13 +36,10 @@ class Service:
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.engine, self.settings.model)
 
-    @cached_property
+    @property
     def version(self) -> str:
         """The program's version."""
-        try:
-            return metadata.version("trigraph")
-        except metadata.PackageNotFoundError:  # a checkout that is not installed
-            return "unknown"
+        return __version__
 
     @property
     def created_at(self) -> str:

@@ -23,7 +23,8 @@ class Llama:
     Keys and values are float32 and attention is not fused, as both would round.
     """
 
-    def __init__(self, path: Path, context: int = 64) -> None:
+    def __init__(self, path: Path, context: int = 64, pooling: str | None = None) -> None:
+        """`pooling`: MEAN or LAST, for a server that gives embeddings."""
         xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: no comparison with llama.cpp")
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
@@ -34,6 +35,9 @@ class Llama:
         parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
         parameters.warmup = False
         parameters.verbosity = -1
+        if pooling is not None:
+            parameters.embedding = True
+            parameters.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{pooling}")
         self._server = xllamacpp.Server(parameters)
 
     def tokenize(self, text: str) -> list[int]:
@@ -53,6 +57,11 @@ class Llama:
             values[entry["id"]] = entry["logprob"]
         assert not np.isnan(values).any(), "tokens are missing"
         return values
+
+    def embedding(self, ids: Sequence[int]) -> NDArray[np.float64]:
+        """The pooled hidden rows of `ids`, of length 1: [hidden]."""
+        (found,) = self.post("/v1/embeddings", {"input": list(ids)})["data"]
+        return np.array(found["embedding"])
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The response of its server to a request."""

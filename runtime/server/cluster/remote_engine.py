@@ -12,6 +12,9 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
@@ -104,6 +107,7 @@ class RemoteStream(TextStream):
         self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
         self._checkpoints = tuple(checkpoints)
         self._logprobs: list[TokenLogprob] = []
+        self._hidden: list[NDArray[np.float32]] = []
         self._speculation = "unknown"
         self._fingerprint: str | None = None  # of the replica that began it
         self._preempted = 0  # at replicas that were lost
@@ -118,6 +122,11 @@ class RemoteStream(TextStream):
     def logprobs(self) -> list[TokenLogprob]:
         """Log-probabilities of the tokens so far."""
         return self._logprobs
+
+    @property
+    def hidden(self) -> list[NDArray[np.float32]]:
+        """Rows that the tokens so far were chosen from."""
+        return self._hidden
 
     def begin(self) -> None:
         """Joins the streams that wait. Raises QueueFullError."""
@@ -194,6 +203,7 @@ class RemoteStream(TextStream):
         for token in update.tokens:
             self.transcript.push(token)
         self._logprobs += update.logprobs
+        self._hidden += update.hidden
         self.rounds += [done._replace(ended=now) for done in update.rounds]
         self.preemptions = self._preempted + update.preemptions
         self.kv_usage, self._speculation = update.kv_usage, update.speculation

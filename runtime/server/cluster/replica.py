@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -96,6 +99,7 @@ class Update(NamedTuple):
     """Without a final stop token."""
     rounds: list[Round]
     logprobs: list[TokenLogprob]
+    hidden: list[NDArray[np.float32]]
     sampled: int
     """Tokens of the completion in all, a final stop token included."""
     reused: int
@@ -137,7 +141,7 @@ class Replica:
             checkpoints=ticket.checkpoints,
             completed=ticket.completed,
         )
-        tokens, rounds, logprobs = len(ticket.completed), 0, 0
+        tokens, rounds, logprobs, hidden = len(ticket.completed), 0, 0, 0
         async with aclosing(request.news()) as news:
             async for _ in news:
                 done = request.done  # looked at first: then all has come
@@ -147,6 +151,7 @@ class Replica:
                     request.ids[tokens:],
                     request.rounds[rounds:],
                     request.logprobs[logprobs:],
+                    request.hidden[hidden:],
                     request.transcript.sampled,
                     request.reused,
                     request.preemptions,
@@ -159,6 +164,7 @@ class Replica:
                 tokens += len(update.tokens)
                 rounds += len(update.rounds)
                 logprobs += len(update.logprobs)
+                hidden += len(update.hidden)
                 told = time.monotonic()
                 yield update
                 if not done:

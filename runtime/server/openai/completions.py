@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from trigraph.runtime.requests.logprobs import scoring
@@ -17,7 +17,7 @@ from trigraph.runtime.server.openai.logprobs import completion_logprobs, prompt_
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import checked_ids, encoded
+from trigraph.runtime.server.prompt import checked_ids, prompts_of
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content, Event
@@ -39,7 +39,7 @@ class Completion(Job):
                 param="best_of",
                 code="unsupported_parameter",
             )
-        prompts = self._prompts(fields)
+        prompts = self._filled_in(fields) if fields.suffix else prompts_of(self._engine, fields.prompt, "prompt")
         if len(prompts) * self._choices > _MOST:
             raise ApiError(
                 f"prompt and n ask for {len(prompts) * self._choices} completions; at most {_MOST} are made at once",
@@ -118,26 +118,15 @@ class Completion(Job):
         """The event that ends a stream which has failed."""
         return sent_event(error.body("/v1/completions"))
 
-    def _prompts(self, fields: CompletionRequest) -> list[list[int]]:
-        prompts = [checked_ids(self._engine, ids, "prompt") for ids in self._ids(fields)]
-        if not prompts:
-            raise ApiError("prompt is empty; give a string or token ids", param="prompt", code="invalid_value")
+    def _filled_in(self, fields: CompletionRequest) -> list[list[int]]:
+        """The ids of each prompt, to be continued up to the suffix."""
+        prompts = []
+        for text in [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt:
+            if not isinstance(text, str):
+                raise ApiError("suffix needs a prompt that is a text", param="suffix")
+            ids = fill_in_middle(self._engine, text, fields.suffix or "", param="suffix")
+            prompts.append(checked_ids(self._engine, ids, "prompt"))
         return prompts
-
-    def _ids(self, fields: CompletionRequest) -> Iterator[list[int]]:
-        """The ids of each prompt."""
-        prompt = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt
-        if fields.suffix:
-            for part in prompt:
-                if not isinstance(part, str):
-                    raise ApiError("suffix needs a prompt that is a text", param="suffix")
-                yield fill_in_middle(self._engine, part, fields.suffix, param="suffix")
-            return
-        for part in prompt:
-            if isinstance(part, int):  # one prompt of token ids
-                yield [token for token in prompt if isinstance(token, int)]
-                return
-            yield encoded(self._engine, part) if isinstance(part, str) else part
 
     def _choice(self, index: int, text: str, start: int | None, offset: int, finish: str | None) -> dict[str, Any]:
         """`start`: the first token whose log-probability is given; `offset`: where the text stands in all of it."""
