@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,8 +80,10 @@ class PrefixCache:
         self._slots: Counter[int] = Counter()  # how many checkpoints have each slot
         self._numbers = itertools.count()
         # A host's own steps find room as requests do.
-        self._state.slots.reclaim = lambda count: self.make_room(count, 0)
-        self._state.pages.reclaim = lambda count: self.make_room(0, count)
+        # Weak, or the state would refer to itself, and stay until the collector comes.
+        make_room = weakref.WeakMethod(self.make_room)
+        self._state.slots.reclaim = lambda count: (call := make_room()) and call(count, 0)
+        self._state.pages.reclaim = lambda count: (call := make_room()) and call(0, count)
 
     def __len__(self) -> int:
         """Checkpoints."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,18 +13,27 @@ V = TypeVar("V")
 _ITEM = array("i").itemsize  # bytes of a token in a packed list
 
 
-@dataclass(eq=False)
 class Node(Generic[V]):
     """The end of a token list that has a value, or a fork in the road of several."""
 
-    edge: bytes
-    """The packed tokens from the parent to here."""
-    parent: Node[V] | None
-    length: int
-    """Tokens from the root to here."""
-    value: V | None = None
-    children: dict[bytes, Node[V]] = field(default_factory=dict)
-    """By their first token, packed."""
+    def __init__(self, edge: bytes, parent: Node[V] | None, length: int) -> None:
+        self.edge = edge
+        """The packed tokens from the parent to here."""
+        self.parent = parent
+        self.length = length
+        """Tokens from the root to here."""
+        self.value: V | None = None
+        self.children: dict[bytes, Node[V]] = {}
+        """By their first token, packed."""
+
+    @property
+    def parent(self) -> Node[V] | None:
+        """The node above; the tree keeps it. A reference both ways would keep a dropped tree for the collector."""
+        return None if self._parent is None else self._parent()
+
+    @parent.setter
+    def parent(self, node: Node[V] | None) -> None:
+        self._parent = None if node is None else weakref.ref(node)
 
 
 class TreeMatch(NamedTuple, Generic[V]):
@@ -115,7 +124,8 @@ def _split(node: Node[V], count: int) -> Node[V]:
     """A new parent of `node`, after the first `count` tokens of its edge."""
     assert node.parent is not None
     head, tail = node.edge[: count * _ITEM], node.edge[count * _ITEM :]
-    middle = Node(head, node.parent, node.parent.length + count, children={tail[:_ITEM]: node})
+    middle = Node(head, node.parent, node.parent.length + count)
+    middle.children[tail[:_ITEM]] = node
     node.parent.children[head[:_ITEM]] = middle
     node.edge, node.parent = tail, middle
     return middle

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -158,20 +158,22 @@ class SessionGraph:
         self._made += 1
         plain, replay = device.run_options(self._name), device.run_options(self._name, self._made)
         captured_at, use = device.captures(self._name, tokens, sequences), _Use()
+        graph = weakref.proxy(self)  # which keeps the binding: both ways, they would stay until the collector comes
         if not captured_at:
-            return Binding(exchange, partial(self._run, io, plain))
+            return Binding(exchange, lambda: graph._run(io, plain))
 
         def enqueue() -> None:
             use.runs += 1
-            if not use.captured and captured_at <= use.runs and self._captures < _MOST_CAPTURES:
-                self._capture(io, replay, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
+            if not use.captured and captured_at <= use.runs and graph._captures < _MOST_CAPTURES:
+                graph._capture(io, replay, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
                 use.captured = True
-                self._captures += 1
-                self._captured[key] = binding
-                self._bindings.pop(key, None)
-            self._run(io, replay if use.captured else plain)
+                graph._captures += 1
+                graph._captured[key] = made()
+                graph._bindings.pop(key, None)
+            graph._run(io, replay if use.captured else plain)
 
         binding = Binding(exchange, enqueue)
+        made = weakref.ref(binding)
         return binding
 
     def _capture(

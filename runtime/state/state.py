@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class State:
         """Those of `buffers` with a row for each KV page."""
         self.slot_bytes = sum(buffer.row_bytes for buffer in self.recurrent.values())
         self.page_bytes = sum(buffer.row_bytes for buffer in self.paged.values())
-        self.slots_ahead = MemoryAhead(self.slots, self._populate_slot)
+        self.slots_ahead = MemoryAhead(self.slots, partial(_populate_slot, self.recurrent))
 
     @property
     def tensors(self) -> abc.Mapping[str, Memory]:
@@ -213,10 +214,12 @@ class State:
         """Bytes of all state tensors, touched or not."""
         return sum(array.nbytes for buffer in self.buffers.values() for array in buffer.arrays)
 
-    def _populate_slot(self, slot: int) -> None:
-        for buffer in self.recurrent.values():
-            buffer.populate_row(slot)
-
     def _copy_page(self, source: int, target: int) -> None:
         for buffer in self.paged.values():
             buffer.copy_row(source, target)
+
+
+def _populate_slot(buffers: abc.Mapping[str, StateBuffer], slot: int) -> None:
+    """Has memory given to a slot. No method: the state would refer to itself, and stay until the collector comes."""
+    for buffer in buffers.values():
+        buffer.populate_row(slot)

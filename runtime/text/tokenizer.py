@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import codecs
 import json
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -37,7 +38,8 @@ class Tokenizer:
         self.stop_ids = frozenset(stop_ids)
         self.bos_id = bos_id
         self._added = self._tokenizer.get_added_tokens_decoder()
-        self.token_bytes = lru_cache(maxsize=65536)(self._token_bytes)
+        # Weak, or a tokenizer that nobody needs would stay until the collector comes.
+        self.token_bytes = lru_cache(maxsize=65536)(partial(Tokenizer._token_bytes, weakref.proxy(self)))
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[str, frozenset[int], int | None]]:
         """Pickles what it is made of."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -181,6 +183,21 @@ def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package:
     # Each text drafts longer than the one before, and the first round of a new shape may take memory once.
     growth = median(after[1] - before[1] for before, after in pairwise(texts[1:]))
     assert growth < 1 << 20, texts
+
+
+def test_an_engine_that_is_dropped_gives_its_memory_back_at_once(copied_package: Path) -> None:
+    """Not when the collector comes, which counts objects and no bytes."""
+    gc.collect()
+    gc.disable()
+    try:
+        engine = load(copied_package, threads=1, context=512)
+        engine.generate("And it came to pass", Options(max_tokens=8, ignore_eos=True)).run()
+        parts = engine.model, engine.steps, engine.steps.state, engine.cache, engine.tokenizer
+        left = [weakref.ref(part) for part in parts]
+        del engine, parts
+        assert [type(part()).__name__ for part in left if part() is not None] == []
+    finally:
+        gc.enable()
 
 
 _THREADS = """
