@@ -36,6 +36,7 @@ from trigraph.runtime.cache import disk_tier
 from trigraph.runtime.device.heap import share_heap
 
 CLIENTS, CONTEXT, SEQUENCES = 24, 512, 6
+DISK = 64_000_000  # bytes of files: some hundred, so that some are removed all the time
 WORDS = ("And", "it", "came", "to", "pass", "when", "the", "king", "heard", "words", "of", "captain", "unto", "them")
 BEGINNINGS = ("The LORD is my shepherd; I shall not want. " * 3, "It was a dark night; ", "")
 SCHEMA = JsonSchema('{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
@@ -234,8 +235,9 @@ def soak(package: Path, cache: Path, requests: int, hostile: float) -> bool:
     state = least.steps.state
     pages = state.limits.pages * state.page_bytes  # one context for six requests: some are preempted
     engine = load(
-        package, threads=1, context=CONTEXT, sequences=SEQUENCES, kv_memory=pages, max_waiting=64, cache_dir=cache
-    )
+        package, threads=1, context=CONTEXT, sequences=SEQUENCES, kv_memory=pages, max_waiting=64,
+        cache_dir=cache, cache_size=DISK,
+    )  # fmt: skip
     clients, state = Clients(engine, hostile), engine.steps.state
     sizes, part, compared, told = [], max(1, requests // 20), 0, 0
     with ThreadPoolExecutor(CLIENTS) as pool, Damage(cache) as damage:
