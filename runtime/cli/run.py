@@ -20,6 +20,7 @@ from trigraph.runtime.cli.chat import Terminal, interact
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import events_of, say, stream
 from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
 from trigraph.runtime.scheduler.request import Request
@@ -36,6 +37,7 @@ def run(
     template: TemplateArguments,
     reply: ReplyArguments,
     speculation: SpeculationArguments,
+    receipt: ReceiptArguments,
     output: OutputArguments,
 ) -> None:
     """Generate text: the completion goes to stdout as it is generated, statistics go to stderr.
@@ -53,12 +55,14 @@ def run(
         draft_tokens=speculation.draft_tokens,
         drafter=speculation.drafter,
         draft_p_min=speculation.draft_p_min,
+        receipt=receipt.receipt is not None,
     )
     text = prompt.text()
     if text is None and output.as_json:
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
+    write_receipt = receipt.writer(chat=text is None)
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling))
@@ -84,10 +88,12 @@ def run(
     request = engine.generate(text, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)
-        return
-    as_written = not (hide or sys.stdout.isatty())
-    stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
-    say(request.stats.line())
+    else:
+        as_written = not (hide or sys.stdout.isatty())
+        stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
+        say(request.stats.line())
+    if write_receipt is not None:
+        write_receipt(engine.receipt(request))
 
 
 def _print_json(request: Request, parser: ReplyParser) -> None:
