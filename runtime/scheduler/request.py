@@ -84,6 +84,8 @@ class Request(TextStream):
             raise TrigraphError(
                 "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
             )
+        if replayed:
+            _check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
         check("priority", priority, int)
         if timeout is not None:
