@@ -155,6 +155,7 @@ def test_a_flipped_bit_of_the_file_is_told(receipt: Receipt) -> None:
             Receipt.parse(flipped(data, place))
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_the_weights_is_told(copied_package: Path, tmp_path: Path) -> None:
     """A file of up to 16 MiB is hashed whole; of a larger one, see docs/reference/receipts.md."""
     package, rng = tmp_path / "package", random.Random(2)
