@@ -1,4 +1,4 @@
-"""What no version of this program may change within a contract version: recorded hashes, and texts with their logits."""
+"""What no version may change within a contract version: recorded hashes, and texts with their logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trigraph.runtime import Receipt, load
 from trigraph.runtime.doctor.examine import recorded_bits
 
 HASHES = {3: "d7c9611a9b4f9a10"}
-"""By contract version, the hash of all recorded hashes, as `trigraph doctor` prints it. Lines are added, not changed."""
+"""By contract version, the hash that `trigraph doctor` prints. Lines are added, not changed."""
 
 
 def test_the_recorded_hash_is_that_of_the_contract_version() -> None:
