@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +30,7 @@ def verify(
         typer.Option(metavar="FILE", help="Require a signature of this Ed25519 public key, in PEM."),
     ] = None,
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, as for run.")] = None,
-    kv_type: arguments.KVType = None,
     rope_scaling: arguments.RopeScaling = None,
-    activations: arguments.Activations = None,
     threads: arguments.Threads = None,
     device: arguments.Device = "cpu",
     as_json: arguments.AsJson = False,
@@ -46,9 +44,10 @@ def verify(
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
-    options = arguments.export_options(
-        model, mtp=mtp, kv_type=kv_type, rope_scaling=rope_scaling, activations=activations
-    )
+    options = arguments.export_options(model, mtp=mtp, rope_scaling=rope_scaling)
+    if not model.is_dir():  # exported as the receipt's model was
+        activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
+        options = replace(options, kv_type=receipt.model.kv_type, activations=activations)
     context = max(1, len(ids) + len(receipt.completion))
     with progress_bars() as progress:
         engine = load(
@@ -63,7 +62,7 @@ def verify(
         )
     verdict = engine.verify(receipt, ids)
     if as_json:
-        print(json.dumps(dataclasses.asdict(verdict) | {"equal": verdict.equal, "signed_by": signed}))
+        print(json.dumps(asdict(verdict) | {"equal": verdict.equal, "signed_by": signed}))
     elif verdict.equal:
         print(f"equal: {verdict.tokens} tokens, and the logits that they were chosen from")
     else:

@@ -71,12 +71,15 @@ class Receipt:
         """
         if not stream.options.receipt:
             raise TrigraphError("no receipt was asked for; give Options(receipt=True)")
+        if stream.error is not None:
+            raise TrigraphError(f"a completion that failed has no receipt ({stream.error})")
         done = stream.done  # looked at first: then nothing changes any more
+        known = len(stream.ids)  # a round in progress records a token's row first
         rows, reason = [*stream.rows], stream.transcript.finish_reason
-        if done and len(rows) != stream.transcript.sampled:
+        if len(rows) < known:
             raise TrigraphError(
-                f"the completion's first {stream.transcript.sampled - len(rows)} tokens were given as completed, and "
-                "a receipt has the logits of all of them; ask for the whole completion again"
+                f"the completion's first {known - len(rows)} tokens were given as completed, and a receipt has the "
+                "logits of all of them; ask for the whole completion again"
             )
         return cls(
             model,
@@ -121,6 +124,8 @@ class Receipt:
         if content.get("sha256") != _sha256(_canonical(content)):
             raise TrigraphError(f"{where}: was changed since it was written: sha256 differs; {_REMEDY}")
         found: Receipt = decode(cls, {"prompt": None, "signature": None, **content}, where, _REMEDY)
+        if found.content != _canonical(content):
+            raise TrigraphError(f"{where}: has fields that receipts of version {VERSION} do not have; {_REMEDY}")
         found._check(where)
         return found
 

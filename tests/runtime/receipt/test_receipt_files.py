@@ -66,6 +66,8 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another format": (with_field("format", "trigraph session"), "is not a receipt"),
     "a later version": (with_field("version", 2), "version is 2, this program reads 1"),
     "no version": (without("version"), "version is None"),
+    "another field": (with_field("text", "In the"), "has fields that receipts of version 1 do not have"),
+    "another option": (with_field("options.mirostat", 2), "has fields that receipts of version 1 do not have"),
     "no rows": (without("rows"), "key 'rows' is missing"),
     "no model": (without("model"), "key 'model' is missing"),
     "a model that is text": (with_field("model", "tiny"), "key 'model' is 'tiny', which has the wrong type"),

@@ -135,8 +135,28 @@ def test_what_was_begun_elsewhere_has_no_receipt_here(engine: Engine) -> None:
     rest = engine.generate(PROMPT, whole.options, completed=whole.ids[:10])
     rest.run()
     assert rest.rows == whole.rows[10:]
+    failures: list[Exception] = []
+    early = engine.generate(PROMPT, whole.options, completed=whole.ids[:10])
+    early.listen(lambda: failures.append(_refused(engine, early)))
+    early.run()
+    assert any("first 10 tokens were given" in str(failure) for failure in failures)
     with pytest.raises(TrigraphError, match="first 10 tokens were given"):
         engine.receipt(rest)
+
+
+def _refused(engine: Engine, request: Request) -> TrigraphError:
+    with pytest.raises(TrigraphError) as refused:
+        engine.receipt(request)
+    return refused.value
+
+
+def test_a_completion_that_failed_has_no_receipt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = engine.generate(PROMPT, Options(SAMPLED, 9, receipt=True))
+    monkeypatch.setattr(request.sampler, "pick", lambda *row: pytest.fail("no token"))
+    with pytest.raises(BaseException, match="no token"):
+        request.run()
+    with pytest.raises(TrigraphError, match="a completion that failed has no receipt"):
+        engine.receipt(request)
 
 
 def test_a_conversation_has_receipts(engine: Engine, other: Engine) -> None:
