@@ -99,7 +99,7 @@ def test_other_keys_and_files(receipt: Receipt, key: Path, tmp_path: Path) -> No
         (read_public_key, Path(f"{rsa}.public"), "is not an Ed25519 key"),
     ):
         with pytest.raises(TrigraphError, match=sentence):
-            make(path)  # type: ignore[operator]
+            make(path)
     openssl("pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", tmp_path / "locked")
     with pytest.raises(TrigraphError, match="without a password"):
         Signer(tmp_path / "locked")
