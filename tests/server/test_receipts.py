@@ -78,6 +78,7 @@ def test_a_private_receipt_and_wrong_wishes(client: Any, other: Engine) -> None:
     receipt = Receipt.parse(json.dumps(choice["receipt"]))
     with pytest.raises(TrigraphError, match="give the prompt's token ids"):
         other.verify(receipt)
+    wrong: Any
     for wrong in ("public", 2, {}):
         with pytest.raises(openai.BadRequestError, match="receipt"):
             asked(client, "chat", receipt=wrong)

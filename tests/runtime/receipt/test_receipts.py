@@ -239,12 +239,8 @@ def test_other_software_is_named_where_something_differs(engine: Engine, other: 
 
 def test_another_model_is_told_at_once(engine: Engine, other: Engine) -> None:
     receipt = engine.receipt(complete(engine))
-    for field, value in (
-        ("weights", "0" * 64),
-        ("contract_version", 2),
-        ("kv_type", "f32"),
-        ("activations", "float32"),
-    ):
+    others: dict[str, Any] = {"weights": "0" * 64, "contract_version": 2, "kv_type": "f32", "activations": "float32"}
+    for field, value in others.items():
         model = dataclasses.replace(receipt.model, **{field: value})
         with pytest.raises(TrigraphError, match="the receipt is of model"):
             other.verify(changed(receipt, model=model))
