@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trigraph.exporter.package.state_tensors import WIDEST
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Receipt, load
 from trigraph.runtime.cli import arguments
@@ -45,9 +46,9 @@ def verify(
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
     options = arguments.export_options(model, mtp=mtp, rope_scaling=rope_scaling)
-    if not model.is_dir():  # exported as the receipt's model was
+    if not model.is_dir():  # exported as the receipt's model was, for verifies that read more tokens at once
         activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
-        options = replace(options, kv_type=receipt.model.kv_type, activations=activations)
+        options = replace(options, kv_type=receipt.model.kv_type, activations=activations, max_pending=WIDEST)
     context = max(1, len(ids) + len(receipt.completion))
     with progress_bars() as progress:
         engine = load(

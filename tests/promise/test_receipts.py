@@ -15,7 +15,7 @@ import pytest
 from support.packages import Packages
 from support.random_requests import MODELS, folder, requests_of
 from support.receipted import CONTEXT, Made, completions
-from trigraph.runtime import Options, Sampling, load
+from trigraph.runtime import load
 
 COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "40"))
 
@@ -60,17 +60,3 @@ def test_completions_score_what_sampling_saw(model: tuple[str, ...], packages: P
         assert found[len(receipt.prompt) - 1 :] == logprobs
         scored += len(logprobs)
     assert scored > 5 * COUNT
-
-
-@pytest.mark.parametrize("sequences", [1, 8])
-def test_how_many_rounds_a_verification_takes(packages: Packages, sequences: int) -> None:
-    """As many as eights of the completion, whatever rounds made it."""
-    engine = load(packages("trained", "Q8_0"), threads=1, context=CONTEXT, sequences=sequences)
-    request = engine.generate([5, 6, 7], Options(Sampling(seed=1), 81, ignore_eos=True, speculate=False, receipt=True))
-    request.run()
-    assert request.stats.rounds == 80
-    receipt, verified = engine.receipt(request), []
-    verify = engine.steps.verify_by
-    engine.steps.verify_by = lambda *asked: verified.append(len(asked[1][0])) or verify(*asked)  # type: ignore[method-assign, func-returns-value]
-    assert engine.verify(receipt).equal
-    assert verified == [8] * 10
