@@ -16,9 +16,13 @@ _TYPES: dict[type, tuple[str, tuple[type, ...]]] = {
     str: ("a string", (str,)),
 }
 
+_TOO_LARGE = 2**1023  # for a float, or nearly so
+
 
 def is_a(value: object, kind: type) -> bool:
     """Whether `value` is a bool, int, float or str, or what NumPy has in its place; truth values are no numbers."""
+    if kind is float and isinstance(value, int) and abs(value) >= _TOO_LARGE:
+        return False
     return isinstance(value, _TYPES[kind][1]) and (kind is bool or not isinstance(value, bool))
 
 

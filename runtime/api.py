@@ -5,6 +5,8 @@ from trigraph.runtime.chat import Conversation
 from trigraph.runtime.config import EngineConfig
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
+from trigraph.runtime.receipt.receipt import Receipt
+from trigraph.runtime.receipt.verify import Verdict
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats
@@ -21,11 +23,13 @@ __all__ = [
     "JsonSchema",
     "Options",
     "QueueFullError",
+    "Receipt",
     "Regex",
     "Request",
     "Sampling",
     "Stats",
     "TokenLogprob",
     "TrigraphError",
+    "Verdict",
     "load",
 ]

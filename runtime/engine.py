@@ -16,9 +16,12 @@ from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.model import Model
+from trigraph.runtime.receipt.receipt import Receipt
+from trigraph.runtime.receipt.verify import Verdict, verify
 from trigraph.runtime.requests.embedding import embedding, pooled
 from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
 from trigraph.runtime.scheduler.request import Request, token_ids
@@ -128,6 +131,22 @@ class Engine:
         request = self.generate(*embedding(token_ids("the prompt", self._encode(prompt)), pooling, self.context))
         request.run()
         return pooled(request.hidden, pooling)
+
+    def receipt(self, request: TextStream) -> Receipt:
+        """The receipt of a completion that was asked for with `Options(receipt=True)`.
+
+        Any machine with the model computes the completion again with it (`verify`, or `trigraph verify`). Raises
+        TrigraphError when none was asked for, or the completion was begun elsewhere.
+        """
+        return Receipt.of(request, self.identity)
+
+    def verify(self, receipt: Receipt, prompt: Iterable[SupportsIndex] | None = None) -> Verdict:
+        """Computes the completion of a receipt again, in about the time of a prompt of its length, and compares.
+
+        `prompt`: the token ids, for a private receipt. Raises TrigraphError for another model or another prompt.
+        """
+        ids = None if prompt is None else token_ids("the prompt", prompt)
+        return verify(self._driver, self.model, receipt, ids)
 
     def submit(
         self,

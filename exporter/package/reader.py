@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import types
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from trigraph.exporter.package.consistency import check_values
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
@@ -22,6 +19,7 @@ from trigraph.exporter.package.manifest import (
     WeightFile,
 )
 from trigraph.exporter.package.paths import file_inside, stays_inside
+from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.wrong_path import wrong_path
 
@@ -43,7 +41,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise TrigraphError(
             f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION}; {_REMEDY}"
         )
-    manifest: Manifest = _decode(Manifest, content, "", path)
+    manifest: Manifest = decode(Manifest, content, str(path), _REMEDY)
     _check(manifest, folder, path)
     return manifest
 
@@ -89,42 +87,6 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TrigraphError(f"{path}: is not the manifest of a {FORMAT}")
     return content
-
-
-def _decode(kind: Any, value: Any, key: str, path: Path) -> Any:
-    """`value` from JSON as an instance of `kind`: a scalar, an optional or union, a tuple of one kind, a dataclass."""
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        for option in get_args(kind):
-            if _is_scalar(option, value):
-                return value
-            if dataclasses.is_dataclass(option) and isinstance(value, Mapping):
-                return _decode_fields(option, value, f"{key}.", path)
-    elif origin is tuple and isinstance(value, list):
-        return tuple(_decode(get_args(kind)[0], item, f"{key}[{index}]", path) for index, item in enumerate(value))
-    elif dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
-        return _decode_fields(kind, value, f"{key}." if key else "", path)
-    elif _is_scalar(kind, value):
-        return value
-    raise TrigraphError(f"{path}: key {key!r} is {quote(str(value))}, which has the wrong type; {_REMEDY}")
-
-
-def _decode_fields(kind: Any, value: Mapping[str, Any], prefix: str, path: Path) -> Any:
-    hints = get_type_hints(kind)
-    fields = {}
-    for field in dataclasses.fields(kind):
-        if field.name not in value:
-            if field.default_factory is not dataclasses.MISSING:
-                continue
-            raise TrigraphError(f"{path}: key '{prefix}{field.name}' is missing; {_REMEDY}")
-        fields[field.name] = _decode(hints[field.name], value[field.name], prefix + field.name, path)
-    return kind(**fields)
-
-
-def _is_scalar(kind: Any, value: Any) -> bool:
-    if kind is float:
-        return type(value) in (int, float)
-    return type(value) is kind
 
 
 def _check_weights(expected: WeightFile, base: Path, package: Path) -> None:

@@ -10,6 +10,8 @@ from trigraph.models.errors import TrigraphError
 
 MAX_PENDING = 8
 """K: most tokens of a sequence in one verify, and so the most that can wait for acceptance."""
+WIDEST = 64
+"""Most that K can be, in packages that read known tokens in verifies."""
 PAGE_SIZE = 64
 """Positions in a KV page."""
 
@@ -37,7 +39,7 @@ class StateTensor:
         return math.prod(int(size) for size in self.dims[1:]) * _ITEM_BYTES[self.dtype]
 
 
-def state_tensors(config: ModelConfig, kv_type: str) -> tuple[StateTensor, ...]:
+def state_tensors(config: ModelConfig, kv_type: str, max_pending: int = MAX_PENDING) -> tuple[StateTensor, ...]:
     """Every state tensor of a model, in the order of the layers.
 
     Raises TrigraphError when blocks of the type do not fit heads.
@@ -46,7 +48,9 @@ def state_tensors(config: ModelConfig, kv_type: str) -> tuple[StateTensor, ...]:
     for layer, recurrent in enumerate(config.recurrent):
         prefix = f"{'gdn' if recurrent else 'kv'}.{layer}"
         tensors += (
-            _recurrent_state(config, prefix) if recurrent else _pages(config, prefix, kv_type, ("prefill", "verify"))
+            _recurrent_state(config, prefix, max_pending)
+            if recurrent
+            else _pages(config, prefix, kv_type, ("prefill", "verify"))
         )
     if config.mtp_layers:
         tensors += _pages(config, "mtp", kv_type, ("prefill", "draft"))
@@ -65,11 +69,11 @@ def _pages(config: ModelConfig, prefix: str, kv_type: str, graphs: tuple[str, ..
     return [StateTensor(f"{prefix}.{part}", KV_TYPES[kv_type], dims, graphs) for part in ("key", "value")]
 
 
-def _recurrent_state(config: ModelConfig, prefix: str) -> list[StateTensor]:
+def _recurrent_state(config: ModelConfig, prefix: str, max_pending: int) -> list[StateTensor]:
     sizes: dict[str, tuple[int, ...]] = {
         "state": (config.gdn_v_heads, config.gdn_head_dim, config.gdn_head_dim),
-        "window": (config.conv_kernel - 1 + MAX_PENDING, config.gdn_channels),
-        "gates": (MAX_PENDING, 2 * config.gdn_v_heads),
+        "window": (config.conv_kernel - 1 + max_pending, config.gdn_channels),
+        "gates": (max_pending, 2 * config.gdn_v_heads),
     }
     return [
         StateTensor(f"{prefix}.{part}", "float32", ("slots", *size), ("prefill", "verify"))

@@ -29,6 +29,7 @@ _MODULES = {
     "perplexity": "measure",
     "doctor": "doctor",
     "audit": "audit",
+    "verify": "verify",
 }
 
 

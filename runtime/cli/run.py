@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options
+from trigraph.runtime import Engine
 from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
@@ -20,6 +20,8 @@ from trigraph.runtime.cli.chat import Terminal, interact
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import events_of, say, stream
 from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
+from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
 from trigraph.runtime.scheduler.request import Request
@@ -36,32 +38,23 @@ def run(
     template: TemplateArguments,
     reply: ReplyArguments,
     speculation: SpeculationArguments,
+    receipt: ReceiptArguments,
     output: OutputArguments,
 ) -> None:
     """Generate text: the completion goes to stdout as it is generated, statistics go to stderr.
 
     Without a prompt, on a terminal: chat.
     """
-    options = Options(
-        sampling=sampling.sampling(),
-        max_tokens=None if output.max_tokens == -1 else output.max_tokens,
-        stop=tuple(output.stop or ()),
-        ignore_eos=output.ignore_eos,
-        constraint=constraint.constraint(),
-        reasoning_budget=template.reasoning_budget,
-        speculate=speculation.spec,
-        draft_tokens=speculation.draft_tokens,
-        drafter=speculation.drafter,
-        draft_p_min=speculation.draft_p_min,
-    )
+    options = request_options(output, sampling, constraint, template, speculation)
     text = prompt.text()
     if text is None and output.as_json:
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
+    write_receipt = receipt.writer(chat=text is None)
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
     engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
-    options = replace(options, sampling=sampling.sampling(engine.sampling))
+    options = replace(options, sampling=sampling.sampling(engine.sampling), receipt=write_receipt is not None)
     used = None if prompt.raw else template.template_of(engine)
     if used is not None and used.notice is not None:
         if text is None:
@@ -84,10 +77,12 @@ def run(
     request = engine.generate(text, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)
-        return
-    as_written = not (hide or sys.stdout.isatty())
-    stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
-    say(request.stats.line())
+    else:
+        as_written = not (hide or sys.stdout.isatty())
+        stream(request if as_written else events_of(request, parser), request, hide_reasoning=hide)
+        say(request.stats.line())
+    if write_receipt is not None:
+        write_receipt(engine.receipt(request))
 
 
 def _print_json(request: Request, parser: ReplyParser) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Options
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
@@ -20,11 +19,13 @@ from trigraph.runtime.cli.arguments import (
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.cli.opening import load_arguments, open_engine
+from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.heap import share_heap
 
 if TYPE_CHECKING:
+    from trigraph.runtime.receipt.signing import Signer
     from trigraph.runtime.server.backend import Backend
     from trigraph.runtime.text.template import ChatTemplate
 
@@ -62,6 +63,17 @@ class ServerArguments:
         ),
     ] = None
     drain_seconds: Annotated[float, typer.Option(help="Graceful shutdown timeout after SIGTERM, in seconds.")] = 30.0
+    receipt_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Sign receipts with this Ed25519 private key, in PEM.")
+    ] = None
+
+    def signer(self) -> Signer | None:
+        """Signs receipts, if a key was given. Raises TrigraphError when the file has none."""
+        if self.receipt_key is None:
+            return None
+        from trigraph.runtime.receipt.signing import Signer
+
+        return Signer(self.receipt_key)
 
     def keys(self) -> tuple[str, ...]:
         """All keys that were given. Raises TrigraphError for one that cannot be sent, and for a file without any."""
@@ -171,18 +183,7 @@ def serve(
         raise TrigraphError(f"the server needs {error.name}: pip install 'trigraph[serve]'") from error
     settings = Settings(
         model=server.alias or model.model.name.removesuffix(".gguf"),
-        defaults=Options(
-            sampling=sampling.sampling(),
-            max_tokens=None if defaults.max_tokens == -1 else defaults.max_tokens,
-            stop=tuple(defaults.stop or ()),
-            ignore_eos=defaults.ignore_eos,
-            constraint=constraint.constraint(),
-            reasoning_budget=template.reasoning_budget,
-            speculate=speculation.spec,
-            draft_tokens=speculation.draft_tokens,
-            drafter=speculation.drafter,
-            draft_p_min=speculation.draft_p_min,
-        ),
+        defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),
         seed=None if sampling.seed == -1 else sampling.seed,
         host=server.host,
@@ -190,6 +191,7 @@ def serve(
         api_keys=server.keys(),
         cors_origins=tuple(server.cors_origin or ()),
         drain_seconds=server.drain_seconds,
+        signer=server.signer(),
         log_prompts=log.log_prompts,
         verbose=log.verbose or log.log_prompts,
     )

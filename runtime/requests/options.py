@@ -32,6 +32,7 @@ class Options:
     ] = ()  # the completion's first tokens, whatever the model finds likely; logprobs tell of them
     logprobs: int | None = None  # record each token's log-probability, and those of so many more; None: record nothing
     hidden: bool = False  # record the hidden row that each token is chosen from
+    receipt: bool = False  # record what a receipt of the completion needs: see Engine.receipt
 
     def __post_init__(self) -> None:
         if not isinstance(self.sampling, Sampling):
@@ -47,6 +48,9 @@ class Options:
         check("ignore_eos", self.ignore_eos, bool)
         check("speculate", self.speculate, bool)
         check("hidden", self.hidden, bool)
+        check("receipt", self.receipt, bool)
+        if self.receipt and self.forced:
+            raise TrigraphError("receipt and forced exclude each other; give the forced tokens at the prompt's end")
         if self.drafter not in DRAFTERS:
             raise TrigraphError(f"drafter is {quote(self.drafter)}; it must be one of {', '.join(DRAFTERS)}")
         for name in ("max_tokens", "reasoning_budget", "draft_tokens", "logprobs"):

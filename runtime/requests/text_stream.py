@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round, Stats, peak_memory
 from trigraph.runtime.requests.transcript import Transcript
 
@@ -67,6 +68,11 @@ class TextStream(ABC):
     @abstractmethod
     def hidden(self) -> list[NDArray[np.float32]]:
         """The rows [hidden] that the tokens so far were chosen from; none unless the options ask for them."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> list[RecordedRow]:
+        """The tokens so far, with hashes of their logits, a final stop token's too, where a receipt is asked for."""
 
     @property
     def progress(self) -> tuple[int, int]:

@@ -174,14 +174,18 @@ class Sampler:
 
     def forced(self, limit: int) -> list[int]:
         """Tokens, at most `limit`, that will be chosen next whatever their logits are."""
+        return self._imposed(limit)
+
+    def _imposed(self, limit: int) -> list[int]:
+        """What the thought or the constraint leaves no choice of."""
         if self._free or (follower := self._follower) is None:
             return []
         tokens = follower.forced[:limit]
         return tokens if follower is self._thought else [*takewhile(lambda token: token not in self._banned, tokens)]
 
     def _choose(self, step: Rows, row: int, position: int, drawn: int) -> int:
-        if forced := self.forced(1):
-            return forced[0]
+        if imposed := self._imposed(1):
+            return imposed[0]
         if isinstance(follower := self._follower, Thought):
             return follower.instead_of(self._chosen(step, row, position, None, drawn))
         return self._chosen(step, row, position, follower, drawn)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.model import Model
-from trigraph.runtime.requests.logprobs import RecordingSampler, TokenLogprob, sampler_of
+from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.recording import RecordedRow, RecordingSampler, sampler_of
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
@@ -68,14 +69,23 @@ class Request(TextStream):
         priority: int = 0,
         timeout: float | None = None,
         finish: Callable[[list[int]], None] | None = None,
+        replayed: list[int] | None = None,
     ) -> None:
         """`completed`: the completion's first tokens, which are known. `checkpoints`: lengths of the prompt that later
         prompts will begin with. `timeout`: seconds from now on until it ends as it is. `finish` is called with the
-        tokens of prompt and completion, in the engine's thread, before the state is given back.
+        tokens of prompt and completion, in the engine's thread, before the state is given back. `replayed`: the whole
+        completion, a final stop token included, to be computed again; it fails with OtherTokenError at the first token
+        that would be another one.
         """
         runner.check()
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
+        if options.receipt and model.device.library is None:
+            raise TrigraphError(
+                "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
+            )
+        if replayed:
+            _check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
         check("priority", priority, int)
         if timeout is not None:
@@ -85,7 +95,7 @@ class Request(TextStream):
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
         self.finish = finish
-        self.sampler = sampler_of(options, self.prompt, guide, model.thought(options, self.prompt))
+        self.sampler = sampler_of(options, self.prompt, guide, model.thought(options, self.prompt), replayed)
         self.draft_length = model.draft_length(options)
         self.sequence: Sequence | None = None
         """What holds its state; None while it waits."""
@@ -157,6 +167,11 @@ class Request(TextStream):
     def hidden(self) -> list[NDArray[np.float32]]:
         """The rows [hidden] that the tokens were chosen from, if asked for; none of the tokens that were known."""
         return self.sampler.hidden if isinstance(self.sampler, RecordingSampler) else []
+
+    @property
+    def rows(self) -> list[RecordedRow]:
+        """The tokens so far, with hashes of their logits, if a receipt was asked for; none that were known."""
+        return self.sampler.rows if isinstance(self.sampler, RecordingSampler) else []
 
     def cancel(self) -> None:
         """Ends the completion after the round in progress."""

@@ -28,6 +28,7 @@ def request_options(
     max_tokens: int | None = None,
     constraint: Constraint | None = None,
     logprobs: int | None = None,
+    receipt: bool = False,
 ) -> Options:
     """The server's defaults, and what the request says otherwise."""
     settings = service.settings
@@ -60,6 +61,7 @@ def request_options(
         draft_tokens=defaults.draft_tokens if fields.draft_tokens is None else fields.draft_tokens,
         draft_p_min=defaults.draft_p_min if fields.draft_p_min is None else fields.draft_p_min,
         logprobs=logprobs,
+        receipt=receipt,
     )
 
 

@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.text.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from trigraph.runtime.receipt.signing import Signer
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Settings:
     """How long a client may read nothing of what is sent to it."""
     drain_seconds: float = 30.0
     """How long requests may take to end after SIGTERM."""
+    signer: Signer | None = None
+    """Signs receipts."""
     log_prompts: bool = False
     verbose: bool = False
 

@@ -42,6 +42,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("launches", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("rounds", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("texts", {}),
+        ("receipts", {}),
         ("captures", {}),
         ("weights", {}),
         ("experts", {}),

@@ -40,6 +40,7 @@ ROOMS = {
         "cache",
         "model",
         "scheduler",
+        "receipt",
         "chat",
         "engine",
         "package_cache",

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
+from support.dying_replicas import DyingReplicas
 from support.packages import Make
 from support.server import serving
 from trigraph.models.tiny import TINY_GGUF
-from trigraph.runtime import Engine, load
+from trigraph.runtime import load
 from trigraph.runtime.audit import Client, Plan, audit
 from trigraph.runtime.audit.plan import shipped_prompts
 from trigraph.runtime.server.backend import Backend
-from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
-from trigraph.runtime.server.cluster.replica import Description, Replica, Ticket, Update
 
 PLAN = Plan(shipped_prompts()[:6], 10, (2, 8), others=6, idle=0.0, steps=4, long_prompt=1500)
-
-
-class DyingReplicas:
-    """Replicas of one engine, each of which is lost once it has told at least three tokens."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.losses = 0
-        self._replica = Replica(engine)
-
-    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
-        told = 0
-        async for update in self._replica.complete(ticket):
-            yield update
-            told += len(update.tokens)
-            if told >= 3 and update.finish_reason is None:
-                self.losses += 1
-                raise ReplicaLostError
-
-    async def describe(self) -> Description:
-        return self._replica.describe()
-
-    async def outage(self) -> str | None:
-        return None
 
 
 def check(engine: Backend) -> None:
@@ -65,5 +40,5 @@ def test_streams_whose_replicas_are_lost_give_the_same_answer(monkeypatch: pytes
     monkeypatch.setattr("trigraph.runtime.server.cluster.remote_engine._FIRST_PAUSE", 0.0)
     monkeypatch.setattr("trigraph.runtime.server.cluster.replica._GAP", 0.0)
     replicas = DyingReplicas(load(TINY_GGUF, threads=1))
-    check(RemoteEngine(replicas._replica.describe(), replicas, 64))
+    check(replicas.front())
     assert replicas.losses > 100

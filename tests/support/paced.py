@@ -10,6 +10,7 @@ from typing import Any
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
@@ -38,6 +39,7 @@ class PacedStream(TextStream):
 
     speculation = "off as asked"
     logprobs: list[TokenLogprob] = []  # noqa: RUF012
+    rows: list[RecordedRow] = []  # noqa: RUF012
 
     def __init__(self, pacer: Pacer, engine: Engine, prompt: list[int], options: Options, completed: list[int]) -> None:
         super().__init__(prompt, options, Transcript(engine.tokenizer, options, len(prompt), engine.context))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.driver import EngineLoad
@@ -108,6 +109,7 @@ class RemoteStream(TextStream):
         self._checkpoints = tuple(checkpoints)
         self._logprobs: list[TokenLogprob] = []
         self._hidden: list[NDArray[np.float32]] = []
+        self._rows: list[RecordedRow] = []
         self._speculation = "unknown"
         self._fingerprint: str | None = None  # of the replica that began it
         self._preempted = 0  # at replicas that were lost
@@ -127,6 +129,11 @@ class RemoteStream(TextStream):
     def hidden(self) -> list[NDArray[np.float32]]:
         """Rows that the tokens so far were chosen from."""
         return self._hidden
+
+    @property
+    def rows(self) -> list[RecordedRow]:
+        """Hashes of the logits of the tokens so far."""
+        return self._rows
 
     def begin(self) -> None:
         """Joins the streams that wait. Raises QueueFullError."""
@@ -204,6 +211,7 @@ class RemoteStream(TextStream):
             self.transcript.push(token)
         self._logprobs += update.logprobs
         self._hidden += update.hidden
+        self._rows += update.rows
         self.rounds += [done._replace(ended=now) for done in update.rounds]
         self.preemptions = self._preempted + update.preemptions
         self.kv_usage, self._speculation = update.kv_usage, update.speculation

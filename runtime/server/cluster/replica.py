@@ -7,8 +7,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,16 +17,16 @@ from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 _GAP = 0.02  # seconds between updates, at least: they cost a front more than tokens do, and no reader sees it
-# Their versions decide bits as well: of what is sampled, and of what a constraint allows.
-_PACKAGES = ("trigraph", "numpy", "llguidance", "tokenizers")
 
 
 class OtherModelError(TrigraphError):
@@ -100,6 +99,7 @@ class Update(NamedTuple):
     rounds: list[Round]
     logprobs: list[TokenLogprob]
     hidden: list[NDArray[np.float32]]
+    rows: list[RecordedRow]
     sampled: int
     """Tokens of the completion in all, a final stop token included."""
     reused: int
@@ -141,17 +141,20 @@ class Replica:
             checkpoints=ticket.checkpoints,
             completed=ticket.completed,
         )
-        tokens, rounds, logprobs, hidden = len(ticket.completed), 0, 0, 0
+        tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
         async with aclosing(request.news()) as news:
             async for _ in news:
                 done = request.done  # looked at first: then all has come
                 if len(request.ids) == tokens and not done:
                     continue
+                new = request.ids[tokens:]
+                most = None if done else len(new)  # a round in progress may have recorded more
                 update = Update(
-                    request.ids[tokens:],
+                    new,
                     request.rounds[rounds:],
-                    request.logprobs[logprobs:],
-                    request.hidden[hidden:],
+                    request.logprobs[logprobs:][:most],
+                    request.hidden[hidden:][:most],
+                    request.rows[rows:][:most],
                     request.transcript.sampled,
                     request.reused,
                     request.preemptions,
@@ -165,6 +168,7 @@ class Replica:
                 rounds += len(update.rounds)
                 logprobs += len(update.logprobs)
                 hidden += len(update.hidden)
+                rows += len(update.rows)
                 told = time.monotonic()
                 yield update
                 if not done:
@@ -174,12 +178,5 @@ class Replica:
 def fingerprint(engine: Engine) -> str:
     """A hash of all that decides the tokens of a completion, beside its request."""
     library = "bodies" if engine.model.device.library is None else library_version(engine.model.device.name)
-    parts = [str(engine.identity), engine.identity.weights, library, engine.context, *map(_version, _PACKAGES)]
+    parts = [str(engine.identity), engine.identity.weights, library, engine.context, *astuple(Software.here())]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"

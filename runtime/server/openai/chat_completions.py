@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from trigraph.models.errors import quote
@@ -16,6 +16,7 @@ from trigraph.runtime.server.openai.schema import AllowedTools, ChatMessage, Cha
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.receipts import NO_RECEIPT, receipt_field
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
@@ -40,7 +41,7 @@ class ChatCompletion(Job):
         answer = form(fields, fields.response_format)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
-        self._fields = fields
+        self._fields, self._service = fields, service
         options = request_options(
             fields,
             service,
@@ -49,6 +50,7 @@ class ChatCompletion(Job):
             ),
             constraint=reply_form(prompt.template.reply_format, choice, answer),
             logprobs=(fields.top_logprobs or 0) if fields.logprobs else None,
+            receipt=bool(fields.receipt),
         )
         self.generations = [
             Generation(
@@ -77,6 +79,7 @@ class ChatCompletion(Job):
                 "message": _said(generation),
                 "logprobs": self._logprobs(generation, 0),
                 "finish_reason": finish_reason(generation),
+                **self._receipt(generation),
             }
             for i, generation in enumerate(self.generations)
         ]
@@ -104,7 +107,8 @@ class ChatCompletion(Job):
                 yield self._chunk(i, delta, logprobs)
                 logprobs = None
         for i, generation in enumerate(self.generations):
-            yield self._chunk(i, {}, self._logprobs(generation, sent[i]), finish_reason(generation))
+            logprobs, receipt = self._logprobs(generation, sent[i]), self._receipt(generation)
+            yield self._chunk(i, {}, logprobs, finish_reason(generation), receipt=receipt)
         if (stream := self._fields.stream_options) is not None and stream.include_usage:
             yield sent_event(
                 {
@@ -128,8 +132,9 @@ class ChatCompletion(Job):
         logprobs: dict[str, Any] | None = None,
         finish: str | None = None,
         progress: dict[str, Any] | None = None,
+        receipt: Mapping[str, Any] = NO_RECEIPT,
     ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish, **receipt}
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
         if (stream := self._fields.stream_options) is not None and stream.continuous_usage_stats:
             chunk["usage"] = self._usage()
@@ -141,6 +146,9 @@ class ChatCompletion(Job):
 
     def _usage(self) -> dict[str, Any]:
         return openai_usage(Usage.of(self.generations, len(self.generations)))
+
+    def _receipt(self, generation: Generation) -> Mapping[str, Any]:
+        return receipt_field(self._service, generation, self._fields.receipt)
 
     def _logprobs(self, generation: Generation, start: int) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, generation.logprobs(start)) if self.logprobs else None

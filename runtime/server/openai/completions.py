@@ -18,6 +18,7 @@ from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import checked_ids, prompts_of
+from trigraph.runtime.server.receipts import receipt_field
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content, Event
@@ -31,7 +32,7 @@ class Completion(Job):
     def __init__(self, service: Service, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(CompletionRequest, body)
-        self._engine = service.engine
+        self._service, self._engine = service, service.engine
         self._choices = fields.n or 1
         if fields.best_of is not None and fields.best_of > self._choices:
             raise ApiError(
@@ -47,13 +48,14 @@ class Completion(Job):
             )
         self.stream = bool(fields.stream)
         self._stream_options = fields.stream_options
-        self._logprobs = fields.logprobs
+        self._logprobs, self._receipt = fields.logprobs, fields.receipt
         options = request_options(
             fields,
             service,
             max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
             constraint=form(fields, fields.response_format),
             logprobs=fields.logprobs,
+            receipt=bool(fields.receipt),
         )
         self._completions = [
             Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
@@ -87,7 +89,7 @@ class Completion(Job):
             choice = self._choice(i, self._echoed[i] + generation.text, 0, offset, finish_reason(generation))
             if echoed is not None:
                 choice["logprobs"] = {name: [*echoed[name], *more] for name, more in choice["logprobs"].items()}
-            choices.append(choice)
+            choices.append({**choice, **receipt_field(self._service, generation, self._receipt)})
         return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self._completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -108,7 +110,8 @@ class Completion(Job):
                 offsets[i] += sum(map(len, given["tokens"]))
             yield self._chunk(choice)
         for i, generation in enumerate(self._completions):
-            yield self._chunk(self._choice(i, "", tokens[i], offsets[i], finish_reason(generation)))
+            choice = self._choice(i, "", tokens[i], offsets[i], finish_reason(generation))
+            yield self._chunk({**choice, **receipt_field(self._service, generation, self._receipt)})
         if self._stream_options is not None and self._stream_options.include_usage:
             last = {"choices": [], "usage": self._usage(), "timings": timings(self._completions)}
             yield sent_event({**self._head, **last})

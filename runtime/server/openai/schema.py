@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from trigraph.runtime.server.receipts import ReceiptWish
 from trigraph.runtime.server.schema import (
     Ids,
     Items,
@@ -111,6 +112,7 @@ class ChatRequest(Sampling):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
+    receipt: ReceiptWish | None = None
     tools: Items[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | AllowedTools | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -137,3 +139,4 @@ class CompletionRequest(Sampling):
     suffix: str | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
     response_format: ResponseFormat | None = None
+    receipt: ReceiptWish | None = None

@@ -1,0 +1,54 @@
+"""Dataclasses from JSON that somebody else may have written."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from trigraph.models.errors import TrigraphError, quote
+
+
+def decode(kind: Any, value: Any, where: str, remedy: str, key: str = "") -> Any:
+    """`value` from JSON as an instance of `kind`: a scalar, an optional or union, a tuple, a dataclass.
+
+    Raises TrigraphError with the file (`where`), the key at fault and the `remedy` for another type or a missing key.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        for option in args:
+            if _fits(option, value):
+                return decode(option, value, where, remedy, key)
+    elif _fits(kind, value):
+        if origin is tuple:
+            kinds = args[:1] * len(value) if args[1:] == (...,) else args
+            if len(kinds) == len(value):
+                items = enumerate(zip(kinds, value, strict=True))
+                return tuple(decode(one, item, where, remedy, f"{key}[{index}]") for index, (one, item) in items)
+        elif dataclasses.is_dataclass(kind):
+            return _decode_fields(kind, value, where, remedy, f"{key}." if key else "")
+        else:
+            return value
+    raise TrigraphError(f"{where}: key {key!r} is {quote(str(value))}, which has the wrong type; {remedy}")
+
+
+def _decode_fields(kind: Any, value: Mapping[str, Any], where: str, remedy: str, prefix: str) -> Any:
+    hints = get_type_hints(kind)
+    fields = {}
+    for field in dataclasses.fields(kind):
+        if field.name not in value:
+            if field.default_factory is not dataclasses.MISSING:
+                continue
+            raise TrigraphError(f"{where}: key '{prefix}{field.name}' is missing; {remedy}")
+        fields[field.name] = decode(hints[field.name], value[field.name], where, remedy, prefix + field.name)
+    return kind(**fields)
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether `value` is of the JSON type that `kind` is made from."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, list)
+    if dataclasses.is_dataclass(kind):
+        return isinstance(value, Mapping)
+    return type(value) in ((int, float) if kind is float else (kind,))

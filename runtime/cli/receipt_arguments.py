@@ -1,0 +1,60 @@
+"""Options of receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.staging import check_writable
+from trigraph.runtime import Receipt
+
+
+@dataclass(frozen=True)
+class ReceiptArguments:
+    """The receipt of the completion."""
+
+    panel: ClassVar = "Receipt"
+
+    receipt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a receipt, which 'trigraph verify' checks on any machine."),
+    ] = None
+    receipt_private: Annotated[
+        bool, typer.Option("--receipt-private", help="Leave the prompt out of the receipt, but for its hash.")
+    ] = False
+    receipt_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Sign the receipt with this Ed25519 private key, in PEM.")
+    ] = None
+
+    def writer(self, *, chat: bool) -> Callable[[Receipt], None] | None:
+        """Writes a receipt as asked; None where none is wanted.
+
+        Raises TrigraphError, before anything is computed, when it could not be written or signed, or in a chat.
+        """
+        path = self.receipt
+        if path is None:
+            if self.receipt_private or self.receipt_key is not None:
+                raise TrigraphError("--receipt-private and --receipt-key need --receipt FILE")
+            return None
+        if chat:
+            raise TrigraphError("--receipt needs a prompt (-p or -f)")
+        try:
+            check_writable(path)
+        except OSError as error:
+            raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
+        signer = None
+        if self.receipt_key is not None:
+            from trigraph.runtime.receipt.signing import Signer
+
+            signer = Signer(self.receipt_key)
+
+        def write(receipt: Receipt) -> None:
+            receipt = receipt if signer is None else signer.sign(receipt)
+            (receipt.private() if self.receipt_private else receipt).write(path)
+
+        return write

@@ -1,0 +1,87 @@
+"""Computes the completion of a receipt again: its prompt in prefills, its tokens several at a time, as drafts are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trigraph.models.errors import TrigraphError, named
+from trigraph.runtime.model import Model
+from trigraph.runtime.receipt.receipt import ROW_DIGITS, Receipt, ids_sha256, logits_sha256, row_digits
+from trigraph.runtime.receipt.software import Software
+from trigraph.runtime.requests.recording import OtherTokenError
+from trigraph.runtime.scheduler.request import Request, Runner
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a verification."""
+
+    tokens: int
+    """Of the completion."""
+    difference: str | None = None
+    """What differs first, in a sentence; None when everything is equal."""
+    token: int | None = None
+    """The first token that differs, or whose logits do, counted from 0; None where none does."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether logits, tokens and end are those of the receipt."""
+        return self.difference is None
+
+
+def verify(runner: Runner, model: Model, receipt: Receipt, prompt: Sequence[int] | None = None) -> Verdict:
+    """Whether the model gives what the receipt says. `prompt`: the token ids, for a private receipt.
+
+    Raises TrigraphError when that cannot be told: another model, no prompt or another one, options out of range.
+    """
+    if receipt.model != model.identity:
+        raise TrigraphError(f"the receipt is of model {receipt.model}; this is {model.identity}")
+    ids = receipt.prompt if prompt is None else prompt
+    if ids is None:
+        raise TrigraphError("the receipt has a hash in place of the prompt; give the prompt's token ids")
+    if ids_sha256(ids) != receipt.prompt_sha256:
+        raise TrigraphError("the prompt is not that of the receipt: prompt_sha256 differs")
+    expected = [*receipt.completion]
+    with named("the receipt's options cannot be used"):
+        options = replace(receipt.options.options(), max_tokens=len(expected), receipt=True)
+    request = Request(runner, model, ids, options, replayed=expected)
+    other = None
+    try:
+        request.run()
+    except OtherTokenError as error:
+        other = error
+    verdict = _compared(receipt, request, other)
+    if not verdict.equal and receipt.software != (here := Software.here()):
+        difference = f"{verdict.difference} (the receipt is of {receipt.software}; this is {here})"
+        verdict = replace(verdict, difference=difference)
+    return verdict
+
+
+def _compared(receipt: Receipt, request: Request, other: OtherTokenError | None) -> Verdict:
+    count, digests = len(receipt.completion), [row.digest for row in request.rows]
+    found = row_digits(digests)
+    if not receipt.rows.startswith(found):
+        place = next(i for i, (one, given) in enumerate(zip(found, receipt.rows, strict=False)) if one != given)
+        first = place // ROW_DIGITS
+        return Verdict(count, f"the logits of token {first} differ", first)
+    if other is not None:
+        return Verdict(count, f"{other}, from the logits of the receipt", other.number)
+    if len(digests) < count:
+        return Verdict(count, f"the completion ends before token {len(digests)}", len(digests))
+    if logits_sha256(digests) != receipt.logits_sha256:
+        return Verdict(count, "logits_sha256 differs, and no token's digits in rows do")
+    if (reason := _other_end(receipt, request.transcript.finish_reason)) is not None:
+        return Verdict(count, reason)
+    return Verdict(count)
+
+
+def _other_end(receipt: Receipt, reason: str | None) -> str | None:
+    """Why the completion would not have ended as the receipt says; `reason` it ends for with a limit of its length."""
+    most, count = receipt.options.max_tokens, len(receipt.completion)
+    if most is not None and count > most:
+        return f"the completion has {count} tokens, more than max_tokens, {most}"
+    ended = "stop" if reason == "stop" else "length" if count == most else "context"
+    if receipt.finish_reason in (ended, "cancelled", "timeout"):
+        return None
+    return f"finish_reason is {receipt.finish_reason!r}; the completion would end with {ended!r}"

@@ -1,0 +1,65 @@
+"""Completions with receipts and log-probabilities, made in every way that an engine has of making them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from support.dying_replicas import DyingReplicas
+from support.random_requests import Asked
+from support.rounds import finish, queued, run_round
+from trigraph.runtime import Receipt, load
+from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.text_stream import TextStream
+
+CONTEXT = 200
+WAYS = ("alone", "together", "preempted", "failed over")
+
+
+class Made(NamedTuple):
+    """A completion that was made."""
+
+    receipt: Receipt
+    logprobs: list[TokenLogprob]
+
+
+def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Iterator[Made]:
+    """A quarter of the requests in each of the WAYS."""
+    for number, way in enumerate(WAYS):
+        part = [replace(one, options=replace(one.options, receipt=True, logprobs=1)) for one in asked[number::4]]
+        state = load(package, threads=1, context=CONTEXT, sequences=1, device=device).steps.state
+        contexts = 1 if way == "preempted" else 8
+        memory = contexts * state.limits.pages * state.page_bytes
+        engine = load(package, threads=2, context=CONTEXT, sequences=4, kv_memory=memory, device=device)
+        streams: list[TextStream] = []
+        if way == "alone":
+            for one in part:
+                engine.cache.clear()
+                streams.append(request := engine.generate(one.prompt, one.options))
+                request.run()
+        elif way == "failed over":
+            replicas = DyingReplicas(engine)
+            streams += asyncio.run(_by_replicas(replicas, part))
+            assert replicas.losses
+        else:
+            requests = [queued(engine, [*one.prompt], one.options) for one in part]
+            run_round(engine)
+            finish(engine, requests, 300 * len(requests))
+            assert way != "preempted" or any(request.preemptions for request in requests)
+            streams += requests
+        for stream in streams:
+            assert stream.error is None
+            yield Made(Receipt.of(stream, engine.identity), stream.logprobs)
+        engine.close()
+
+
+async def _by_replicas(replicas: DyingReplicas, asked: list[Asked]) -> list[TextStream]:
+    front, streams = replicas.front(), []
+    for one in asked:
+        streams.append(stream := front.generate([*one.prompt], one.options))
+        async for _ in stream:
+            pass
+    return [*streams]
