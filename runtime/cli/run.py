@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options
+from trigraph.runtime import Engine
 from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
@@ -17,9 +17,11 @@ from trigraph.runtime.cli.arguments import (
     SpeculationArguments,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
-from trigraph.runtime.cli.command import grouped
+from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import events_of, say, stream
+from trigraph.runtime.cli.demonstration import demonstrate
 from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
 from trigraph.runtime.scheduler.request import Request
@@ -27,6 +29,11 @@ from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
 
 
+@examples(
+    'trigraph run MODEL.gguf -p "Why is the sky blue?"',
+    "trigraph run -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph run MODEL.gguf -f CHAPTER.txt --raw -n 200 --seed 1",
+)
 @grouped
 def run(
     model: ModelArguments,
@@ -42,25 +49,14 @@ def run(
 
     Without a prompt, on a terminal: chat.
     """
-    options = Options(
-        sampling=sampling.sampling(),
-        max_tokens=None if output.max_tokens == -1 else output.max_tokens,
-        stop=tuple(output.stop or ()),
-        ignore_eos=output.ignore_eos,
-        constraint=constraint.constraint(),
-        reasoning_budget=template.reasoning_budget,
-        speculate=speculation.spec,
-        draft_tokens=speculation.draft_tokens,
-        drafter=speculation.drafter,
-        draft_p_min=speculation.draft_p_min,
-    )
+    options = request_options(output, sampling, constraint, template, speculation)
     text = prompt.text()
     if text is None and output.as_json:
         raise TrigraphError("--json needs a prompt (-p or -f)")
     if text is None and prompt.prompt_cache is not None:
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
-    engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
+    engine = open_engine(model.found(), speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling))
     used = None if prompt.raw else template.template_of(engine)
     if used is not None and used.notice is not None:
@@ -81,6 +77,9 @@ def run(
         messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
         text = engine.model.template.render(messages, tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
+    if output.show_drafts:
+        say(demonstrate(engine, text, options).line())
+        return
     request = engine.generate(text, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)

@@ -43,6 +43,7 @@ ROOMS = {
         "chat",
         "engine",
         "package_cache",
+        "hub",
         "config",
         "loading",
         "api",

@@ -28,7 +28,7 @@ from trigraph.runtime.server.cluster.replicas import RayReplicas
 from trigraph.runtime.server.errors import ApiError
 
 TICKET = Ticket([1, 2, 3], Options(), (), [], "weights")
-LAST = Update([7], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprint")
+LAST = Update([7], [], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprint")
 FOREVER = 3600.0
 
 
