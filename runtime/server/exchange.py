@@ -236,7 +236,8 @@ class EventStream(Response):
         except (OSError, TimeoutError):  # gone, or asleep
             pass
         finally:
-            self._job.cancel()
+            for generation in self._job.generations:
+                generation.close()
             self._job.log(scope["path"])
             self._use.end()
             self._served.running -= 1
