@@ -67,6 +67,7 @@ def attempt(python: str, wheel: Path) -> None:
         bare = {name: value for name, value in os.environ.items() if not name.startswith(("TRIGRAPH_", "PYTHON"))}
         bare |= {"PATH": str(scripts), "CXX": "none", "XDG_CACHE_HOME": folder}
         pip = [scripts / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        run(*pip, ROOT / "packaging" / "cpu", env=bare)  # no GPU is asked for
         run(*pip, "--only-binary", ":all:", wheel, env=bare)
         run(scripts / "python", "-m", "pip", "check", env=bare)
         for command in (["export", TINY, "-o", "package"], ["run", "package", "-p", "Once", "-n", "16"], ["doctor"]):

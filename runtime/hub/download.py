@@ -1,4 +1,4 @@
-"""Brings the files of a model into the cache of `huggingface_hub`, which resumes what was begun."""
+"""Brings the files of a model into the cache of `huggingface_hub`, from where an earlier try has stopped."""
 
 from __future__ import annotations
 
