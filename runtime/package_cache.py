@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,10 +64,51 @@ class _Entry:
         check_writable(nearest / "package")
 
     def make(self, source: Path, options: ExportOptions, progress: Progress) -> None:
-        """Exports the package."""
+        """Exports the package, after those of files that are gone were removed."""
+        with suppress(OSError):
+            sweep(self.folder.parent)
         export(source, self.package, options, progress)
         with suppress(OSError):  # a package without a stamp is made anew the next time
             (self.folder / "source.json").write_text(self.stamp, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A package that was made of files."""
+
+    folder: Path
+    sources: tuple[Path, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on disk."""
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether a file that it was made of is gone."""
+        return not all(source.exists() for source in self.sources)
+
+    def remove(self) -> None:
+        """Deletes it. It is made again when its model is loaded."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def exported_models(cache: Path | None = None) -> list[ExportedModel]:
+    """The packages in a cache: the user's unless another one is given."""
+    found = []
+    for stamp in sorted((cache or _user_cache()).glob("*/source.json")):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            files = json.loads(stamp.read_text(encoding="utf-8"))[0]
+            found.append(ExportedModel(stamp.parent, tuple(Path(path) for path, *_ in files)))
+    return found
+
+
+def sweep(cache: Path | None = None) -> None:
+    """Removes the packages whose files are gone."""
+    for exported in exported_models(cache):
+        if exported.is_orphan:
+            exported.remove()
 
 
 def cached_package(source: Path, options: ExportOptions, progress: Progress = silent) -> CachedPackage:
@@ -81,14 +125,28 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
         if entry.is_current():
             return CachedPackage(entry.package)
         entry.check_writable()
-        notices: tuple[str, ...] = ()
+        with _reported_when_full():
+            entry.make(source, options, progress)
+        return CachedPackage(entry.package)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         entry = _Entry(_temporary_cache() / name, stamp)
         reason = error.strerror if isinstance(error, OSError) else error
-        notices = (f"the cache folder cannot be written ({reason}): {entry.folder} is used instead; {_REMEDY}",)
     if not entry.is_current():
         entry.make(source, options, progress)
-    return CachedPackage(entry.package, notices)
+    notice = f"the cache folder cannot be written ({reason}): {entry.folder} is used instead; {_REMEDY}"
+    return CachedPackage(entry.package, (notice,))
+
+
+@contextmanager
+def _reported_when_full() -> Iterator[None]:
+    """Turns the error of an export on a full disk back into the OSError that it comes from."""
+    try:
+        yield
+    except TrigraphError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise cause from error
+        raise
 
 
 def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:

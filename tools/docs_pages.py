@@ -42,7 +42,7 @@ def command_line() -> str:
 def _options(command: Any) -> list[str]:
     panels: dict[str, list[str]] = {}
     for parameter in command.params:
-        if parameter.param_type_name != "option" or parameter.hidden or parameter.name == "help":
+        if parameter.param_type_name != "option" or parameter.name in ("help", "help_all"):
             continue
         names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
         text = re.sub(r"\s+", " ", parameter.help or "").replace("|", "\\|")

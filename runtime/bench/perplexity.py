@@ -52,8 +52,8 @@ class Score:
     """Tokens in a window."""
     counted: int
     nll: float
-    nll_error: float
-    """Standard error of the mean, as if the tokens were independent."""
+    nll_error: float | None
+    """Standard error of the mean, as if the tokens were independent; None of one token."""
     seconds: float
     """Time of the model's steps over all tokens of the windows."""
     divergence: Divergence | None = None
@@ -64,9 +64,9 @@ class Score:
         return _perplexity(self.nll)
 
     @property
-    def perplexity_error(self) -> float:
+    def perplexity_error(self) -> float | None:
         """Standard error of the perplexity, to first order."""
-        return self.perplexity * self.nll_error
+        return None if self.nll_error is None else self.perplexity * self.nll_error
 
     @property
     def rate(self) -> float:
@@ -76,8 +76,8 @@ class Score:
     def lines(self) -> Iterator[str]:
         """The figures for people."""
         yield (
-            f"perplexity {self.perplexity:.4f} +/- {self.perplexity_error:.4f} | NLL {self.nll:.5f} +/- "
-            f"{self.nll_error:.5f} nats per token | {self.counted} tokens counted, in the second halves of "
+            f"perplexity {self.perplexity:.4f}{_margin(self.perplexity_error, 4)} | NLL {self.nll:.5f}"
+            f"{_margin(self.nll_error, 5)} nats per token | {self.counted} tokens counted, in the second halves of "
             f"{self.windows} windows of {self.context} | {self.rate:.1f} tokens/s"
         )
         if self.divergence is not None:
@@ -217,8 +217,12 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _mean_error(values: Sequence[float]) -> float:
-    """Standard error of the mean; NaN of one value."""
+def _margin(error: float | None, digits: int) -> str:
+    return "" if error is None else f" +/- {error:.{digits}f}"
+
+
+def _mean_error(values: Sequence[float]) -> float | None:
+    """Standard error of the mean; None of one value."""
     mean, count = _mean(values), len(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
-    return math.sqrt(squares / (count - 1) / count) if count > 1 else math.nan
+    return math.sqrt(squares / (count - 1) / count) if count > 1 else None

@@ -93,14 +93,20 @@ class TensorFile:
         except OSError as error:
             raise TrigraphError(f"{path}: cannot be read: {error.strerror or error}") from error
         except SafetensorError as error:
-            raise self.damaged(str(error)) from error
+            raise (self.damaged(str(error)) if _has_header(path) else self._other()) from error
         self._file = file
         self.metadata: dict[str, str] = file.metadata() or {}
-        if self.metadata.pop(_CHECKSUMS, "") != _sum_of(self.metadata):
+        if _CHECKSUMS not in self.metadata:
+            raise self._other()
+        if self.metadata.pop(_CHECKSUMS) != _sum_of(self.metadata):
             raise self.damaged("its metadata has another checksum")
         self.names = frozenset(file.keys())
         summed = sorted(self.names - {_CHECKSUMS})
         self._sums = dict(zip(summed, self._tensor(_CHECKSUMS, np.int64, (len(summed),)).tolist(), strict=True))
+
+    def _other(self) -> TrigraphError:
+        """The error for a file of another kind, which nobody should remove."""
+        return TrigraphError(f"{self._path}: is not {self._what}; name a new file, or one that was saved as such")
 
     def damaged(self, reason: str) -> TrigraphError:
         """The error that says that the file is of no use."""
@@ -129,6 +135,12 @@ class TensorFile:
             raise self.damaged(f"tensor {quote(name)} is {found and quote(found)}, expected {wanted}")
         array: NDArray[Any] = self._file.get_tensor(name)
         return array
+
+
+def _has_header(path: Path) -> bool:
+    """Whether a file begins as files of tensors do, as far as it goes: with the length of a JSON object, and that."""
+    with open(path, "rb") as file:
+        return b"{".startswith(file.read(9)[8:])
 
 
 def _sum_of(metadata: Mapping[str, str]) -> str:

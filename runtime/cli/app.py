@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cli.command import Command
+from trigraph.runtime.cli.command import command_of
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.text.template_renderer import TemplateError
 
@@ -25,6 +25,7 @@ _MODULES = {
     "export": "export",
     "inspect": "export",
     "synth": "export",
+    "models": "models",
     "bench": "measure",
     "perplexity": "measure",
     "doctor": "doctor",
@@ -38,10 +39,7 @@ class _Commands(Mapping[str, TyperCommand]):
 
     def __getitem__(self, name: str) -> TyperCommand:
         found = import_module(f"trigraph.runtime.cli.{_MODULES[name]}")
-        one = typer.Typer(add_completion=False)
-        one.command(cls=Command)(getattr(found, name))
-        made: TyperCommand = typer.main.get_command(one)  # type: ignore[assignment]
-        return made
+        return command_of(getattr(found, name))
 
     def __iter__(self) -> Iterator[str]:
         return iter(_MODULES)
@@ -105,7 +103,11 @@ def _status() -> int:
         # No message: a command without arguments has shown its help.
         if message := error.format_message().rstrip("."):
             context = getattr(error, "ctx", None)
-            hint = "" if context is None else f". Try '{context.command_path} --help'."
+            hint = (
+                ""
+                if context is None
+                else f"{'' if message.endswith('?') else '.'} Try '{context.command_path} --help'."
+            )
             say(f"error: {message}{hint}")
     except OSError as error:  # of stdout most likely: those of files have been explained
         say(f"error: input or output failed: {error}")

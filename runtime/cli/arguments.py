@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -16,18 +16,30 @@ import typer
 from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.cli.naming import Hub, Model, given_model
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 
-Model = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR|MODEL.gguf", help="A package, or a GGUF file, which is exported to a cache on first use."
-    ),
-]
+_COUNT = re.compile(r"(\d{1,10})([km]?)", re.ASCII | re.IGNORECASE)
+
+
+def parse_tokens(text: str | int) -> int:
+    """A number of tokens; 32k is 32768. Raises BadParameter for anything else."""
+    match = _COUNT.fullmatch(str(text))
+    if match is None:
+        raise typer.BadParameter(f"{quote(text)} is not a number of tokens, such as 4096 or 32k")
+    return int(match[1]) << 10 * " km".index(match[2].lower() or " ")
+
+
 Context = Annotated[
     int | None,
-    typer.Option("-c", "--ctx-size", help="Context size in tokens (default: the package's limit, at most 32768)"),
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        parser=parse_tokens,
+        metavar="N",
+        help="Context size in tokens, such as 32k; 0: the model's (default: that, at most 32k)",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option("-t", "--threads", help="CPU threads (default: the physical cores; one for a small model)")
@@ -68,6 +80,7 @@ Repack = Annotated[
         help="On x86, copy K-type weights into a faster layout when loading; doubles their memory.",
     ),
 ]
+MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -76,13 +89,13 @@ class ModelArguments:
     """The model, its device and its memory."""
 
     panel: ClassVar = "Model"
+    common: ClassVar = ("hub", "context", "device", "threads")
 
-    model: Model
+    model: Model = None
+    hub: Hub = None
     context: Context = None
     threads: Threads = None
-    mtp: Annotated[
-        Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
-    ] = None
+    mtp: MTP = None
     kv_type: KVType = None
     rope_scaling: RopeScaling = None
     device: Device = "cpu"
@@ -118,12 +131,25 @@ class ModelArguments:
         ),
     ] = None
 
+    @property
+    def path(self) -> Path:
+        """The model's path, once it is `found`."""
+        if self.model is None:
+            raise TrigraphError("name a model")
+        return self.model
+
+    def found(self) -> ModelArguments:
+        """The same with a path, to which what is named is downloaded first."""
+        path, mtp = given_model(self.model, self.hub)
+        return replace(self, model=path, hub=None, mtp=self.mtp or mtp)
+
 
 @dataclass(frozen=True)
 class PromptArguments:
     """The prompt and the system message."""
 
     panel: ClassVar = "Prompt"
+    common: ClassVar = ("prompt", "file", "system", "raw")
 
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
@@ -153,6 +179,7 @@ class ConstraintArguments:
     """The form that the completion must have."""
 
     panel: ClassVar = "Structured output"
+    common: ClassVar = ("json_schema",)
 
     json_schema: Annotated[
         str | None,
@@ -185,6 +212,7 @@ class SpeculationArguments:
     """Speculative decoding."""
 
     panel: ClassVar = "Speculation"
+    common: ClassVar = ("spec", "draft_tokens")
 
     spec: Annotated[
         bool, typer.Option("--spec/--no-spec", help="Decode speculatively; the output is the same either way.")
@@ -205,6 +233,7 @@ class OutputArguments:
     """End of the completion, and form of the output."""
 
     panel: ClassVar = "Output"
+    common: ClassVar = ("max_tokens", "stop", "as_json", "verbose")
 
     max_tokens: Annotated[
         int,
@@ -220,6 +249,9 @@ class OutputArguments:
     ] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: text, message, ids, stats.")] = False
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Mark accepted and rejected drafts; compare with none.")
+    ] = False
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Report what was loaded, and how.")] = False
 
 

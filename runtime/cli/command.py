@@ -9,8 +9,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
+import typer
 from typer.core import TyperCommand
 from typer.models import OptionInfo
 
@@ -19,13 +21,34 @@ from trigraph.models.errors import TrigraphError, quote
 # What users of llama.cpp may look for: what to do instead, and the option of ours that it takes, if any.
 _OF_LLAMA_CPP = {
     ("-m", "--model"): ("the model is the first argument, without an option", None),
-    ("-hf", "-hfr", "--hf-repo", "-mu", "--model-url"): ("download the model first, then give its .gguf file", None),
+    ("-mu", "--model-url"): ("download the model first, then give its .gguf file", None),
+    ("-hff", "--hf-file"): ("name the quantisation: -hf USER/REPO:Q4_K_M", "--hf-repo"),
     ("-md", "--model-draft"): ("drafts come from the model's own MTP head; --mtp names a file with it", "--mtp"),
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): ("--device cuda runs all layers on the GPU", "--device"),
     ("-dev",): ("use --device", "--device"),
+    ("-mg", "--main-gpu", "-sm", "--split-mode", "-ts", "--tensor-split", "-tp", "--tensor-parallel-size"): (
+        "a model runs on one GPU, the first that CUDA_VISIBLE_DEVICES names",
+        "--device",
+    ),
+    ("--lora", "--lora-scaled", "--lora-init-without-apply", "--enable-lora", "--control-vector"): (
+        "adapters are not supported; merge them into the model, and convert that to GGUF",
+        None,
+    ),
+    ("-mm", "--mmproj", "-mmu", "--mmproj-url", "--no-mmproj", "--image", "--audio", "--video"): (
+        "images and audio are not supported yet; the model answers text alone",
+        None,
+    ),
+    ("--embedding", "--embeddings", "--pooling"): (
+        "not needed: serve has /v1/embeddings, and Python engine.embed",
+        None,
+    ),
+    ("--parallel", "--n-parallel", "--max-num-seqs"): ("use --max-sequences", "--max-sequences"),
+    ("--served-model-name",): ("use --alias", "--alias"),
+    ("--max-model-len", "--n-ctx"): ("use --ctx-size", "--ctx-size"),
+    ("--gpu-memory-utilization",): ("--kv-memory sets the memory for keys and values", "--kv-memory"),
     ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe"): ("--experts cpu leaves routed experts to the CPU", "--experts"),
     ("-cnv", "--conversation", "-i", "--interactive"): ("without a prompt, run starts a chat", "--prompt"),
-    ("-no-cnv", "--no-conversation"): ("--raw completes a prompt without the chat template", "--raw"),
+    ("-no-cnv", "--no-cnv", "--no-conversation"): ("--raw completes a prompt without the chat template", "--raw"),
     ("-st", "--single-turn"): ("-p answers one message", "--prompt"),
     ("--jinja",): ("the chat template is always used; --raw leaves it out", "--raw"),
     ("--chat-template",): ("use --chat-template-file", "--chat-template-file"),
@@ -47,14 +70,30 @@ _OF_LLAMA_CPP = {
 }
 
 
+def _show_all(ctx: typer.Context, given: bool) -> None:
+    if given:
+        for parameter in ctx.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+_HelpAll = Annotated[bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show all options.")]
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator of commands: a parameter that is a dataclass stands for one option for each of its fields.
 
-    The class attribute `panel` is the heading of these options in `--help`.
+    The class attribute `panel` is the heading of these options in `--help`. Where it has an attribute `common`, those
+    fields alone are shown there; `--help-all` shows the others, too.
     """
     hints = get_type_hints(command, include_extras=True)
     groups = {name: hint for name, hint in hints.items() if hasattr(hint, "panel")}
     parameters = [parameter for group in groups.values() for parameter in _parameters(group)]
+    if any(hasattr(group, "common") for group in groups.values()):
+        parameters.append(
+            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll)
+        )
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
@@ -73,24 +112,68 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
         if isinstance(info, OptionInfo):
             info = copy.copy(info)
             info.rich_help_panel = group.panel
+            info.hidden = field.name not in getattr(group, "common", (field.name,))
             annotation = Annotated[kind, info]
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
+def examples(*lines: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of commands: adds lines to the end of `--help`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        command.examples = lines  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def command_of(function: Callable[..., None]) -> TyperCommand:
+    """The command that calls `function`."""
+    app = typer.Typer(add_completion=False)
+    lines = getattr(function, "examples", ())
+    app.command(cls=Command, epilog="Examples:\n\n\b\n" + "\n".join(lines) if lines else None)(function)
+    made: TyperCommand = typer.main.get_command(app)  # type: ignore[assignment]
+    return made
+
+
+_TYPES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "path": "FILE"}
+
+
 class Command(TyperCommand):
     """A command that explains what it does not know. Options of one letter are not clustered: `-ngl` is one option."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters; those without a metavar of their own get a plain one."""
+        parameters: list[Any] = super().get_params(ctx)
+        for parameter in parameters:
+            if parameter.param_type_name == "option" and parameter.metavar is None:
+                parameter.metavar = _TYPES.get(parameter.display_type(ctx).strip("<>"))
+        return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises TrigraphError for unknown options, and for more arguments than the command takes."""
         if not ctx.resilient_parsing:  # as when the shell completes a word
             self._check(ctx, args)
+            self._configure(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _configure(self, ctx: Any, args: list[str]) -> None:
+        """Takes the options of a file that --config names for defaults, where the command has that option."""
+        options = {name[2:]: p.name for p in self.get_params(ctx) for name in p.opts if name.startswith("--")}
+        if "config" not in options:
+            return
+        given = [args[i + 1] for i, word in enumerate(args[:-1]) if word == "--config"]
+        given += [word.partition("=")[2] for word in args if word.startswith("--config=")]
+        for file in given:
+            from trigraph.runtime.cli.config_file import read_options
+
+            ctx.default_map = read_options(Path(file), options)
 
     def _check(self, ctx: Any, args: list[str]) -> None:
         parameters = self.get_params(ctx)
         options = [p for p in parameters if p.param_type_name == "option"]
-        takes_value = {name: not p.is_flag for p in options for name in (*p.opts, *p.secondary_opts)}  # type: ignore[attr-defined]
+        takes_value = {name: not p.is_flag for p in options for name in (*p.opts, *p.secondary_opts)}
         free = len(parameters) - len(options)
         words = iter(args)
         for word in words:

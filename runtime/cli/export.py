@@ -12,20 +12,25 @@ import typer
 from trigraph.exporter import ExportOptions, describe
 from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.picture import write_picture
+from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.synth import QUANTS, write_synthetic
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.device.choice import open_device
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.gguf", help="The model; for a split model, its first file.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
-    mtp: Annotated[
-        Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL", help="A GGUF file (of a split model the first), or USER/REPO:QUANT."),
     ] = None,
+    *,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
+    hub: Hub = None,
+    mtp: arguments.MTP = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
     kv_type: arguments.KVType = None,
@@ -45,6 +50,10 @@ def export(
     """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in that file."""
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
+    model, found = given_model(model, hub)
+    mtp = mtp or found
+    if is_package(model):
+        raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(
         mtp, max_context, draft_vocab, kv_type or "f16", rope_scaling, activations, weights, portable
@@ -62,9 +71,20 @@ def export(
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="DIR|MODEL.gguf", help="A package, or a GGUF file.")],
+    path: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, or USER/REPO:QUANT.")
+    ] = None,
+    hub: Hub = None,
     context: Annotated[
-        int | None, typer.Option("-c", "--context", help="Context size, in tokens, to compute the KV memory for.")
+        int | None,
+        typer.Option(
+            "-c",
+            "--ctx-size",
+            "--context",
+            parser=arguments.parse_tokens,
+            metavar="N",
+            help="Context size, in tokens, to compute the KV memory for.",
+        ),
     ] = None,
     graph: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw the graphs with their state and weights.")
@@ -75,7 +95,8 @@ def inspect(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
-    description = describe(path, context)
+    path, _ = given_model(path, hub)
+    description = describe(path, context or None)
     if graph is not None:
         write_picture(path, graph, context)
     if device is not None:

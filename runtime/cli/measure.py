@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
@@ -29,6 +29,7 @@ from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.arguments import export_options, read_text
 from trigraph.runtime.cli.command import grouped
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.cli.naming import Hub, Model, given_model
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 
@@ -41,7 +42,8 @@ class BenchModelArguments:
 
     panel: ClassVar = "Model"
 
-    model: arguments.Model
+    model: Model = None
+    hub: Hub = None
     threads: arguments.Threads = None
     kv_type: arguments.KVType = None
     rope_scaling: arguments.RopeScaling = None
@@ -173,33 +175,33 @@ def run_benchmark(
 ) -> None:
     """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
+    path, _ = given_model(measured.model, measured.hub)
     requests = load.options(work, threads, measured.device)
     if output.plot is not None:
         if requests is not None:
             raise TrigraphError("--plot draws single steps; it cannot be combined with --requests")
         check_plot(output.plot)
     if requests is not None:
-        folder, requests = _package(measured, capped), replace(requests, repack=measured.repack)
+        folder, requests = _package(path, measured, capped), replace(requests, repack=measured.repack)
         _show(serve(folder, requests), as_json=output.as_json)
         return
     options = replace(work.options(threads, measured.device), repack=measured.repack)
-    report = run_bench(_package(measured, capped), options, contenders)
+    report = run_bench(_package(path, measured, capped), options, contenders)
     _show(report, as_json=output.as_json)
     if output.plot is not None:
         write_plot(report, output.plot)
 
 
-def _package(measured: BenchModelArguments, capped: str | None) -> Path:
+def _package(path: Path, measured: BenchModelArguments, capped: str | None) -> Path:
     """The folder of the package, which a GGUF file is exported to first."""
     exported = export_options(
-        measured.model,
+        path,
         kv_type=measured.kv_type,
         rope_scaling=measured.rope_scaling,
         activations=measured.activations,
     )
     with progress_bars() as progress:
-        given = measured.model.is_dir()
-        package = CachedPackage(measured.model) if given else cached_package(measured.model, exported, progress)
+        package = CachedPackage(path) if path.is_dir() else cached_package(path, exported, progress)
     for notice in (*package.notices, *([capped] if capped else [])):
         say(f"note: {notice}")
     return package.folder
@@ -217,9 +219,14 @@ def _show(report: Run, *, as_json: bool) -> None:
 
 
 def perplexity(
-    model: arguments.Model,
+    model: Model = None,
+    *,
+    hub: Hub = None,
     file: Annotated[Path, typer.Option("-f", "--file", help="Text to predict; - reads stdin.")],
-    context: Annotated[int, typer.Option("-c", "--ctx-size", help="Window size in tokens.")] = 512,
+    context: Annotated[
+        int,
+        typer.Option("-c", "--ctx-size", parser=arguments.parse_tokens, metavar="N", help="Window size in tokens."),
+    ] = 512,
     chunks: Annotated[
         int | None, typer.Option(help="Maximum number of windows to compute (default: the whole text)")
     ] = None,
@@ -234,6 +241,9 @@ def perplexity(
         ),
     ] = None,
     threads: arguments.Threads = None,
+    mtp: arguments.MTP = None,
+    device: arguments.Device = "cpu",
+    repack: arguments.Repack = False,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Measure how well a model predicts a text. As in llama.cpp, the second half of each window counts."""
@@ -241,23 +251,12 @@ def perplexity(
         if value is not None and value < 1:
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
     text = read_text(None if str(file) == "-" else file)
-
-    def opened(path: Path, exported: ExportOptions) -> Engine:
-        with progress_bars() as progress:
-            return load(
-                path,
-                threads=threads,
-                context=context,
-                sequences=PARALLEL,
-                speculation=False,
-                options=exported,
-                progress=progress,
-            )
-
-    exported = partial(export_options, model, kv_type=kv_type, rope_scaling=rope_scaling)
-    engine, reference = opened(model, exported(activations=activations)), None
+    source, head = given_model(model, hub)
+    opened = partial(_opened, threads=threads, context=context, device=device, repack=repack)
+    exported = partial(export_options, source, mtp=mtp or head, kv_type=kv_type, rope_scaling=rope_scaling)
+    engine, reference = opened(source, exported(activations=activations)), None
     if versus == "float32":
-        reference = opened(model, exported(activations=versus))
+        reference = opened(source, exported(activations=versus))
     elif versus is not None:
         reference = opened(Path(versus), ExportOptions())
     with Console(stderr=True).status("") as status:
@@ -273,6 +272,12 @@ def perplexity(
         print(json.dumps(result.as_json()))
     else:
         print("\n".join(result.lines()))
+
+
+def _opened(path: Path, exported: ExportOptions, **settings: Any) -> Engine:
+    """A model to be scored."""
+    with progress_bars() as progress:
+        return load(path, **settings, sequences=PARALLEL, speculation=False, options=exported, progress=progress)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:

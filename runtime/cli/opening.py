@@ -16,26 +16,31 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
     """What `load` is called with, beside the model's path."""
     return dict(
         threads=model.threads,
-        context=model.context or None,
+        context=model.context,
         sequences=sequences,
         kv_memory=parse_bytes("--kv-memory", model.kv_memory),
         checkpoint_memory=parse_bytes("--checkpoint-memory", model.checkpoint_memory),
         cache_dir=model.cache_dir,
         cache_size=parse_bytes("--cache-size", model.cache_size),
         speculation=speculation,
-        options=export_options(model.model, mtp=model.mtp, kv_type=model.kv_type, rope_scaling=model.rope_scaling),
+        options=export_options(model.path, mtp=model.mtp, kv_type=model.kv_type, rope_scaling=model.rope_scaling),
         device=model.device,
         experts=model.experts,
         repack=model.repack,
     )
 
 
-def open_engine(model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None) -> Engine:
-    """Loads the model, with progress bars, and says what the user should know of it."""
-    arguments = load_arguments(model, speculation=speculation, sequences=sequences)
+def open_engine(
+    model: ModelArguments, *, speculation: bool, verbose: bool, sequences: int | None = None, share: float = 1.0
+) -> Engine:
+    """Loads the model, with progress bars, and says what the user should know of it.
+
+    `share`: the part of free memory that it may take.
+    """
+    arguments = load_arguments(model, speculation=speculation, sequences=sequences) | {"memory_share": share}
     started = time.perf_counter()
     with progress_bars() as progress:
-        engine = load(model.model, **arguments, progress=progress)
+        engine = load(model.path, **arguments, progress=progress)
     gc.freeze()  # what is there stays: the collector looks at it no more, which would take as long as many short steps
     if engine.model.kernels != "no":
         explain_bus_errors()

@@ -17,8 +17,9 @@ from trigraph.runtime.cli.arguments import (
     SpeculationArguments,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
-from trigraph.runtime.cli.command import grouped
+from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import events_of, say, stream
+from trigraph.runtime.cli.demonstration import demonstrate
 from trigraph.runtime.cli.opening import open_engine
 from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.request_options import request_options
@@ -29,6 +30,11 @@ from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
 
 
+@examples(
+    'trigraph run MODEL.gguf -p "Why is the sky blue?"',
+    "trigraph run -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph run MODEL.gguf -f CHAPTER.txt --raw -n 200 --seed 1",
+)
 @grouped
 def run(
     model: ModelArguments,
@@ -53,7 +59,7 @@ def run(
         raise TrigraphError("--prompt-cache needs a prompt (-p or -f); in a chat, use /save and /load")
     write_receipt = receipt.writer(chat=text is None)
     tools, variables, hide = reply.tools(), template.variables(), reply.hides_reasoning
-    engine = open_engine(model, speculation=speculation.spec, verbose=output.verbose)
+    engine = open_engine(model.found(), speculation=speculation.spec, verbose=output.verbose)
     options = replace(options, sampling=sampling.sampling(engine.sampling), receipt=write_receipt is not None)
     used = None if prompt.raw else template.template_of(engine)
     if used is not None and used.notice is not None:
@@ -74,6 +80,9 @@ def run(
         messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
         text = engine.model.template.render(messages, tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
+    if output.show_drafts:
+        say(demonstrate(engine, text, options).line())
+        return
     request = engine.generate(text, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)

@@ -24,6 +24,7 @@ class SamplingArguments:
     """How tokens are sampled."""
 
     panel: ClassVar = "Sampling"
+    common: ClassVar = ("temperature", "top_k", "seed")
 
     temperature: Annotated[
         float | None,

@@ -16,18 +16,19 @@ from trigraph.runtime.cli.arguments import (
     SpeculationArguments,
     read_text,
 )
-from trigraph.runtime.cli.command import grouped
+from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.cli.opening import load_arguments, open_engine
+from trigraph.runtime.cli.opening import load_arguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
+from trigraph.runtime.cli.serve_models import ModelsArguments, Opening
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.heap import share_heap
 
 if TYPE_CHECKING:
     from trigraph.runtime.receipt.signing import Signer
     from trigraph.runtime.server.backend import Backend
-    from trigraph.runtime.text.template import ChatTemplate
+    from trigraph.runtime.server.service import Served
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
@@ -37,6 +38,7 @@ class ServerArguments:
     """Address, access and limits of the server."""
 
     panel: ClassVar = "Server"
+    common: ClassVar = ("host", "port", "api_key", "alias", "max_sequences")
 
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 serves other machines as well.")] = (
         "127.0.0.1"
@@ -96,6 +98,7 @@ class DefaultArguments:
     """Defaults of request fields."""
 
     panel: ClassVar = "Defaults of requests"
+    common: ClassVar = ("max_tokens",)
 
     max_tokens: Annotated[
         int,
@@ -160,6 +163,12 @@ class LogArguments:
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Also log the text of prompts.")] = False
 
 
+@examples(
+    "trigraph serve MODEL.gguf --port 8080",
+    "trigraph serve -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M --ctx-size 32k --max-sequences 8",
+    "trigraph serve --model small=SMALL.gguf --model large=LARGE.gguf --idle-minutes 10",
+    "trigraph serve --config SERVER.toml",
+)
 @grouped
 def serve(
     model: ModelArguments,
@@ -169,6 +178,7 @@ def serve(
     constraint: ConstraintArguments,
     template: TemplateArguments,
     speculation: SpeculationArguments,
+    models: ModelsArguments,
     replicas: ReplicaArguments,
     log: LogArguments,
 ) -> None:
@@ -177,12 +187,17 @@ def serve(
     Sampling, output and template options are defaults that each request may override.
     """
     try:
+        from trigraph.runtime.server.service import Service
         from trigraph.runtime.server.serving import bind, serve
         from trigraph.runtime.server.settings import Settings
     except ImportError as error:
         raise TrigraphError(f"the server needs {error.name}: pip install 'trigraph[serve]'") from error
+    several = models.of(model)
+    if several and replicas.wanted:
+        raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
+    model = model if several else model.found()
     settings = Settings(
-        model=server.alias or model.model.name.removesuffix(".gguf"),
+        model=next(iter(several), None) or server.alias or model.path.name.removesuffix(".gguf"),
         defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),
         seed=None if sampling.seed == -1 else sampling.seed,
@@ -196,25 +211,20 @@ def serve(
         verbose=log.verbose or log.log_prompts,
     )
     listener = bind(settings)
+    settings = replace(settings, port=listener.getsockname()[1])
     share_heap()
-    engine: Backend
-    if replicas.wanted:
+    opening = Opening(settings, server.max_sequences, sampling, template, speculation.spec, log.verbose)
+    served: Served
+    if several:
+        served = opening.catalogue(several, models)
+    elif replicas.wanted:
         arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
-        engine = replicas.engines(model.model, settings.model, arguments)
+        engine = replicas.engines(model.path, settings.model, arguments)
+        served = Service(engine, opening.settings_of(settings.model, engine))
     else:
-        engine = open_engine(model, speculation=speculation.spec, verbose=log.verbose, sequences=server.max_sequences)
+        served = Service(*opening.open(settings.model, model))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
-    listener.listen()  # from now on clients wait, and are not refused
-    own = replace(settings.defaults, sampling=sampling.sampling(engine.sampling))
-    used = _with_note(template.template_of(engine))
-    settings = replace(settings, port=listener.getsockname()[1], defaults=own, template=used)
-    say(f"{settings.model} at {settings.address}; Ctrl-C ends the server")
-    serve(engine, settings, listener)
-
-
-def _with_note(template: ChatTemplate) -> ChatTemplate:
-    """The template, after saying what users of it should know."""
-    if template.notice is not None:
-        say(f"note: {template.notice}")
-    return template
+    listener.listen()
+    say(f"{', '.join(several) or settings.model} at {settings.address}; Ctrl-C ends the server")
+    serve(served, listener)

@@ -23,6 +23,7 @@ class TemplateArguments:
     """What the chat template is given, and how long a reply may think."""
 
     panel: ClassVar = "Reasoning and tools"
+    common: ClassVar = ("think",)
 
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Ask for reasoning, or for none (default: the template's)")
@@ -56,6 +57,7 @@ class ReplyArguments:
     """What the reply may call, and what is shown of it."""
 
     panel: ClassVar = "Reasoning and tools"
+    common: ClassVar = ("tools_file",)
 
     reasoning: Annotated[
         str,

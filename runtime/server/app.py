@@ -28,10 +28,10 @@ from trigraph.runtime.server.openai.schema import ChatRequest, CompletionRequest
 from trigraph.runtime.server.openai.schema_responses import ResponsesRequest
 from trigraph.runtime.server.openapi import describe
 from trigraph.runtime.server.page import FOLDER, Page
-from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
+from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
 from trigraph.runtime.server.schema import Schema
 from trigraph.runtime.server.security import Security
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.service import Served, Service
 
 _JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/chat/completions": (ChatCompletion, ChatRequest),
@@ -61,10 +61,10 @@ _ALIASES = {
 }
 
 
-def make_app(service: Service) -> FastAPI:
+def make_app(served: Served) -> FastAPI:
     """The server's application, for any ASGI server."""
     app = FastAPI(title="trigraph", docs_url=None, redoc_url=None)
-    settings = service.settings
+    settings = served.settings
     app.add_middleware(Security, settings=settings, guarded=_GUARDED)
     if settings.origins is not None:
         app.add_middleware(
@@ -78,12 +78,12 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(ApiError, _respond_to_error)
     app.add_exception_handler(HTTPException, _respond_to_error)
     for path, (make, _) in _JOBS.items():
-        app.add_api_route(path, _job(service, make), methods=["POST"])
+        app.add_api_route(path, _job(served, make), methods=["POST"])
     for path, (function, _) in _LOOK_UPS.items():
-        app.add_api_route(path, _look_up(service, function), methods=["POST"])
+        app.add_api_route(path, _look_up(served, function), methods=["POST"])
     for path, (make_answer, methods) in _QUESTIONS.items():
         for method in methods:
-            app.add_api_route(path, make_answer(service), methods=[method])
+            app.add_api_route(path, make_answer(served), methods=[method])
     routes = {route.path: route for route in app.routes if isinstance(route, APIRoute)}
     for alias, path in _ALIASES.items():  # the description has each once
         app.add_api_route(
@@ -95,87 +95,80 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def _job(service: Service, make: Callable[[Service, bytes], Job]) -> Callable[[HttpRequest], Awaitable[Response]]:
+def _job(served: Served, make: Callable[[Service, bytes], Job]) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def endpoint(request: HttpRequest) -> Response:
-        return await answer(service, request, make)
+        return await answer(served, request, make)
 
     endpoint.__name__ = make.__name__
     return endpoint
 
 
 def _look_up(
-    service: Service, function: Callable[[Service, bytes], dict[str, Any]]
+    served: Served, function: Callable[[Service, bytes], dict[str, Any]]
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def endpoint(request: HttpRequest) -> Response:
-        return await look_up(service, request, function)
+        return await look_up(served, request, function)
 
     endpoint.__name__ = function.__name__
     return endpoint
 
 
-def _health(service: Service) -> Callable[[], Awaitable[Response]]:
+def _health(served: Served) -> Callable[[], Awaitable[Response]]:
     async def health() -> Response:
-        if service.draining:
+        if served.draining:
             return JSONResponse({"status": "draining"}, 503)
-        if (outage := await service.engine.outage()) is not None:
+        if (outage := await served.outage()) is not None:
             return JSONResponse({"status": outage}, 503)
         return JSONResponse({"status": "ok"})
 
     return health
 
 
-def _metrics(service: Service) -> Callable[[], Awaitable[Response]]:
+def _metrics(served: Served) -> Callable[[], Awaitable[Response]]:
     async def metrics() -> Response:
-        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(served.metrics_text(), media_type=CONTENT_TYPE)
 
     return metrics
 
 
-def _models(service: Service) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _models(served: Served) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def models() -> dict[str, Any]:
-        found = _description(service)
+        found = served.described()
         return {
             "object": "list",
-            "data": [found],
-            "first_id": found["id"],
-            "last_id": found["id"],
+            "data": found,
+            "first_id": found[0]["id"],
+            "last_id": found[-1]["id"],
             "has_more": False,
         }
 
     return models
 
 
-def _model(service: Service) -> Callable[[str], Awaitable[dict[str, Any]]]:
+def _model(served: Served) -> Callable[[str], Awaitable[dict[str, Any]]]:
     async def model(model: str) -> dict[str, Any]:
-        if model != service.settings.model:
-            raise ApiError(f"the model here is {service.settings.model}", 404, param="model", code="model_not_found")
-        return _description(service)
+        return served.described_as(model)
 
     return model
 
 
-def _description(service: Service) -> dict[str, Any]:
-    engine, name = service.engine, service.settings.model
-    meta = {"n_ctx": engine.context, "n_vocab": engine.vocab}
-    return {
-        "id": name,
-        "object": "model",
-        "type": "model",
-        "display_name": name,
-        "created": service.created,
-        "created_at": service.created_at,
-        "owned_by": "trigraph",
-        "max_model_len": engine.context,
-        "meta": meta,
-    }
+def _version(served: Served) -> Callable[[], Awaitable[dict[str, str]]]:
+    async def version() -> dict[str, str]:
+        return {"version": served.version}
+
+    return version
 
 
-def _value(function: Callable[[Service], Any]) -> Callable[[Service], Callable[[], Awaitable[Any]]]:
-    """Makes a route of a function of the service."""
+def _value(function: Callable[[Service], Any]) -> Callable[[Served], Callable[..., Awaitable[Any]]]:
+    """Makes a route of a function of a model's service; the query may name the model."""
 
-    def of(service: Service) -> Callable[[], Awaitable[Any]]:
-        async def endpoint() -> Any:
-            return function(service)
+    def of(served: Served) -> Callable[..., Awaitable[Any]]:
+        async def endpoint(model: str | None = None) -> Any:
+            service = await served.named(model)
+            try:
+                return function(service)
+            finally:
+                served.left(service, used=False)
 
         endpoint.__name__ = function.__name__
         return endpoint
@@ -183,11 +176,7 @@ def _value(function: Callable[[Service], Any]) -> Callable[[Service], Callable[[
     return of
 
 
-def _version(service: Service) -> dict[str, str]:
-    return {"version": service.version}
-
-
-_QUESTIONS: dict[str, tuple[Callable[[Service], Callable[..., Awaitable[Any]]], list[str]]] = {
+_QUESTIONS: dict[str, tuple[Callable[[Served], Callable[..., Awaitable[Any]]], list[str]]] = {
     "/metrics": (_metrics, ["GET"]),
     "/health": (_health, ["GET"]),
     "/ping": (_health, ["GET", "POST"]),
@@ -195,7 +184,8 @@ _QUESTIONS: dict[str, tuple[Callable[[Service], Callable[..., Awaitable[Any]]], 
     "/v1/models/{model:path}": (_model, ["GET"]),
     "/props": (_value(props), ["GET"]),
     "/slots": (_value(slots), ["GET"]),
-    "/version": (_value(_version), ["GET"]),
+    "/tokenizer_info": (_value(tokenizer_info), ["GET"]),
+    "/version": (_version, ["GET"]),
 }
 _PUBLIC = {"/health", "/v1/health", "/ping"}
 _GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, *_ALIASES, "/openapi.json"} - _PUBLIC

@@ -47,6 +47,9 @@ class Backend(Protocol):
     async def outage(self) -> str | None:
         """Why no request can be computed just now, if so."""
 
+    def close(self) -> None:
+        """Ends it; requests that are not done fail."""
+
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model file's, or a default one."""
 

@@ -21,7 +21,7 @@ from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
 from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.security import MOST_DISCARDED, discard
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.service import Served, Service
 
 _T = TypeVar("_T")
 
@@ -82,19 +82,20 @@ class Job(ABC):
             log.info("%s: %s", path, generation.request.stats.line())
 
 
-async def answer(service: Service, request: HttpRequest, make: Callable[[Service, bytes], Job]) -> Response:
+async def answer(served: Served, request: HttpRequest, make: Callable[[Service, bytes], Job]) -> Response:
     """The response to a request. `make` reads its body, in a thread: parsing, templates and tokenising take long."""
-    if service.draining:
+    if served.draining:
         raise ApiError("the server is about to end; try another one", 503, code="draining")
-    service.running += 1
+    served.running += 1
+    use = Use(served)
     try:
-        job = await _made(service, request, make)
-        await job.begin(service)
+        job = await _made(use, request, make)
+        await job.begin(use.service)
         warnings = job.warnings()
         headers = {_WARNINGS: json.dumps(warnings)} if warnings else {}
         if job.stream:
-            service.running += 1
-            return EventStream(service, job, headers)
+            served.running += 1
+            return EventStream(use.handed_on(), job, headers)
         result = await while_connected(request.receive, job.result())
         job.log(request.url.path)
         if result is None:
@@ -105,30 +106,67 @@ async def answer(service: Service, request: HttpRequest, make: Callable[[Service
     except Exception as error:
         raise explained(error) from error
     finally:
-        service.running -= 1
+        use.end()
+        served.running -= 1
 
 
 async def look_up(
-    service: Service, request: HttpRequest, function: Callable[[Service, bytes], dict[str, Any]]
+    served: Served, request: HttpRequest, function: Callable[[Service, bytes], dict[str, Any]]
 ) -> Response:
     """The response of a function of the request's body, which runs in a thread."""
+    use = Use(served)
     try:
-        return JSONResponse(await _made(service, request, function))
+        return JSONResponse(await _made(use, request, function))
     except Exception as error:
         raise explained(error) from error
+    finally:
+        use.end()
 
 
-async def _made(service: Service, request: HttpRequest, make: Callable[[Service, bytes], _T]) -> _T:
+class Use:
+    """A request's hold on the model that it names, which stays loaded until the end of it."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self._service: Service | None = None
+
+    @property
+    def service(self) -> Service:
+        """The model's service, once it is `begun`."""
+        if self._service is None:
+            raise RuntimeError("no model was chosen yet")
+        return self._service
+
+    async def begin(self, body: bytes) -> Service:
+        """Takes the model that the body names."""
+        self._service = await self.served.of(body)
+        return self._service
+
+    def handed_on(self) -> Use:
+        """The same for somebody else to end, in place of this one."""
+        other, self._service, service = Use(self.served), None, self._service
+        other._service = service
+        return other
+
+    def end(self) -> None:
+        """Lets it go."""
+        if self._service is not None:
+            self.served.left(self._service)
+            self._service = None
+
+
+async def _made(use: Use, request: HttpRequest, make: Callable[[Service, bytes], _T]) -> _T:
     """What `make` makes of a request's body, in a thread."""
     body = bytearray()
     try:
-        await read_body(request, service, body)
-        return await asyncio.to_thread(make, service, bytes(body))
+        await read_body(request, use.served, body)
+        content = bytes(body)
+        return await asyncio.to_thread(make, await use.begin(content), content)
     finally:
-        service.release(len(body))
+        use.served.release(len(body))
 
 
-async def read_body(request: HttpRequest, service: Service, body: bytearray) -> None:
+async def read_body(request: HttpRequest, service: Served, body: bytearray) -> None:
     """Reads the body into `body`. Raises ApiError when it is too large, takes too long, or too much is held already."""
     if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         await discard(request.receive)
@@ -184,10 +222,11 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, service: Service, job: Job, headers: Mapping[str, str]) -> None:
+    def __init__(self, use: Use, job: Job, headers: Mapping[str, str]) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
         del self.headers["content-length"]
-        self._service = service
+        self._use = use
+        self._served = use.served
         self._job = job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,13 +236,15 @@ class EventStream(Response):
         except (OSError, TimeoutError):  # gone, or asleep
             pass
         finally:
-            self._job.cancel()
+            for generation in self._job.generations:
+                generation.close()
             self._job.log(scope["path"])
-            self._service.running -= 1
+            self._use.end()
+            self._served.running -= 1
 
     async def _send(self, send: Send) -> None:
         async def put(message: Message) -> None:
-            async with asyncio.timeout(self._service.settings.write_seconds):
+            async with asyncio.timeout(self._served.settings.write_seconds):
                 await send(message)
 
         await put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -39,9 +39,11 @@ class Generation:
     """Whether `run` yields no events, too, where more of the prompt has been computed."""
     _tokens: int = 0
     _rounds: int = 0
+    _begun: bool = False
 
     async def run(self) -> AsyncIterator[list[Event]]:
         """Begins it, and yields its events as they come: those of a round together, in order."""
+        self._begun = True
         try:
             async for piece in self._pieces():
                 self._count()
@@ -76,6 +78,13 @@ class Generation:
         """Ends it before the next round."""
         if not self.request.done:
             self.request.cancel()
+
+    def close(self) -> None:
+        """Ends it for good. One that was queued and never run, as its client had gone already, is counted here."""
+        self.cancel()
+        if not self._begun and self.metrics is not None:
+            self._begun = True
+            self.metrics.ended(self.request)
 
     @property
     def finish_reason(self) -> str:

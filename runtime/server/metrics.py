@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from trigraph.runtime.requests.text_stream import TextStream
@@ -84,10 +87,15 @@ class Metrics:
         self._refresh()
         return generate_latest(self._registry)
 
+    @property
+    def families(self) -> list[Metric]:
+        """Everything, by name."""
+        self._refresh()
+        return [*self._registry.collect()]
+
     def samples(self) -> list[Sample]:
         """Everything: names, labels and numbers."""
-        self._refresh()
-        return [sample for family in self._registry.collect() for sample in family.samples]
+        return [sample for family in self.families for sample in family.samples]
 
     def _refresh(self) -> None:
         load = self._engine.load
@@ -149,3 +157,26 @@ class Metrics:
         self._histograms["request_queue_time_seconds"].observe(stats.waiting_seconds)
         self._histograms["request_prefill_time_seconds"].observe(stats.prompt_seconds)
         self._histograms["time_to_first_token_seconds"].observe(stats.waiting_seconds + stats.prompt_seconds)
+
+
+def rendered(every: Sequence[Metrics]) -> bytes:
+    """The metrics of several models, in the text format of Prometheus; each family is there once."""
+    families: dict[str, Metric] = {}
+    for metrics in every:
+        for family in metrics.families:
+            if (known := families.setdefault(family.name, family)) is not family:
+                known.samples += family.samples
+    registry = CollectorRegistry()
+    registry.register(_Families([*families.values()]))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, eq=False)
+class _Families:
+    """What has been collected already, as a collector."""
+
+    families: Sequence[Metric]
+
+    def collect(self) -> Sequence[Metric]:
+        """The families."""
+        return self.families

@@ -74,10 +74,14 @@ def prompts_of(engine: Backend, given: str | Sequence[str | int | list[int]], pa
 
     Raises ApiError where there is none, or one that the model cannot read.
     """
-    if isinstance(given, str):
-        given = [given]
-    parts = [given] if given and isinstance(given[0], int) else given
-    prompts = [encoded(engine, part) if isinstance(part, str) else [*part] for part in parts]
+    prompts, ids = [], []
+    for part in [given] if isinstance(given, str) else given:
+        if isinstance(part, int):
+            ids.append(part)
+        else:
+            prompts.append(encoded(engine, part) if isinstance(part, str) else part)
+    if ids:  # one prompt
+        prompts.append(ids)
     if not prompts:
         raise ApiError(f"{param} is empty; give a string or token ids", param=param, code="invalid_value")
     return [checked_ids(engine, ids, param) for ids in prompts]

@@ -51,6 +51,20 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     return found
 
 
+def tokenizer_info(service: Service) -> dict[str, Any]:
+    """The control tokens and the chat template, as vLLM gives them; lm-eval counts tokens with that and /tokenize."""
+    tokenizer = service.engine.tokenizer
+    end = min(tokenizer.stop_ids, default=None)
+    template = service.settings.template or service.engine.chat_template()
+    return {
+        "tokenizer_class": "trigraph",
+        "bos_token": None if tokenizer.bos_id is None else tokenizer.text_of(tokenizer.bos_id),
+        "eos_token": None if end is None else tokenizer.text_of(end),
+        "pad_token": None,
+        "chat_template": template.source,
+    }
+
+
 def detokenize(service: Service, body: bytes) -> dict[str, Any]:
     """The text of ids, as llama-server (`content`) and vLLM (`prompt`) give it; control tokens are written out."""
     fields = parse(DetokenizeRequest, body)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime
+from typing import Any
 
 from trigraph.runtime import __version__
 from trigraph.runtime.device.heap import trim_heap
@@ -18,23 +19,66 @@ _LARGE = 1 << 18  # bytes of a body
 _TRIMMING_SECONDS = 1.0
 
 
-@dataclass
-class Service:
-    """The engine, and how it is served."""
+class Served(ABC):
+    """What requests have in common, whatever model they ask for."""
 
-    engine: Backend
-    settings: Settings
-    metrics: Metrics = field(init=False)
-    created: int = field(default_factory=lambda: int(time.time()))
-    draining: bool = False
-    """Whether the server is about to end, and takes no new requests."""
-    running: int = 0
-    """Requests of clients that have not been answered in full."""
-    _held: int = 0
-    _trimming: bool = False
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.created = int(time.time())
+        self.draining = False
+        """Whether the server is about to end, and takes no new requests."""
+        self.running = 0
+        """Requests of clients that have not been answered in full."""
+        self._held = 0
+        self._trimming = False
 
-    def __post_init__(self) -> None:
-        self.metrics = Metrics(self.engine, self.settings.model)
+    @abstractmethod
+    async def of(self, body: bytes) -> Service:
+        """The service of the model that a request names; `left` follows. Raises ApiError for an unknown one."""
+
+    @abstractmethod
+    async def named(self, name: str | None) -> Service:
+        """The service of the model of that name, or of the first one; `left` follows."""
+
+    @abstractmethod
+    def left(self, service: Service, *, used: bool = True) -> None:
+        """Takes note that a request of `service` has ended; one that only asks about the model has not `used` it."""
+
+    @abstractmethod
+    def described(self) -> list[dict[str, Any]]:
+        """The models, as `/v1/models` has them."""
+
+    @abstractmethod
+    def described_as(self, name: str) -> dict[str, Any]:
+        """A model by its name. Raises ApiError for an unknown one."""
+
+    @abstractmethod
+    def metrics_text(self) -> bytes:
+        """All counters, in the text format of Prometheus."""
+
+    @abstractmethod
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now, if so."""
+
+    async def tick(self) -> None:  # noqa: B027 (few need it)
+        """Does what is due; called several times a second."""
+
+    def description(self, name: str, engine: Backend | None) -> dict[str, Any]:
+        """A model as `/v1/models` has it; without an engine, what is known of one that is not loaded."""
+        known: dict[str, Any] = {}
+        if engine is not None:
+            meta = {"n_ctx": engine.context, "n_vocab": engine.vocab}
+            known = {"max_model_len": engine.context, "meta": meta}
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": self.created,
+            "created_at": self.created_at,
+            "owned_by": "trigraph",
+            **known,
+        }
 
     @property
     def version(self) -> str:
@@ -45,11 +89,6 @@ class Service:
     def created_at(self) -> str:
         """When the server was started, as RFC 3339 writes it."""
         return datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z")
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the model's weights: the same ones give the same text for a seed, on whatever machine."""
-        return f"fp_{self.engine.identity.weights[:12]}"
 
     def hold(self, size: int) -> None:
         """Takes note of so many bytes more of a body. Raises ApiError when all that are being read have too many."""
@@ -67,3 +106,48 @@ class Service:
     def _trim(self) -> None:
         self._trimming = False
         trim_heap()
+
+
+class Service(Served):
+    """An engine, and how it is served."""
+
+    def __init__(self, engine: Backend, settings: Settings) -> None:
+        super().__init__(settings)
+        self.engine = engine
+        self.metrics = Metrics(engine, settings.model)
+        self.users = 0
+        """Requests that are in it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the model's weights: the same ones give the same text for a seed, on whatever machine."""
+        return f"fp_{self.engine.identity.weights[:12]}"
+
+    async def of(self, body: bytes) -> Service:
+        """This one, whatever name the request has."""
+        return self
+
+    async def named(self, name: str | None) -> Service:
+        """This one."""
+        return self
+
+    def left(self, service: Service, *, used: bool = True) -> None:
+        """Nothing follows."""
+
+    def described(self) -> list[dict[str, Any]]:
+        """The only model."""
+        return [self.description(self.settings.model, self.engine)]
+
+    def described_as(self, name: str) -> dict[str, Any]:
+        """The only model. Raises ApiError for another name."""
+        if name != self.settings.model:
+            raise ApiError(f"the model here is {self.settings.model}", 404, param="model", code="model_not_found")
+        return self.described()[0]
+
+    def metrics_text(self) -> bytes:
+        """All counters, in the text format of Prometheus."""
+        return self.metrics.render()
+
+    async def outage(self) -> str | None:
+        """Why the engine cannot compute just now, if so."""
+        return await self.engine.outage()

@@ -44,6 +44,7 @@ ROOMS = {
         "chat",
         "engine",
         "package_cache",
+        "hub",
         "config",
         "loading",
         "api",

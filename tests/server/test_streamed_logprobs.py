@@ -1,4 +1,4 @@
-"""Streams whose client reads slowly have the log-probabilities of all tokens, each once."""
+"""Streams whose client reads slowly, which have the log-probabilities of all tokens once, or goes away at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.server import PLAIN_TEMPLATE, replying
-from trigraph.runtime.server.exchange import Job
+from trigraph.runtime.server.exchange import EventStream, Job, Use
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
 from trigraph.runtime.server.openai.completions import Completion
 from trigraph.runtime.server.service import Service
@@ -59,3 +59,22 @@ def test_chat(reply: str) -> None:
         mine = [choice for choice in found if choice["index"] == index]
         tokens = [entry["token"] for choice in mine if choice["logprobs"] for entry in choice["logprobs"]["content"]]
         assert "".join(tokens) == reply
+
+
+def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
+    async def leave() -> str:
+        service = Service(replying("Yes.", template=PLAIN_TEMPLATE), Settings())
+        job = ChatCompletion(service, json.dumps(CHAT).encode())
+        await job.begin(service)
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            await asyncio.Event().wait()
+
+        service.running += 1
+        await EventStream(Use(service), job, {})({"path": "/v1/chat/completions"}, receive, send)
+        return service.metrics_text().decode()
+
+    assert 'finished_reason="abort",model_name="trigraph"} 2.0' in asyncio.run(leave())

@@ -226,6 +226,10 @@ class FakeStep:
         assert self.rows is not None, "a greedy request read logits"
         return self.rows
 
+    @property
+    def hidden(self) -> np.ndarray:
+        raise AssertionError("nobody has asked for hidden rows")
+
 
 def _poison(arrays: Arrays) -> None:
     for array in arrays.values():

@@ -66,6 +66,10 @@ class PacedStream(TextStream):
             self._end()
         self.notify()
 
+    @property
+    def hidden(self) -> list[Any]:
+        return []
+
     def _end(self) -> None:
         self.done = True
         self._pacer.streams.discard(self)

@@ -13,7 +13,7 @@ from support.fake_engine import END, VOCAB, engine_of
 from support.fake_model import History
 from trigraph.runtime import Engine
 from trigraph.runtime.server.backend import Backend
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.service import Served, Service
 from trigraph.runtime.server.serving import Server, bind
 from trigraph.runtime.server.settings import Settings
 
@@ -52,12 +52,12 @@ def replying(reply: str, *, template: str = TEMPLATE, context: int = 4096, seque
 
 
 @contextmanager
-def serving(engine: Backend, settings: Settings | None = None) -> Iterator[str]:
-    """Serves the engine while the block runs; gives the server's address."""
+def serving(engine: Backend | Served, settings: Settings | None = None) -> Iterator[str]:
+    """Serves the engine, or several, while the block runs; gives the server's address."""
     settings = settings or Settings(port=0)
     listener = bind(settings)
     port = listener.getsockname()[1]
-    server = Server(Service(engine, settings))
+    server = Server(engine if isinstance(engine, Served) else Service(engine, settings))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 200

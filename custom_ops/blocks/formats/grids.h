@@ -1,4 +1,5 @@
 // The grids of the IQ types: made by grids.py, which describes them.
+// The numbers are ggml's: Copyright (c) 2023-2026 The ggml authors, MIT licence (text in LICENSE).
 #pragma once
 
 // clang-format off

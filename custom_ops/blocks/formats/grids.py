@@ -37,6 +37,7 @@ def packed(name: str) -> NDArray[np.uint16]:
 def header() -> Iterator[str]:
     """The lines of grids.h."""
     yield "// The grids of the IQ types: made by grids.py, which describes them."
+    yield "// The numbers are ggml's: Copyright (c) 2023-2026 The ggml authors, MIT licence (text in LICENSE)."
     yield "#pragma once"
     yield ""
     yield "// clang-format off"

@@ -73,6 +73,9 @@ class RemoteEngine(Description):
         usage = max((stream.kv_usage for stream in self.streams), default=0.0)
         return EngineLoad(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
 
+    def close(self) -> None:
+        """Ends nothing: the replicas are not this front's own."""
+
     async def outage(self) -> str | None:
         """Why no request can be computed just now, if so."""
         return await self.replicas.outage()

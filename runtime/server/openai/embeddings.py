@@ -70,8 +70,8 @@ class Embeddings(Job):
 
     async def events(self) -> AsyncIterator[bytes]:
         """None: embeddings are not streamed."""
-        for event in ():
-            yield event
+        return
+        yield b""
 
     def failed(self, error: ApiError) -> bytes:
         """The error as an event."""

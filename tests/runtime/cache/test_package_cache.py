@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.package_cache import cached_package
+from trigraph.runtime.package_cache import cached_package, exported_models
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users and modes are POSIX")
 
@@ -119,3 +121,36 @@ def test_a_bad_model_leaves_nothing(temporary: Path, tmp_path: Path, monkeypatch
     with pytest.raises(TrigraphError, match=r"bad\.gguf"):
         cached_package(tmp_path / "bad.gguf", ExportOptions())
     assert not (tmp_path / "cache").exists() and not any(temporary.iterdir())
+
+
+def test_a_full_disk(
+    source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
+) -> None:
+    """Found while the package is written: it goes to the temporary folder, and what was begun is gone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "full"))
+    place = "trigraph.models.staging._sync"
+
+    def sync(path: Path) -> None:
+        if path.is_relative_to(tmp_path / "full"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(place, sync)
+    package = cached_package(source, ExportOptions())
+    assert package.folder.is_relative_to(temporary) and (package.folder / "manifest.json").exists()
+    (notice,) = package.notices
+    assert "the cache folder cannot be written (No space left on device)" in notice and "set XDG_CACHE_HOME" in notice
+    assert not [path for path in (tmp_path / "full").rglob("*") if path.is_file()]
+
+
+def test_packages_of_files_that_are_gone_are_swept(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, second = (Path(shutil.copy(source, tmp_path / name)) for name in ("one.gguf", "two.gguf"))
+    gone = cached_package(first, ExportOptions()).folder
+    (listed,) = exported_models()
+    assert listed.sources == (first.resolve(),) and listed.bytes > 10_000 and not listed.is_orphan
+    first.unlink()
+    kept = cached_package(second, ExportOptions()).folder
+    assert kept.exists() and not gone.parent.exists()
+    assert [one.folder for one in exported_models()] == [kept.parent]

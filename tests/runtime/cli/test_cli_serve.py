@@ -23,7 +23,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
     found: list[Served] = []
     engine = thinking_engine("hm\n</think>\n\nYes.")
     monkeypatch.setattr("trigraph.runtime.cli.opening.load", lambda path, **options: engine)
-    monkeypatch.setattr("trigraph.runtime.server.serving.serve", lambda *given: found.append(given[:2]))
+    monkeypatch.setattr(
+        "trigraph.runtime.server.serving.serve", lambda served, listener: found.append((served.engine, served.settings))
+    )
     monkeypatch.delenv("TRIGRAPH_API_KEY", raising=False)
     return found
 

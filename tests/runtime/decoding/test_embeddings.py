@@ -57,7 +57,7 @@ def test_short_and_wrong_texts(engine: Engine) -> None:
 
 def test_the_official_client(client: httpx.Client, engine: Engine) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed")
-    official = openai.OpenAI(base_url=f"{client.base_url}v1", api_key="none", max_retries=0)
+    official = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0)
     texts = [TEXT, "And the sea"]
     found = official.embeddings.create(model="tiny", input=texts)  # asks for base64
     for text, data in zip(texts, found.data, strict=True):

@@ -1,0 +1,90 @@
+"""The command `trigraph models`: what was downloaded and exported, and how it is removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.cli.arguments import AsJson
+from trigraph.runtime.cli.command import examples
+from trigraph.runtime.hub.repository import ModelName, is_name
+from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
+
+
+@examples("trigraph models", "trigraph models rm unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M", "trigraph models rm MODEL.gguf")
+def models(
+    action: Annotated[str | None, typer.Argument(metavar="[rm]", help="rm removes one; by default all are listed.")] = (
+        None
+    ),
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="USER/REPO, USER/REPO:QUANT, or a file whose export is to be removed."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that were downloaded or exported, with their sizes, or remove one."""
+    sweep()
+    if action is None:
+        _list(as_json=as_json)
+        return
+    if action != "rm" or name is None:
+        raise TrigraphError(f"models {quote(action)}: write 'trigraph models', or 'trigraph models rm NAME'")
+    freed = _remove(name)
+    if freed is None:
+        raise TrigraphError(f"{name}: is not there; 'trigraph models' lists what is")
+    print(f"{name}: removed {_size(freed)}")
+
+
+def _list(*, as_json: bool) -> None:
+    downloaded, exported = _downloaded(), exported_models()
+    if as_json:
+        exports = [{"file": str(one.sources[0]), "folder": str(one.folder), "bytes": one.bytes} for one in exported]
+        print(json.dumps({"downloaded": downloaded, "exported": exports}))
+        return
+    rows = [(f"{repository}  {file}", size) for repository, files in downloaded.items() for file, size in files.items()]
+    _print("Downloaded", rows)
+    _print("Exported; made again when needed", [(str(one.sources[0]), one.bytes) for one in exported])
+
+
+def _print(title: str, rows: list[tuple[str, int]]) -> None:
+    print(f"{title}: {_size(sum(size for _, size in rows))}")
+    for text, size in rows:
+        print(f"  {_size(size):>9}  {text}")
+
+
+def _downloaded() -> dict[str, dict[str, int]]:
+    """Files of each repository; none where the package that downloads them is missing."""
+    from trigraph.runtime.hub.stored import stored_models
+
+    try:
+        return stored_models()
+    except TrigraphError:
+        return {}
+
+
+def _remove(name: str) -> int | None:
+    """Removes what `name` is; the bytes that are free then, None where there is nothing of that name."""
+    found: list[ExportedModel] = []
+    freed = None
+    if is_name(name):
+        from trigraph.runtime.hub.stored import remove
+
+        freed = remove(ModelName.parse(name))
+        found = [one for one in exported_models() if one.is_orphan]
+    else:
+        found = [one for one in exported_models() if Path(name).resolve() in one.sources]
+    for exported in found:
+        freed = (freed or 0) + exported.bytes
+        exported.remove()
+    return freed
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -1,0 +1,123 @@
+"""Several models of a server: what each is loaded with, and how much memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from trigraph.exporter.package.reader import is_package, read_manifest
+from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.gguf_file import GGUFFile
+from trigraph.runtime.cli.arguments import ModelArguments, parse_bytes
+from trigraph.runtime.cli.config_file import read_models
+from trigraph.runtime.cli.console import say
+from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.sampling_arguments import SamplingArguments
+from trigraph.runtime.cli.template_arguments import TemplateArguments
+from trigraph.runtime.device.memory import free_memory
+
+if TYPE_CHECKING:
+    from trigraph.runtime.server.backend import Backend
+    from trigraph.runtime.server.catalogue import Catalogue
+    from trigraph.runtime.server.settings import Settings
+
+
+@dataclass(frozen=True)
+class ModelsArguments:
+    """Several models in one server, and options from a file."""
+
+    panel: ClassVar = "Several models"
+    common: ClassVar = ("config", "models")
+
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Read options from a TOML file; those given here win.")
+    ] = None
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME=MODEL", help="A model that requests can choose by name. Repeatable."),
+    ] = None
+    models_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Memory for loaded models; the least recently used one makes room for another (default: what is free)",
+        ),
+    ] = None
+    idle_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Unload a model that nobody has used for so long (default: never)")
+    ] = None
+
+    def of(self, base: ModelArguments) -> dict[str, ModelArguments]:
+        """The models by name, with the options of `base` where they have none of their own; empty for one model alone.
+
+        Raises TrigraphError for a text that does not name one, and for a name that is given twice.
+        """
+        found = {} if self.config is None else read_models(self.config, base)
+        for text in self.models or ():
+            name, given, model = text.partition("=")
+            if not (given and name and model):
+                raise TrigraphError(
+                    f"--model {quote(text)}: write NAME=MODEL.gguf; a single model is given without an option"
+                )
+            if name in found:
+                raise TrigraphError(f"--model {quote(text)}: there is a model of that name already")
+            found[name] = replace(base, model=Path(model), hub=None)
+        if found and (base.model or base.hub) is not None:
+            raise TrigraphError(f"{base.model or base.hub}: give this model a name as well: --model NAME={base.model}")
+        return {name: model.found() for name, model in found.items()}
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes that loaded models may take."""
+        return parse_bytes("--models-memory", self.models_memory) or free_memory()
+
+
+def weight_bytes(path: Path) -> int:
+    """The size of a model's weights, of which nothing is read but headers. Raises TrigraphError for no model."""
+    if is_package(path):
+        return sum(file.bytes for file in read_manifest(path).weight_files)
+    return sum(part.stat().st_size for part in GGUFFile.open(path).paths)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How the models of a server are opened."""
+
+    settings: Settings
+    sequences: int | None
+    sampling: SamplingArguments
+    template: TemplateArguments
+    speculation: bool
+    verbose: bool
+
+    def open(self, name: str, model: ModelArguments, share: float = 1.0) -> tuple[Backend, Settings]:
+        """An engine, and its settings. `share`: the part of free memory that it may take."""
+        engine = open_engine(
+            model, speculation=self.speculation, verbose=self.verbose, sequences=self.sequences, share=share
+        )
+        return engine, self.settings_of(name, engine)
+
+    def settings_of(self, name: str, engine: Backend) -> Settings:
+        """The settings of a model that clients know by `name`."""
+        defaults = replace(self.settings.defaults, sampling=self.sampling.sampling(engine.sampling))
+        template = self.template.template_of(engine)
+        if template.notice is not None:
+            say(f"note: {template.notice}")
+        return replace(self.settings, model=name, defaults=defaults, template=template)
+
+    def catalogue(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> Catalogue:
+        """Several models, none of which is loaded yet. Raises TrigraphError for what is no model."""
+        from trigraph.runtime.server.catalogue import Catalogue, Entry
+
+        share = 1 / len(models)
+        entries = {
+            name: Entry(weight_bytes(model.path), partial(self.open, name, model, share))
+            for name, model in models.items()
+        }
+        idle = None if limits.idle_minutes is None else 60 * limits.idle_minutes
+        return Catalogue(self.settings, entries, limits.budget, idle)

@@ -1,0 +1,90 @@
+"""What installing promises: one ONNX Runtime, matching versions, units and container files that are read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from trigraph import custom_ops
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.cli.app import app
+from trigraph.runtime.cli.arguments import ModelArguments
+from trigraph.runtime.cli.config_file import read_models, read_options
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
+
+
+def project(folder: str) -> dict[str, object]:
+    content: dict[str, object] = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    return content
+
+
+def test_the_stand_in_for_onnxruntime_gpu() -> None:
+    """It satisfies the requirement of trigraph, and asks for the same versions of onnxruntime."""
+    ours, stand_in = project("."), project("packaging/cpu")
+    wanted = {r.name: r for r in map(Requirement, ours["dependencies"]) if r.name.startswith("onnxruntime")}  # type: ignore[call-overload]
+    assert stand_in["name"] == "onnxruntime-gpu"
+    assert Version(str(stand_in["version"])) in wanted["onnxruntime-gpu"].specifier
+    (asked,) = map(Requirement, stand_in["dependencies"])  # type: ignore[call-overload]
+    assert (asked.name, asked.specifier) == ("onnxruntime", wanted["onnxruntime"].specifier)
+
+
+def test_the_cuda_wheel_has_the_version_of_trigraph() -> None:
+    ours, cuda = project("."), project("packaging/cuda")
+    assert cuda["version"] == ours["version"] and cuda["dependencies"] == [f"trigraph=={ours['version']}"]
+
+
+def test_another_version_of_the_cuda_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"trigraph": "0.1.0", "trigraph-cuda": "0.1.1"}
+    monkeypatch.setattr(custom_ops, "version", versions.__getitem__)
+    with pytest.raises(
+        TrigraphError, match=r"trigraph-cuda is of version 0\.1\.1 and trigraph of 0\.1\.0; install the"
+    ):
+        custom_ops.library_path("cuda")
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(custom_ops, "version", missing)
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", "/nowhere")
+    with pytest.raises(TrigraphError, match="TRIGRAPH_LIBRARY_DIR is /nowhere"):
+        custom_ops.library_path("cuda")
+
+
+def test_the_systemd_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "trigraph.service"
+    unit.write_text((DEPLOY / "trigraph.service").read_text().replace("/opt/trigraph/bin/trigraph", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_example_configuration() -> None:
+    group: Any = typer.main.get_command(app)
+    command = group.commands["serve"]
+    context = command.context_class(command, info_name="serve")
+    options = {name[2:]: p.name for p in command.get_params(context) for name in p.opts if name.startswith("--")}
+    read = read_options(DEPLOY / "server.toml", options)
+    assert (read["port"], read["models_memory"]) == (8080, "40G")
+    models = read_models(DEPLOY / "server.toml", ModelArguments())
+    assert models["large"].context == 65536 and str(models["large"].model).endswith(":Q4_K_M")
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_container_files_name_files_that_exist(name: str) -> None:
+    for line in (DEPLOY / name).read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["COPY"] and not words[1].startswith("--from"):
+            assert all((ROOT / source).exists() for source in words[1:-1]), line

@@ -1,0 +1,88 @@
+"""Hints: what users of other programs may type, and the sentence that helps each of them on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command import Run, assert_one_line_error
+from trigraph.custom_ops import library_path
+from trigraph.exporter import ExportOptions, export
+from trigraph.models.errors import TrigraphError
+
+
+@pytest.fixture(scope="module")
+def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, operator_library: Path) -> Path:
+    """A package whose context is shorter than the model's."""
+    folder = tmp_path_factory.mktemp("short") / "package"
+    export(tiny_gguf, folder, ExportOptions(max_context=512, weights="reference"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["rum"], "No such command 'rum'. Did you mean 'run'? Try 'trigraph --help'."),
+        (["run", "-p", "a"], "name a model: MODEL.gguf, a package, or -hf USER/REPO:QUANT"),
+        (["run", "x.gguf", "-hf", "a/b"], "x.gguf and -hf a/b both name a model"),
+        (["run", "-hf", "model"], "model: write USER/REPO or USER/REPO:QUANT"),
+        (["run", "qwen3.5:4b"], "this is a name of Ollama's; give a repository of GGUF files, such as unsloth/qwen3.5"),
+        (["export", "{package}", "-o", "{tmp}/out"], "is a package already; run and serve take it as it is"),
+        (["run", "x.gguf", "--wings", "2"], "unknown option --wings: 'trigraph run --help' lists all"),
+        (["run", "x.gguf", "--top_k", "2"], "unknown option --top_k: did you mean --top-k?"),
+        (["run", "x.gguf", "-ngl", "99"], "unknown option -ngl: --device cuda"),
+        (["run", "x.gguf", "-no-cnv"], "unknown option -no-cnv: --raw completes"),
+        (["run", "x.gguf", "-cnv"], "unknown option -cnv: without a prompt"),
+        (["run", "x.gguf", "-nkvo"], "unknown option -nkvo: keys and values"),
+        (["run", "x.gguf", "-fa"], "unknown option -fa: not needed"),
+        (["run", "x.gguf", "-vh"], "unknown option -vh"),
+        (["run", "x.gguf", "--no-cnv"], "unknown option --no-cnv: --raw completes"),
+        (["run", "x.gguf", "--lora", "y.gguf"], "unknown option --lora: adapters are not supported; merge them"),
+        (["run", "x.gguf", "--mmproj", "y"], "unknown option --mmproj: images and audio are not supported yet"),
+        (["run", "x.gguf", "--image", "y.png"], "unknown option --image: images and audio are not supported yet"),
+        (["serve", "x.gguf", "--embedding"], "unknown option --embedding: not needed: serve has /v1/embeddings"),
+        (["serve", "x.gguf", "--parallel", "4"], "unknown option --parallel: use --max-sequences"),
+        (["serve", "x.gguf", "--served-model-name", "x"], "unknown option --served-model-name: use --alias"),
+        (["serve", "x.gguf", "--max-model-len", "4096"], "unknown option --max-model-len: use --ctx-size"),
+        (["bench", "x.gguf", "-m", "y.gguf"], "unknown option -m: the model is the first argument"),
+        (["export", "x.gguf", "-r", "y"], "unknown option -r: 'trigraph export --help' lists all"),
+        (["run", "{tiny}", "-p", "a", "-c", "99999"], "; YaRN extends it: --rope-scaling yarn:49"),
+        (["run", "{package}", "-p", "a", "-c", "1k"], "1 to 512 tokens; export it with a larger --max-context"),
+        (["run", "{tiny}", "-p", "a", "-c", "4q"], "'4q' is not a number of tokens, such as 4096 or 32k"),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else "",
+)
+def test_hints(
+    trigraph: Run, tiny_gguf: Path, short_package: Path, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    paths = dict(tmp=tmp_path, tiny=tiny_gguf, package=short_package)
+    result = trigraph(*(argument.format(**paths) for argument in arguments), terminal=True)
+    assert_one_line_error(result, text)
+
+
+def test_contexts(trigraph: Run, tiny_gguf: Path, operator_library: Path) -> None:
+    """0 is all of the model's, where the default is at most 32768; k stands for 1024."""
+    for options, context in (([], 2048), (["-c", "0"], 2048), (["-c", "1k"], 1024), (["-c", "100"], 100)):
+        result = trigraph("run", tiny_gguf, "-p", "a", "-n", 1, "-v", *options)
+        assert result.status == 0 and f"context {context}," in result.err, result.err
+
+
+def test_a_library_folder_that_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(tmp_path))
+    with pytest.raises(TrigraphError, match=r"TRIGRAPH_LIBRARY_DIR is .*name the folder that has it, or unset"):
+        library_path("cpu")
+
+
+def test_a_session_file_of_another_kind_is_not_to_be_removed(
+    trigraph: Run, tiny_package: Path, tiny_gguf: Path, operator_library: Path
+) -> None:
+    result = trigraph("run", tiny_package, "-p", "a", "--prompt-cache", tiny_gguf)
+    assert_one_line_error(result, "is not a session file; name a new file, or one that was saved as such")
+    assert "remove" not in result.err
+
+
+def test_a_score_of_one_token_has_no_error(trigraph: Run, tiny_gguf: Path, operator_library: Path) -> None:
+    for form in ([], ["--json"]):
+        result = trigraph("perplexity", tiny_gguf, "-f", "-", "-c", 3, "--chunks", 1, *form, stdin=b"In the beginning")
+        assert result.status == 0 and "nan" not in result.out.lower(), result

@@ -1,0 +1,84 @@
+"""Builds the wheels and tries them: `make wheels`. A wheel goes into bare environments of every Python found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+TINY = ROOT / "models" / "tiny" / "tiny-q8_0.gguf"
+PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
+LARGEST = 12 << 20  # bytes of the wheel without CUDA
+
+
+def main() -> None:
+    """Builds what is asked for, and fails where a wheel does not work."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cuda", action="store_true", help="build trigraph-cuda, too; this takes nvcc")
+    parser.add_argument("--wheel", type=Path, help="try this wheel, and build none")
+    options = parser.parse_args()
+    wheel = options.wheel or build(ROOT)
+    size = wheel.stat().st_size
+    assert size <= LARGEST, f"{wheel.name} has {size:,} bytes"
+    for python in pythons():
+        attempt(python, wheel)
+    if options.cuda:
+        print(f"{build(ROOT / 'packaging' / 'cuda')}: built; a GPU has to try it")
+
+
+def build(project: Path) -> Path:
+    """Builds a project's wheel; on Linux auditwheel gives it the platform that it runs on, and complains otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, project)
+        (built,) = Path(folder).glob("*.whl")
+        DIST.mkdir(exist_ok=True)
+        if sys.platform != "linux":
+            return Path(shutil.copy(built, DIST))
+        repaired = Path(folder, "repaired")
+        run(Path(sys.executable).with_name("auditwheel"), "repair", "-w", repaired, built)
+        (found,) = repaired.glob("*.whl")
+        print(f"{found.name}: {found.stat().st_size:,} bytes")
+        return Path(shutil.copy(found, DIST))
+
+
+def pythons() -> list[str]:
+    """The interpreters here that the wheel is for."""
+    found = [path for name in PYTHONS if (path := shutil.which(name)) and works(path)]
+    return found or [sys.executable]
+
+
+def works(python: str) -> bool:
+    """Whether an interpreter runs, and can make virtual environments."""
+    return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
+
+
+def attempt(python: str, wheel: Path) -> None:
+    """Installs a wheel into a bare environment, without a compiler on the path, and runs the tiny model there."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = Path(folder, "environment")
+        run(python, "-m", "venv", environment)
+        scripts = environment / ("Scripts" if os.name == "nt" else "bin")
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("TRIGRAPH_", "PYTHON"))}
+        bare |= {"PATH": str(scripts), "CXX": "none", "XDG_CACHE_HOME": folder}
+        pip = [scripts / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        run(*pip, ROOT / "packaging" / "cpu", env=bare)  # no GPU is asked for
+        run(*pip, "--only-binary", ":all:", wheel, env=bare)
+        run(scripts / "python", "-m", "pip", "check", env=bare)
+        for command in (["export", TINY, "-o", "package"], ["run", "package", "-p", "Once", "-n", "16"], ["doctor"]):
+            run(scripts / "trigraph", *command, cwd=folder, env=bare)
+    print(f"{wheel.name}: works with {python}")
+
+
+def run(*command: object, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> None:
+    """Runs a command that has to succeed."""
+    subprocess.run([*map(str, command)], check=True, cwd=cwd, env=env)
+
+
+if __name__ == "__main__":
+    main()
