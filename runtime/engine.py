@@ -24,7 +24,8 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
-from trigraph.runtime.scheduler.request import Request, token_ids
+from trigraph.runtime.scheduler.prompt_ids import token_ids
+from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from operator import index
 from typing import Protocol, SupportsIndex, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.checks import check
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -21,6 +20,7 @@ from trigraph.runtime.requests.running import Running
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.bell import Bell
+from trigraph.runtime.scheduler.prompt_ids import check_vocabulary, checked_prompt, token_ids
 from trigraph.runtime.state.sequence import Sequence
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Request(TextStream):
                 "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
             )
         if replayed:
-            _check_vocabulary(replayed, model.vocab)
+            check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
         check("priority", priority, int)
         if timeout is not None:
@@ -271,7 +271,7 @@ class Request(TextStream):
     def _repeat(self, completed: list[int], vocab: int) -> None:
         """Takes the known tokens, which leaves sampler and transcript as they were when the last one was chosen."""
         if completed:
-            _check_vocabulary(completed, vocab)
+            check_vocabulary(completed, vocab)
         for token in completed:
             self.sampler.take(token)
             self.transcript.push(token)
@@ -279,34 +279,3 @@ class Request(TextStream):
             raise TrigraphError(
                 f"completed has {len(completed)} tokens, and the completion ends before them; give what it had so far"
             )
-
-
-def checked_prompt(prompt: Iterable[SupportsIndex], options: Options, context: int, vocab: int) -> list[int]:
-    """The token ids of a prompt. Raises TrigraphError when a model of this size cannot continue it as `options` say."""
-    if not isinstance(options, Options):
-        raise TrigraphError(f"options is {quote(options)}; it must be an Options")
-    ids = token_ids("the prompt", prompt)
-    if not 1 <= len(ids) <= context:
-        raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
-    _check_vocabulary(ids, vocab)
-    options.sampling.check_vocabulary(vocab)
-    if options.forced:
-        _check_vocabulary([*options.forced], vocab)
-        if (length := len(ids) + len(options.forced)) > context:
-            raise TrigraphError(f"the prompt and forced have {length} tokens; the loaded context holds {context}")
-    return ids
-
-
-def token_ids(name: str, prompt: Iterable[SupportsIndex]) -> list[int]:
-    """The ids as numbers. Raises TrigraphError for what is not a list of them."""
-    try:
-        if not isinstance(prompt, bytes):
-            return [index(token) for token in prompt]
-    except TypeError:
-        pass
-    raise TrigraphError(f"{name} is {quote(prompt)}; it must be a string or a list of token ids")
-
-
-def _check_vocabulary(prompt: list[int], vocab: int) -> None:
-    if min(prompt) < 0 or max(prompt) >= vocab:
-        raise TrigraphError(f"token ids must be from 0 to {vocab - 1}, found {min(prompt)} to {max(prompt)}")

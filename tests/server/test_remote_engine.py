@@ -23,7 +23,6 @@ from trigraph.runtime import Engine, Options, QueueFullError, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
 from trigraph.runtime.requests.logprobs import scoring
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.errors import ApiError
@@ -296,38 +295,3 @@ def test_the_server_tells_the_same(clients: tuple[httpx.Client, httpx.Client, Mo
     assert two.post("/v1/completions", json={"prompt": [1] * 300}).status_code == 400
     replicas.gone = True
     assert two.get("/health").json() == {"status": "no replica of the model runs"}
-
-
-class MidRound:
-    """A request that is looked at in the midst of a round, which has recorded more than it has told, and at the end."""
-
-    def __init__(self, whole: Request) -> None:
-        self.done = False
-        self._whole = whole
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)
-
-    @property
-    def ids(self) -> list[int]:
-        return self._whole.ids if self.done else self._whole.ids[:4]
-
-    async def news(self) -> AsyncGenerator[None, None]:
-        yield
-        self.done = True
-        yield
-
-
-def test_an_update_records_its_own_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that is lost after it has told of four tokens leaves the records of four."""
-    engine = new_engine()
-    whole = engine.generate(tokens(9), replace(SAMPLED, logprobs=1))
-    whole.run()
-    monkeypatch.setattr(engine, "generate", lambda *asked, **others: MidRound(whole))
-
-    async def ask() -> list[Update]:
-        ticket = Ticket(tokens(9), SAMPLED, (), [], engine.identity.weights)
-        return [update async for update in Replica(engine).complete(ticket)]
-
-    first, last = asyncio.run(ask())
-    assert first.logprobs == whole.logprobs[:4] and last.logprobs == whole.logprobs[4:]

@@ -21,7 +21,7 @@ from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.driver import EngineLoad
-from trigraph.runtime.scheduler.request import checked_prompt
+from trigraph.runtime.scheduler.prompt_ids import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Ticket, Update
 from trigraph.runtime.server.errors import ApiError, log
