@@ -56,7 +56,7 @@ def export(
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(
-        mtp, max_context, draft_vocab, kv_type or "f16", rope_scaling, activations, weights, portable
+        mtp, max_context, draft_vocab, kv_type or "f16", rope_scaling, activations, weights=weights, portable=portable
     )
     started = time.perf_counter()
     with progress_bars() as progress:

@@ -14,11 +14,13 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Receipt, load
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
+from trigraph.runtime.cli.naming import Hub, Model, given_model
 
 
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt.")],
-    model: arguments.Model,
+    model: Model = None,
+    hub: Hub = None,
     prompt: Annotated[
         Path | None,
         typer.Option(
@@ -40,19 +42,20 @@ def verify(
 
     It takes about as long as reading a prompt of that length. The exit status is 1 when anything differs.
     """
+    path, found = given_model(model, hub)
     receipt = Receipt.read(file)
     signed = _signature(receipt, public_key)
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
-    options = arguments.export_options(model, mtp=mtp, rope_scaling=rope_scaling)
-    if not model.is_dir():  # exported as the receipt's model was, for verifies that read more tokens at once
+    options = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
+    if not path.is_dir():  # exported as the receipt's model was, for verifies that read more tokens at once
         activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
         options = replace(options, kv_type=receipt.model.kv_type, activations=activations, max_pending=WIDEST)
     context = max(1, len(ids) + len(receipt.completion))
     with progress_bars() as progress:
         engine = load(
-            model,
+            path,
             threads=threads,
             context=context,
             sequences=1,

@@ -113,7 +113,8 @@ def _fetch(hub: ModuleType, repository: str, file: str, revision: str) -> None:
     What `hf_hub_download` itself has begun is lost with its process, and files have tens of gigabytes.
     """
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+    from huggingface_hub.utils._fixes import WeakFileLock
+    from huggingface_hub.utils._headers import build_hf_headers
 
     constants = hub.constants
     address = hub.hf_hub_url(repository, file, revision=revision)

@@ -86,14 +86,14 @@ def test_a_wide_package_verifies_with_fewer_steps(engine: Engine, tmp_path: Path
     for max_pending, steps in ((8, [8] * 10), (20, [20] * 4), (64, [64, 16])):
         package = tmp_path / str(max_pending)
         export(TINY_GGUF, package, ExportOptions(weights="reference", max_pending=max_pending))
-        wide, verified = load(package, threads=1, context=160, speculation=False), []
+        wide, verified = load(package, threads=1, context=160, speculation=False), list[int]()
         verify = wide.steps.verify_by
 
         def counted(*asked: Any, verify: Any = verify, verified: list[int] = verified) -> Any:
             verified.append(len(asked[1][0]))
             return verify(*asked)
 
-        wide.steps.verify_by = counted  # type: ignore[method-assign]
+        wide.steps.verify_by = counted  # type: ignore[method-assign,assignment]
         assert wide.verify(receipt).equal and verified == steps
 
 
@@ -141,7 +141,7 @@ def test_company_and_preemption_change_nothing(tiny_package: Path, other: Engine
 
 def test_a_completion_that_is_left_has_a_receipt_of_its_tokens(engine: Engine, other: Engine) -> None:
     request = engine.generate(PROMPT, Options(SAMPLED, 60, ignore_eos=True, receipt=True))
-    request.listen(lambda: len(request.ids) > 20 and request.cancel())
+    request.listen(lambda: request.cancel() if len(request.ids) > 20 else None)
     request.run()
     receipt = engine.receipt(request)
     assert receipt.finish_reason == "cancelled" and 20 < len(receipt.completion) < 60
