@@ -34,6 +34,18 @@ TARGETS = {
 }
 
 
+# zig names processors in its own way: -march=armv8.2-a+dotprod is -mcpu=generic+v8_2a+dotprod.
+_COMPILER = """\
+#!/bin/sh
+for word; do
+  shift
+  case $word in -march=armv8.2-a*) word="-mcpu=generic+v8_2a${{word#-march=armv8.2-a}}" ;; esac
+  set -- "$@" "$word"
+done
+exec "{python}" -m ziglang c++ -target {target} "$@"
+"""
+
+
 def main() -> None:
     """Compiles for the targets that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -52,7 +64,7 @@ def compile_for(name: str, folder: Path, jobs: int = 1) -> Path:
     target = TARGETS[name]
     folder.mkdir(parents=True, exist_ok=True)
     compiler = folder / "zig-c++"
-    compiler.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang c++ -target {target.zig} "$@"\n')
+    compiler.write_text(_COMPILER.format(python=sys.executable, target=target.zig))
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "cmake"
     settings = {

@@ -19,6 +19,7 @@ class ReceiptArguments:
     """The receipt of the completion."""
 
     panel: ClassVar = "Receipt"
+    common: ClassVar[tuple[str, ...]] = ()
 
     receipt: Annotated[
         Path | None,

@@ -31,7 +31,8 @@ def test_help_is_grouped(trigraph: Run) -> None:
     assert [line.strip("╭╮─ ") for line in text.splitlines() if line.startswith("╭")] == panels
     assert len(text.splitlines()) < 80 and "--repack" not in text and "Examples:" in text
     whole = trigraph("run", "--help-all").out
-    assert all(option in whole for option in ("--repack", "--prompt-cache", "--min-p", "--regex", "--drafter"))
+    options = ("--repack", "--prompt-cache", "--min-p", "--regex", "--drafter", "--receipt")
+    assert all(option in whole for option in options)
     for command in ("run", "serve", "export", "inspect", "synth", "bench", "perplexity"):
         assert "<bool>" not in trigraph(command, "--help").out
         lines = [line.strip("│ ") for line in trigraph(command, "--help").out.splitlines()]
