@@ -52,7 +52,7 @@ def decode_round(executor: Executor, running: list[Running], governor: Governor)
     for run in result.runs:
         governor.costs.draft.observe(*run)
     governor.costs.verify.observe(row, len(running), ended - started - drafting)
-    governor.observe(len(running), sum(map(len, kept)), started, ended)
+    governor.observe(started, ended)
 
 
 def _plan(

@@ -7,6 +7,7 @@ from itertools import accumulate
 from operator import mul
 
 _OWN_MEMORY, _COMMON_MEMORY = 0.98, 0.998  # weight of an observed draft, one observation later
+_IDLE_MEMORY = 0.995  # the same, one round of all requests without one later: what was bad for long is tried again
 # Drafts that the rates of all requests count for; texts differ more in how much they repeat themselves.
 _COMMON_HEAD, _COMMON_NGRAM = 24.0, 4.0
 _FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
@@ -28,6 +29,12 @@ class Rates:
         """Takes in a draft whose predecessors were right."""
         self._right[kind] = self._memory * self._right[kind] + right
         self._tried[kind] = self._memory * self._tried[kind] + 1
+
+    def forget(self, first: int, memory: float) -> None:
+        """Takes in a round without drafts of kind `first` and those after it."""
+        for kind in range(first, len(self._tried)):
+            self._right[kind] *= memory
+            self._tried[kind] *= memory
 
     def known(self, prior: Sequence[float], weight: float) -> list[float]:
         """The rates, where `prior` counts as much as `weight` drafts."""
@@ -76,12 +83,16 @@ class Acceptance:
         known = self.ngram
         return [*accumulate((known[_kind(length)] for length in range(match, match + most)), mul)]
 
-    def observe_head(self, tested: int, right: int) -> None:
-        """Takes in a round of `tested` drafts of the head, of which the first `right` were right."""
+    def observe_head(self, tested: int, right: int, requests: int) -> None:
+        """Takes in a round of `tested` drafts of the head, of which the first `right` were right.
+
+        `requests`: those that shared the round, each with drafts of its own.
+        """
         if self._common is not None:
-            self._common.observe_head(tested, right)
+            self._common.observe_head(tested, right, requests)
         for i in range(tested):
             self._head.observe(i, i < right)
+        self._head.forget(tested, _IDLE_MEMORY ** (1 / requests))
 
     def observe_ngram(self, match: int, tested: int, right: int) -> None:
         """The same of drafts after a match of `match` tokens."""

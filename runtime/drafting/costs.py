@@ -1,93 +1,109 @@
-"""Seconds that runs of the graphs take on this machine: a table of timed shapes, interpolated in between."""
+"""Seconds that runs of the graphs take on this machine: a table of timed shapes, and guesses for others."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from math import sqrt
 
-_RISE = 0.1  # of the way up to a longer time; a busy machine only ever adds, so a shorter one counts at once
+# Runs of a shape, of which the shortest counts: a busy machine only adds, and so do the allocations of the first run,
+# and the capture of a graph on a GPU. One run is not enough.
+_LATEST, _ENOUGH = 4, 2
+_STALE = 1000  # runs of other sizes, after which the time of a size is forgotten
+_HOPE = 0.8  # of a guess: low, so that what may be faster is tried
+_FAR = 2  # times as many rows as were timed: for more than that, there is no guess
 _MOST_ENTRIES = 64  # numbers of rows for each number of sequences, and of those; the least recently used go first
 _SIMILAR = 3  # numbers of sequences whose times count for another one
-_ROW_SHARE = 0.15  # of a run of one row, for each row more, before two numbers of rows were timed
-_DRAFT_SHARE = 0.1  # of a verify of one row, for a draft run before one was timed: low, so that it is tried
+_DRAFT_SHARE = 0.2  # of a verify of one row, for a draft run of one before it was timed: low, so that it is tried
+_RUN_ROWS = 10  # rows that take as long as what a run takes besides, before two sizes were timed
 _PIECE_MEMORY = 0.9  # weight of a timed piece of a prompt, one piece later
 _FIRST_PIECE = 32  # tokens of a piece before any was timed
 
 
-def lowest(known: float, seconds: float) -> float:
-    """The least time so far, which rises slowly while later ones are longer; `known` 0 for none."""
-    return seconds if not known or seconds < known else known + _RISE * (seconds - known)
+class _Table:
+    """Times of runs of as many sequences, by rows."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self._latest: dict[int, deque[float]] = {}  # the one used last stands behind all others
+        self._last: dict[int, int] = {}  # number of the last run
+        self._runs = 0
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Takes in a run."""
+        latest = self._latest[rows] = self._latest.pop(rows, deque[float](maxlen=_LATEST))
+        latest.append(seconds)
+        if len(latest) >= _ENOUGH:
+            self.seconds[rows] = min(latest)
+        self._runs += 1
+        self._last[rows] = self._runs
+        oldest = next(iter(self._latest))
+        if self._runs - self._last[oldest] > _STALE or len(self._latest) > _MOST_ENTRIES:
+            del self._latest[oldest], self._last[oldest]
+            self.seconds.pop(oldest, None)
 
 
 class RunCost:
     """Seconds of one graph's runs, by rows (tokens of all sequences together) and sequences."""
 
     def __init__(self) -> None:
-        # By sequences and rows; 0 for the first run of as many sequences, which allocates.
-        self._tables: dict[int, dict[int, float]] = {}
+        self._tables: dict[int, _Table] = {}  # by sequences
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
         """Takes in a run."""
-        table = self._tables[sequences] = self._tables.pop(sequences, {})  # the last one used
-        table[rows] = lowest(table.pop(rows, 0.0), seconds) if table else 0.0
-        for entries in (table, self._tables):
-            if len(entries) > _MOST_ENTRIES:
-                del entries[next(iter(entries))]
+        table = self._tables.pop(sequences) if sequences in self._tables else _Table()
+        self._tables[sequences] = table  # behind all others
+        table.observe(rows, seconds)
+        if len(self._tables) > _MOST_ENTRIES:
+            del self._tables[next(iter(self._tables))]
 
     def timed(self, rows: int, sequences: int) -> bool:
-        """Whether runs of that shape were timed."""
-        return self._tables.get(sequences, {}).get(rows, 0.0) > 0
+        """Whether runs of that shape were timed lately."""
+        return sequences in self._tables and rows in self._tables[sequences].seconds
 
-    def most_rows(self, sequences: int) -> int:
-        """The most rows of as many sequences that were timed; 0 for none."""
-        return max((rows for rows, seconds in self._tables.get(sequences, {}).items() if seconds), default=0)
+    def seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
+        """Of runs with these numbers of rows, which rise; without those far from all that were timed.
 
-    def seconds(self, sequences: int, more: int) -> list[float]:
-        """Of runs with 0 to `more` rows beyond one for each of `sequences` sequences; empty before any was timed.
-
-        Numbers of rows that were not timed with as many sequences have their time with the most similar number.
+        What was not timed lately is guessed from other sizes and similar numbers of sequences, on the low side.
         """
-        points = self._points(sequences)
-        if not points:
-            return []
-        rows = [point[0] for point in points]
-        return [_interpolated(points, rows, sequences + i) for i in range(more + 1)]
+        points, found = self._points(sequences), dict[int, float]()
+        most, known = (_FAR * points[-1][0] if points else 0), 0.0  # of fewer rows
+        for rows in takewhile(most.__ge__, sizes):
+            found[rows] = _at(points, rows)
+            if self.timed(rows, sequences):
+                known = found[rows]
+            else:
+                found[rows] = max(known, _HOPE * found[rows])
+        return found
 
-    @property
-    def row(self) -> float:
-        """Seconds that a row more takes: the mean slope over all numbers of rows that were timed."""
-        points = self._points(1)
-        return max(0.0, _slope(points[0], points[-1])) if points else 0.0
+    def line(self, sequences: int, guess: float) -> tuple[float, float]:
+        """Seconds of a run without rows, and of each row: a line through all sizes; `guess`: of one row, before any."""
+        points = self._points(sequences) or [(1, guess)]
+        (fewest, seconds), (most, longer) = points[0], points[-1]
+        row = max(0.0, longer - seconds) / (most - fewest) if most > fewest else seconds / (_RUN_ROWS + fewest)
+        return max(0.0, seconds - row * fewest), row
 
     def _points(self, sequences: int) -> list[tuple[int, float]]:
-        """Rows and seconds in order of rows. Fewer rows never take longer."""
+        """Rows and seconds in order of rows, from the most similar number of sequences that each was timed with."""
         found: dict[int, float] = {}
-        timed = [others for others, table in self._tables.items() if any(table.values())]
+        timed = [others for others, table in self._tables.items() if table.seconds]
         for others in sorted(timed, key=lambda others: abs(others - sequences))[:_SIMILAR]:
-            for rows, seconds in self._tables[others].items():
-                if seconds:
-                    found.setdefault(rows, seconds)
-        points = sorted(found.items())
-        for i in range(len(points) - 2, -1, -1):
-            if points[i][1] > points[i + 1][1]:
-                points[i] = points[i][0], points[i + 1][1]
-        if len(points) == 1:
-            rows, seconds = points[0]
-            points.append((rows + 1, seconds * (1 + _ROW_SHARE / (1 + _ROW_SHARE * (rows - 1)))))
-        return points
+            found = self._tables[others].seconds | found
+        return sorted(found.items())
 
 
-def _slope(left: tuple[int, float], right: tuple[int, float]) -> float:
-    return (right[1] - left[1]) / (right[0] - left[0])
-
-
-def _interpolated(points: list[tuple[int, float]], rows: list[int], x: int) -> float:
-    """The value at `x`; level before the first point, and as steep as the mean or more behind the last one."""
-    above = bisect_left(rows, x)
-    if not above:
-        return points[0][1]
-    if above == len(points):
-        return points[-1][1] + (x - rows[-1]) * max(_slope(points[0], points[-1]), _slope(*points[-2:]))
-    return points[above - 1][1] + (x - rows[above - 1]) * _slope(points[above - 1], points[above])
+def _at(points: Sequence[tuple[int, float]], rows: int) -> float:
+    """Seconds on the lines between points; outside them, four times as many rows take twice as long."""
+    above = bisect_left(points, (rows, 0.0))
+    if above < len(points) and points[above][0] == rows:
+        return points[above][1]
+    if above in (0, len(points)):
+        nearest, seconds = points[min(above, len(points) - 1)]
+        return seconds * sqrt(rows / nearest)
+    (fewer, shorter), (more, longer) = points[above - 1], points[above]
+    return shorter + (longer - shorter) * (rows - fewer) / (more - fewer)
 
 
 class Costs:
@@ -97,34 +113,27 @@ class Costs:
         self.verify = RunCost()
         """With all that a round does beside draft runs."""
         self.draft = RunCost()
-        self.between = 0.0
-        """Seconds from a round's end to the next one's start."""
-        self._pieces = [0.0] * 5  # decayed sums over pieces, each by its relative error: see prefill_tokens
+        self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
+        self._tokens = self._seconds = 0.0  # decayed sums over pieces of prompts
 
-    def round_seconds(self, sequences: int, drafts: int) -> list[float]:
-        """Of rounds with 0 to `drafts` drafts in all, without the draft runs; empty before any was timed."""
-        return [seconds + self.between for seconds in self.verify.seconds(sequences, drafts)]
+    def round_seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
+        """Of rounds that verify these numbers of rows, without draft runs, as far as they can be guessed."""
+        gap = min(self._gaps, default=0.0)
+        return {rows: seconds + gap for rows, seconds in self.verify.seconds(sequences, sizes).items()}
 
-    def draft_seconds(self, sequences: int) -> list[float]:
-        """Of a draft run of 0, 1, .. `sequences` sequences, one row each."""
-        if not self.draft.seconds(1, 0):
-            return [0.0] + [_DRAFT_SHARE * sum(self.verify.seconds(1, 0))] * sequences
-        return [0.0] + [self.draft.seconds(n, 0)[0] for n in range(1, sequences + 1)]
+    def draft_seconds(self, sequences: int) -> tuple[float, float]:
+        """Of a draft run, and of each of its rows."""
+        return self.draft.line(sequences, _DRAFT_SHARE * self.verify.seconds(1, [1])[1])
+
+    def observe_gap(self, seconds: float) -> None:
+        """Takes in the time between two rounds."""
+        self._gaps.append(seconds)
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Takes in the run of a piece of a prompt."""
-        one, size = 1.0 / seconds, tokens / seconds
-        for i, term in enumerate((one * one, one * size, size * size, one, size)):
-            self._pieces[i] = _PIECE_MEMORY * self._pieces[i] + term
+        self._tokens = _PIECE_MEMORY * self._tokens + tokens
+        self._seconds = _PIECE_MEMORY * self._seconds + seconds
 
     def prefill_tokens(self, seconds: float) -> int:
-        """The most tokens of a prompt whose run takes no longer than `seconds`; at least 1."""
-        ones, mixed, sizes, one, size = self._pieces
-        if not sizes:
-            return _FIRST_PIECE
-        spread = ones * sizes - mixed * mixed
-        fixed = (one * sizes - size * mixed) / spread if spread > 1e-9 * ones * sizes else 0.0
-        token = (size * ones - one * mixed) / spread if fixed > 0 else 0.0
-        if fixed <= 0 or token <= 0:
-            fixed, token = 0.0, size / sizes  # a line through the origin
-        return max(1, int((seconds - fixed) / token))
+        """The tokens of a prompt whose run takes about `seconds`, at the rate of the latest pieces; at least 1."""
+        return max(1, int(seconds * self._tokens / self._seconds)) if self._seconds else _FIRST_PIECE

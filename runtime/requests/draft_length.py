@@ -71,11 +71,11 @@ class AdaptiveLength:
         self._behind += len(finished.tokens)
         if candidates.tokens is not None:
             self._by_ngrams += asked
-        elif asked:
-            self._behind = finished.accepted
+        else:
+            self._behind = finished.accepted if asked else self._behind
             # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
             attempts = min(finished.drafted + 1, asked)
-            self._acceptance.observe_head(min(attempts, finished.accepted + 1), finished.accepted)
+            self._acceptance.observe_head(min(attempts, finished.accepted + 1), finished.accepted, finished.sequences)
         if match := self._match.drafts:
             # These are known to be right or wrong whether they were verified or not.
             right = 0

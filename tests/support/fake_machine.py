@@ -3,8 +3,11 @@
 Nothing runs: a round only adds what its steps would take, and asks a random number whether a draft is right.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -33,13 +36,16 @@ def interpolated(table: dict[int, float]) -> Callable[[float], float]:
 class Machine:
     """Milliseconds of runs by rows and sequences, each up to `noise` (a share) longer at random.
 
-    The first run of a shape takes `first` more.
+    The first run of a shape takes `first` more; one that is captured `capture` more: of a single sequence the first
+    run, of several ones run number `captured`.
     """
 
     verify: Callable[[int, int], float]
     draft: Callable[[int, int], float]
     noise: float = 0.05
     first: float = 0.0
+    capture: float = 0.0
+    captured: int = 8
 
 
 # As measured, 4 layers: of a mixture of experts, whose rows cost nearly what the first one does, and of a dense model,
@@ -47,27 +53,13 @@ class Machine:
 _EXPERTS = interpolated({1: 5.6, 2: 7.1, 4: 10.5, 8: 17.3, 12: 25.0, 16: 31.2, 24: 42.5, 32: 51.5})
 _DENSE = interpolated({1: 25.4, 4: 26.5, 5: 27.6, 6: 30.0, 8: 36.5, 9: 51.0, 12: 61.0, 16: 77.0, 24: 107.0, 32: 138.0})
 EXPERTS = Machine(lambda rows, n: _EXPERTS(rows) + 0.2 * (n - 1), lambda rows, n: 1.6 + 0.35 * rows + 0.2 * n)
-# An H100 with all 40 layers of the mixture of experts: other kernels take over at 9, 17, 33 and 65 rows.
+# An H100 with all 40 layers of the mixture of experts (docs/explanation/cuda.md); above 8 rows from the ratios of an
+# earlier measurement. Other kernels take over at 9, 17, 33 and 65 rows.
 _GPU = interpolated(
-    {
-        1: 4.2,
-        2: 4.9,
-        4: 5.9,
-        8: 7.0,
-        9: 8.1,
-        12: 9.4,
-        16: 11.7,
-        17: 9.9,
-        24: 11.6,
-        32: 14.3,
-        33: 18,
-        40: 20.0,
-        64: 20.5,
-        65: 25,
-        128: 40,
-    }
+    {1: 3.0, 2: 3.6, 4: 4.7, 8: 5.9, 9: 6.8, 12: 7.9, 16: 9.8, 17: 8.3, 24: 9.7}
+    | {32: 12.0, 33: 15.1, 40: 16.8, 64: 17.2, 65: 21.0, 128: 33.6}
 )
-GPU = Machine(lambda rows, n: _GPU(rows), lambda rows, n: 0.3 + 0.006 * rows + 0.02 * n, first=1.0)
+GPU = Machine(lambda rows, n: _GPU(rows), lambda rows, n: 0.2 + 0.006 * rows + 0.02 * n, first=1.0)
 DENSE = Machine(lambda rows, n: _DENSE(rows) + 0.4 * (n - 1), lambda rows, n: 9.0 + 0.4 * rows + 0.1 * n)
 
 
@@ -101,10 +93,10 @@ class Simulation:
         self.common = Acceptance(K - 1)
         self.random = np.random.default_rng(self.seed)
         self.seconds = self.tokens = 0.0
-        self.shapes = set[tuple[str, int, int]]()
+        self.runs = Counter[tuple[str, int, int]]()
 
     def speed(self, clients: list[Client], concurrency: int) -> float:
-        """Tokens a second of all clients, in order, at most so many at a time."""
+        """Tokens a second that are to be expected of all clients, in order, at most so many at a time."""
         waiting, running = list(clients), list[Client]()
         before = self.seconds, self.tokens
         while waiting or running:
@@ -136,14 +128,14 @@ class Simulation:
             drafting += run
         rows = len(running) + sum(asked)
         verifying = self._seconds("verify", rows, len(running))
-        total = 0
+        total = 0.0
         for client, offered, drafted in zip(running, candidates, asked, strict=True):
             accepted = 0
             while accepted < drafted and self.random.random() < client.rates[accepted]:
                 accepted += 1
             client.behind = accepted if drafted else client.behind + 1
             client.done += accepted + 1
-            total += accepted + 1
+            total += 1 + sum(accumulate(client.rates[:drafted], mul))
             client.rounds.append(
                 Round([0] * (accepted + 1), drafted, accepted, drafting, drafting + verifying, len(running))
             )
@@ -152,28 +144,21 @@ class Simulation:
         self.governor.costs.verify.observe(rows, len(running), verifying)
         started = self.seconds
         self.seconds += drafting + verifying
-        self.governor.observe(len(running), total, started, self.seconds)
+        self.governor.observe(started, self.seconds)
         self.tokens += total
 
     def _seconds(self, graph: str, rows: int, sequences: int) -> float:
         milliseconds = (self.machine.draft if graph == "draft" else self.machine.verify)(rows, sequences)
         milliseconds *= 1 + self.machine.noise * self.random.random()
         shape = graph, rows, sequences
-        if shape not in self.shapes:
-            self.shapes.add(shape)
-            milliseconds += self.machine.first
+        self.runs[shape] += 1
+        milliseconds += self.machine.first * (self.runs[shape] == 1)
+        milliseconds += self.machine.capture * (self.runs[shape] == (1 if sequences == 1 else self.machine.captured))
         return milliseconds / 1000
 
 
-def thrifty(costs: Costs) -> Governor:
-    """One that tries nothing."""
-    governor = Governor(costs)
-    governor._credit = -1e9
-    return governor
-
-
 def known_governor() -> Governor:
-    """One without budget for trials; a row costs a tenth of a step, and a draft step nothing to speak of."""
+    """One for which all times are known: a row costs a tenth of a step, and a draft step nothing to speak of."""
     costs = Costs()
     for rows in range(1, 40):
         for sequences in (1, 2, 4):
@@ -182,4 +167,4 @@ def known_governor() -> Governor:
     for sequences in (1, 2, 3, 4):
         for _ in range(2):
             costs.draft.observe(sequences, sequences, 0.01)
-    return thrifty(costs)
+    return Governor(costs)

@@ -1,5 +1,6 @@
 """Draft lengths in a simulation: a machine with known costs, and drafts that are right at known rates."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,7 +15,6 @@ from support.fake_machine import (
     Simulation,
     crowd,
     known_governor,
-    thrifty,
 )
 from trigraph.runtime.drafting.choice import Candidates, DraftCost, Governor
 from trigraph.runtime.drafting.costs import Costs
@@ -35,7 +35,7 @@ def sweep(machine: str, concurrency: int, accept: float) -> list[float]:
 
 def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]:
     """Its speed in the first turn, in which it has everything to learn, and after some more; means of some seeds."""
-    first, later, seeds = 0.0, 0.0, range(2)
+    first, later, seeds = 0.0, 0.0, range(max(2, 8 // concurrency))
     for seed in seeds:
         simulation = Simulation(MACHINES[machine], seed=seed)
         first += simulation.speed(crowd(concurrency, TOKENS, accept), concurrency)
@@ -46,27 +46,40 @@ def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accept", [0.0, 0.5, 0.8, 0.95])
-@pytest.mark.parametrize("concurrency", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("machine", ["experts", "dense"])
+@pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
     fixed = sweep(machine, concurrency, accept)
     first, later = speeds(machine, concurrency, accept)
-    assert first > 0.92 * max(fixed), "too much was lost in learning"
-    assert first > 0.97 * fixed[0]
-    assert later > 0.97 * max(fixed)
-    assert later > 0.98 * fixed[0], "slower than without drafts"
+    assert first > 0.85 * max(fixed), "too much was lost in learning"
+    assert min(first, later) > 0.97 * fixed[0], "slower than without drafts"
+    assert later > (0.97 if accept else 0.98) * max(fixed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accept", [0.0, 0.5, 0.8])
-@pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
-def test_on_a_gpu(concurrency: int, accept: float) -> None:
-    """Never slower than without drafts, and in the end near the best fixed length."""
-    fixed = sweep("gpu", concurrency, accept)
-    first, later = speeds("gpu", concurrency, accept)
-    assert first > 0.97 * fixed[0]
-    assert later > 0.98 * fixed[0]
-    assert later > 0.89 * max(fixed)
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_captures_are_not_taken_for_the_time_of_a_shape(concurrency: int) -> None:
+    """A capture takes as long as some rounds. Once the shapes in use are captured, the choice is as good as without."""
+    later = []
+    for capture in (0.0, 30.0):
+        simulation = Simulation(replace(GPU, capture=capture), seed=1)
+        simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency)
+        later.append(simulation.speed(crowd(6 * concurrency, TOKENS, 0.8), concurrency))
+    assert later[1] > 0.9 * later[0], "some sizes are captured late"
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+def test_lengths_are_seldom_compared(concurrency: int) -> None:
+    """A comparison of all lengths takes a hundred times as long as a look at the last choice."""
+    simulation = Simulation(GPU, seed=0)
+    clients = [simulation._start(client) for client in crowd(concurrency, 10**6, 0.8)]
+    for _ in range(100):
+        simulation._round(clients)
+    learning = simulation.governor.searches
+    for _ in range(300):
+        simulation._round(clients)
+    assert learning <= 50
+    assert simulation.governor.searches - learning <= 60
 
 
 def test_drafts_are_held_against_what_was_timed() -> None:
@@ -160,7 +173,7 @@ def test_n_grams_need_no_draft_step() -> None:
 
 def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
     """Up to 4 rows more cost a lot, the next 4 nothing: the best is not at the first dip."""
-    governor = thrifty(costs := Costs())
+    governor = Governor(costs := Costs())
     for rows in range(1, 9):
         for _ in range(2):
             costs.verify.observe(rows, 1, 1.0 if rows == 1 else 1.9)
@@ -184,28 +197,46 @@ def test_nothing_is_decided_for_those_who_have_decided() -> None:
     assert Governor().choose(offered) == [0, 2, 3]
 
 
-def test_a_choice_is_kept_while_it_comes_out_the_same() -> None:
-    """For 1, 3, 7 and then 8 rounds; not for other numbers of requests, and not where n-grams turn up."""
+def test_a_choice_is_kept_for_ever_more_rounds() -> None:
+    """For 1, 2, 4 and then 8; not for other numbers of requests, and not where n-grams turn up."""
     governor = known_governor()
     head, worse = Candidates([0.9, 0.01]), Candidates([0.01, 0.01])
-    for kept in (0, 1, 3, 7, 8, 8):
+    for kept in (1, 2, 4, 8, 8):
         assert governor.choose([head]) == [1]
         for _ in range(kept):
             assert governor.choose([worse]) == [1]
     assert governor.choose([head]) == [1]
     assert governor.choose([Candidates([0.9, 0.9], [5, 6])]) == [2]
-    assert governor.choose([worse]) == [0]
+    governor = known_governor()
+    assert governor.choose([head]) == [1]
     assert governor.choose([worse, head]) == [0, 1]
 
 
-def test_a_trial_costs_what_it_lost() -> None:
-    """Ten times as long as it looks: there is none for as many tokens as pay for it."""
-    governor, now = known_governor(), 0.0
-    governor._credit, trials = 1.0, []
-    for number in range(3000):
-        (drafts,) = governor.choose([Candidates([0.01])])
-        seconds = 11.0 if drafts else 1.1
-        trials += [number] * drafts
-        governor.observe(1, 1, now, now + seconds)
-        now += seconds
-    assert 2 <= len(trials) < 8
+def test_a_size_that_was_not_timed_is_tried_until_it_is() -> None:
+    governor = Governor(costs := Costs())
+    for _ in range(2):
+        costs.verify.observe(1, 1, 1.0)
+        costs.draft.observe(1, 1, 0.01)
+    likely = [Candidates([0.9, 0.1])]
+    assert governor.choose(likely) == [1]
+    costs.verify.observe(2, 1, 9.0)  # the first run, which is not timed
+    assert governor.choose(likely) == [1]
+    costs.verify.observe(2, 1, 2.5)
+    assert governor.choose(likely) == [0]
+
+
+@pytest.mark.parametrize(("behind", "drafts"), [(20, 1), (2000, 0)])
+def test_a_draft_that_comes_after_much_else_must_pay_for_it(behind: int, drafts: int) -> None:
+    """The head first sees all tokens since its last draft."""
+    governor = known_governor()
+    for rows in (11, 21) * 2:
+        governor.costs.draft.observe(rows, 1, 0.01 * rows)
+    assert governor.choose([Candidates([0.5], behind=behind)]) == [drafts]
+
+
+def test_a_pause_changes_no_choice() -> None:
+    """Rows cost nothing beside the time of a pause, which is no part of a round."""
+    governor = known_governor()
+    for started in (0.0, 1.1, 2.2, 60.0):
+        governor.observe(started, started + 1.1)
+    assert governor.choose([Candidates([0.5, 0.05])]) == [1]
