@@ -18,7 +18,10 @@ template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                 float* const* y) {
   if constexpr (M >= KTile<F>::kLeast && M <= KTile<F>::kMost) {
-    tile_rows<F, M>(w, n, row_bytes, width, x, y);
+    if (width % (2 * kSuper) == 0)
+      tile_rows<F, M>(w, n, row_bytes, width, x, y);
+    else  // a width that few models have
+      int8_lanes<F, 0>(w, n, row_bytes, width, x, m, y);
   } else if constexpr (kTakesAllRows<F, M>) {
     int8_rows<F, M>(w, n, row_bytes, width, x, y);
   } else {
