@@ -11,6 +11,10 @@
 using namespace trigraph;
 using namespace trigraph::TRIGRAPH_ISA;
 
+#if defined(TRIGRAPH_INT8_ALONE)
+const RowKernel* trigraph::TRIGRAPH_ISA::find_float_kernel(const std::string&) { return nullptr; }
+#endif
+
 namespace {
 
 std::vector<float> product(const RowKernel& kernel, const std::vector<uint8_t>& w, int64_t n, int64_t row_bytes,

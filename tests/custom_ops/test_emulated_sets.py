@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,11 @@ from trigraph.models.synth.blocks import HALVES
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS, HERE = ROOT / "custom_ops", ROOT / "tests" / "custom_ops"
-WIDTHS = {1: (77, 1027), 32: (288, 1056), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304)}
+# Super-blocks in one, two or four at a time, by those of a row.
+WIDTHS = {1: (77, 1027), 32: (288, 1056, 1024), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304, 1024)}
 WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
 SIZES = [(m, WEIGHT_ROWS[m % 10]) for m in (*range(1, 17), 40, 66)]  # activation rows and weight rows
+INT8_ALONE = ("dotprod", "i8mm", "avx_vnni")  # sets that are another one but for products with int8
 AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi2", "-include", str(HERE / "simde.h"), "-Wno-psabi")
 
 
@@ -37,10 +40,10 @@ class EmulatedSet:
         """Compiler and emulator; skips where they are not needed or not there."""
         return cross_tools() if self.source == "neon" else (simde_compiler(self.name), [])
 
-    def build(self, program: Path, *sources: Path) -> list[str]:
+    def build(self, program: Path, *sources: Path, options: Sequence[str] = ()) -> list[str]:
         """Compile a program. Returns the command that runs it."""
         compiler, emulator = self.tools()
-        flags = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", "-static", *self.options]
+        flags = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", "-static", *self.options, *options]
         isa = [f"-DTRIGRAPH_ISA={self.source}", f"-DTRIGRAPH_ISA_{self.source}=1"]
         subprocess.run([compiler, *flags, *isa, *map(str, sources), "-o", str(program)], check=True)
         return [*emulator, str(program)]
@@ -85,7 +88,11 @@ def simde_compiler(name: str) -> str:
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command that runs row_products.cc with the products of a set."""
     sources = [HERE / "row_products.cc", *(KERNELS / "blocks").rglob("*.cc")]
-    return SETS[request.param].build(tmp_path_factory.mktemp(request.param) / "row_products", *sources)
+    options = []
+    if request.param in INT8_ALONE:
+        sources.remove(KERNELS / "blocks" / "cpu" / "common" / "float_kernels.cc")
+        options = ["-DTRIGRAPH_INT8_ALONE"]
+    return SETS[request.param].build(tmp_path_factory.mktemp(request.param) / "row_products", *sources, options=options)
 
 
 def check(program: list[str], type: str, kind: str, side: int = 1) -> None:
@@ -94,8 +101,10 @@ def check(program: list[str], type: str, kind: str, side: int = 1) -> None:
         matmul = MatMul(type, kind, library="cpu")
     name = type if side == 1 else f"{type}_R{side}"
     cases, expected = [], []
-    for index, (m, groups) in enumerate(SIZES):
-        width, n = WIDTHS[BLOCK[type]][index % 2], groups * side
+    few = [(m, groups, width) for m, groups in SIZES[:4] for width in WIDTHS[BLOCK[type]]]
+    more = [(*size, WIDTHS[BLOCK[type]][index % 2]) for index, size in enumerate(SIZES[4:])]
+    for index, (m, groups, width) in enumerate(few + more):
+        n = groups * side
         stored = [weights(type, n, width)]
         if type in HALVES:  # every code, scale and min, and halves of any size
             stored.append(random_blocks(type, n, width // BLOCK[type], seed=index))

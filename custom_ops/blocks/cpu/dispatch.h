@@ -31,7 +31,7 @@ void multiply(const Product (&kernels)[N], const uint8_t* w, int64_t n, int64_t 
 }
 
 #if defined(TRIGRAPH_ISA_portable)
-template <class F, int>
+template <class F>
 void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
              float* const* y) {
   int8_product<F>(w, n, row_bytes, width, x, m, y);
@@ -43,18 +43,17 @@ void product_of(std::integer_sequence<int, M...>, const uint8_t* w, int64_t n, i
   static constexpr Product kKernels[] = {plain_rows<F, M>...};
   multiply(kKernels, w, n, row_bytes, width, x, m, y);
 }
-// With a kernel of its own for each number of activation rows up to kMost.
-template <class F, int kMost>
+template <class F>
 void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
              float* const* y) {
-  product_of<F>(std::make_integer_sequence<int, kMost + 1>(), w, n, row_bytes, width, x, m, y);
+  product_of<F>(std::make_integer_sequence<int, kOwnRows<F> + 1>(), w, n, row_bytes, width, x, m, y);
 }
 #endif
 
-// The kernel of a name among Types; kMost as above.
-template <int kMost, class... F>
+// The kernel of a name among Types.
+template <class... F>
 const RowKernel* find_int8_kernel(const std::string& type, Types<F...>) {
-  static constexpr RowKernel kKernels[] = {{weight_type<F>(), int8_bytes, prepare_int8, product<F, kMost>, nullptr}...};
+  static constexpr RowKernel kKernels[] = {{weight_type<F>(), int8_bytes, prepare_int8, product<F>, nullptr}...};
   return find(kKernels, type);
 }
 

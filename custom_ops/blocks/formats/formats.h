@@ -3,6 +3,8 @@
 // where kRun elements share the integers scale and min. Adding a type: a struct here, and its name in a list.
 #pragma once
 
+#include <type_traits>
+
 #include "grid_formats.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -227,6 +229,10 @@ struct BF16 {
 
 template <class... F>
 struct Types {};
+template <class F, class... All>
+constexpr bool is_one_of(Types<All...>) {
+  return (std::is_same_v<F, All> || ...);
+}
 using PlainTypes = Types<F32, F16, BF16>;
 // Types of nearly all files, and the others.
 using FrequentTypes = Types<Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS>;

@@ -6,6 +6,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kRowLanes = 8;
+constexpr int kPanelGroups = 2;
 using Ints = __m256i;
 using Floats = __m256;
 
@@ -83,6 +84,9 @@ TRIGRAPH_INLINE void load_each(At&& at, Ints* out) {
   out[2] = _mm256_unpacklo_epi64(b, d), out[3] = _mm256_unpackhi_epi64(b, d);
 }
 
+// Keeps GCC from doing all products before the next sums, for whose results there are not registers enough.
+TRIGRAPH_INLINE void keep_order(Ints* sum) { asm("" : "+x"(*sum)); }
+
 TRIGRAPH_INLINE Ints broadcast(const void* p) {
   int32_t x;
   std::memcpy(&x, p, 4);
@@ -93,6 +97,9 @@ TRIGRAPH_INLINE Ints broadcast(const void* p) {
 // Codes are unsigned: those of types without mins have their bias added, which add_dot's caller takes off again.
 template <class F>
 constexpr bool kSignedCodes = false;
+// Bits of codes as products tell them apart.
+template <class F>
+constexpr int kShapeBits = 7;
 
 // Dot products of four codes and activations, as many of which as kTogether are added up before they are scaled.
 template <class F, int N>
@@ -112,6 +119,7 @@ TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
 TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
   return add32(sum, _mm256_mullo_epi32(part, scale));
 }
+TRIGRAPH_INLINE Ints add_dots_once(Ints sum, Ints part) { return add32(sum, part); }
 
 // Products of 4 * N unsigned codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>
@@ -131,6 +139,11 @@ TRIGRAPH_INLINE Ints scale_of(Ints four, int k) { return _mm256_srai_epi32(_mm25
 // Codes of eight bits stay signed: their products would not fit 16 bits otherwise.
 template <class F>
 constexpr bool kSignedCodes = F::kBits == 8;
+// Bits of codes as products tell them apart. Rare types of fewer are content with what five bits allow.
+template <class F>
+constexpr int kShapeBits = F::kBits >= 5             ? F::kBits
+                           : std::is_same_v<F, Q4_K> ? 4
+                                                     : 5;
 
 // 16-bit sums of two products of codes and activations, as many of which as kTogether are added up before they are
 // scaled: more could exceed 32767.
@@ -150,7 +163,7 @@ TRIGRAPH_INLINE Ints dots(Ints code, Ints x) {
 template <class F>
 TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
   sum = _mm256_add_epi16(sum, dots<F>(code, x));
-  asm("" : "+x"(sum));  // GCC would do all products first, for whose results there are not registers enough
+  keep_order(&sum);
   return sum;
 }
 // The first ones that are added up; they belong to part `x` from element `first` on.
@@ -165,6 +178,7 @@ TRIGRAPH_INLINE Ints first_dots(Ints code, Ints a, const Int8Super& x, int first
 TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
   return add32(sum, _mm256_madd_epi16(part, scale));
 }
+TRIGRAPH_INLINE Ints add_dots_once(Ints sum, Ints part) { return add_scaled_dots(sum, part, shorts(1)); }
 
 // Products of 4 * N codes with as many activations, from the first on: sum + scale * dot.
 template <class F, int N>

@@ -6,6 +6,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kRowLanes = 16;
+constexpr int kPanelGroups = 1;
 using Ints = __m512i;
 using Floats = __m512;
 
@@ -104,6 +105,27 @@ TRIGRAPH_INLINE Ints add_pairs(Ints sum, Ints a, Ints b) { return _mm512_dpwssd_
 // Codes are unsigned: those of types without mins have their bias added, which add_dot's caller takes off again.
 template <class F>
 constexpr bool kSignedCodes = false;
+
+// Bits of codes as products tell them apart.
+template <class F>
+constexpr int kShapeBits = 7;
+
+// Dot products of four codes and activations, a run of which is added up before it is scaled.
+template <class F, int N>
+constexpr int kTogether = N;
+template <class F>
+TRIGRAPH_INLINE Ints first_dots(Ints code, Ints x, const Int8Super&, int) {
+  return _mm512_dpbusd_epi32(ints(0), code, x);
+}
+template <class F>
+TRIGRAPH_INLINE Ints add_dots(Ints sum, Ints code, Ints x) {
+  return _mm512_dpbusd_epi32(sum, code, x);
+}
+TRIGRAPH_INLINE Ints add_scaled_dots(Ints sum, Ints part, Ints scale) {
+  return add32(sum, _mm512_mullo_epi32(part, scale));
+}
+TRIGRAPH_INLINE Ints add_dots_once(Ints sum, Ints part) { return add32(sum, part); }
+TRIGRAPH_INLINE void keep_order(Ints*) {}  // there are registers enough
 
 // Scales of four runs, signed bytes of a lane: that of run k as add_dot takes it.
 TRIGRAPH_INLINE Ints scale_of(Ints four, unsigned k) {

@@ -187,7 +187,7 @@ struct RowLoop<Q5_K> : SixBitRows<Q5_K> {};
 
 template <>
 struct RowLoop<Q6_K> {
-  static constexpr int kMost = 4;
+  static constexpr int kMost = 1;
 
   template <int M, class Block, class Part, class Fetch>
   TRIGRAPH_INLINE static void values(Block&& block, Part&& part, Fetch&& fetch, Float8* out) {

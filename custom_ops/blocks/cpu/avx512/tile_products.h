@@ -1,7 +1,7 @@
 // Products of a few activation rows, from the plain layout of a GGUF file: AVX-512 with VNNI. A tile is sixteen
-// super-blocks, C neighbouring ones in each of 16 / C weight rows, in four groups of four rows that meet the same
-// activations. The lanes of a vector hold parts of a super-block's sum; those of a tile are added up together, one to a
-// lane: 4 * (r % 4) + C * (r / 4) + l for super-block l of row r.
+// super-blocks, C neighbouring ones (2 or 4) in each of 16 / C weight rows, in four groups of four rows that meet the
+// same activations. The lanes of a vector hold parts of a super-block's sum; those of a tile are added up together, one
+// to a lane: 4 * (r % 4) + C * (r / 4) + l for super-block l of row r.
 #pragma once
 
 #include <algorithm>
@@ -102,8 +102,7 @@ class TileProduct {
     Floats all;
     if constexpr (C == 4) all = sum(0, 1), all = add(all, _mm512_permute_ps(all, 0x4e));
     if constexpr (C == 2) all = add(sum(0, 2), sum(1, 3));
-    if constexpr (C == 1) all = add(add(sum(0, 4), sum(2, 6)), add(sum(1, 5), sum(3, 7)));
-    if constexpr (C > 1) all = add(all, _mm512_permute_ps(all, 0xb1));
+    all = add(all, _mm512_permute_ps(all, 0xb1));
     const Ints lane = _mm512_setr_epi32(0, 4, 8, 12, C, C + 4, C + 8, C + 12, 2 * C, 2 * C + 4, 2 * C + 8, 2 * C + 12,
                                         3 * C, 3 * C + 4, 3 * C + 8, 3 * C + 12);
     return _mm512_permutexvar_ps(lane, all);
@@ -115,15 +114,13 @@ class TileProduct {
   const Ints* codes_[M];
 };
 
+// Rows of an even number of super-blocks.
 template <class F, int M>
 void tile_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* const* y) {
-  const int64_t count = supers(width);
-  if (count % 4 == 0)
+  if (supers(width) % 4 == 0)
     TileProduct<F, M, 4>(w, n, row_bytes, width, x).product(y);
-  else if (count % 2 == 0)
-    TileProduct<F, M, 2>(w, n, row_bytes, width, x).product(y);
   else
-    TileProduct<F, M, 1>(w, n, row_bytes, width, x).product(y);
+    TileProduct<F, M, 2>(w, n, row_bytes, width, x).product(y);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -63,8 +63,8 @@ struct FloatProduct {
 
   const uint8_t* w;
   int64_t row_bytes, width;
-  int64_t bytes;                                            // of a super-block
-  void (*unpack)(const uint8_t* p, int count, float* out);  // nullptr: weights are plain
+  int64_t bytes;                                                // of a super-block
+  void (*unpack)(const uint8_t* p, int64_t count, float* out);  // nullptr: weights are plain
 
   struct Sums {
     vf sum[kLine][kGroup];

@@ -2,6 +2,6 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-const RowKernel* find_frequent_kernel(const std::string& type) { return find_int8_kernel<8>(type, FrequentTypes()); }
+const RowKernel* find_frequent_kernel(const std::string& type) { return find_int8_kernel(type, FrequentTypes()); }
 
 }  // namespace trigraph::TRIGRAPH_ISA

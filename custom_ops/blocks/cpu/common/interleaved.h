@@ -25,18 +25,10 @@ TRIGRAPH_INLINE Ints load_halves(Interleaved at, int64_t) {
 #endif
 }
 
-// What panels do with either layout: the next group of rows, and a copy of a super-block of the first `count` rows.
+// What panels do with either layout: the next group of rows.
 TRIGRAPH_INLINE const uint8_t* first_byte(const uint8_t* p) { return p; }
 TRIGRAPH_INLINE const uint8_t* first_byte(Interleaved at) { return at.p; }
 TRIGRAPH_INLINE const uint8_t* next_rows(const uint8_t* p, int64_t stride) { return p + kRowLanes * stride; }
 TRIGRAPH_INLINE Interleaved next_rows(Interleaved at, int64_t stride) { return {at.p + kRowLanes * stride}; }
-inline const uint8_t* copied(const uint8_t* p, int64_t count, int64_t stride, int64_t bytes, uint8_t* copy) {
-  for (int64_t r = 0; r < count; ++r) std::memcpy(copy + r * bytes, p + r * stride, static_cast<size_t>(bytes));
-  return copy;
-}
-inline Interleaved copied(Interleaved at, int64_t count, int64_t, int64_t bytes, uint8_t* copy) {
-  std::memcpy(copy, at.p, static_cast<size_t>(count * bytes));  // whole groups
-  return {copy};
-}
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -2,6 +2,6 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-const RowKernel* find_rare_kernel(const std::string& type) { return find_int8_kernel<4>(type, RareTypes()); }
+const RowKernel* find_rare_kernel(const std::string& type) { return find_int8_kernel(type, RareTypes()); }
 
 }  // namespace trigraph::TRIGRAPH_ISA

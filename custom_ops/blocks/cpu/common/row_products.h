@@ -152,6 +152,9 @@ constexpr int64_t kFewBytes = 12 << 10;
 template <>
 constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 
+// Whether int8_rows takes weight rows of any width with M activation rows.
+template <class F, int M>
+constexpr bool kTakesAllRows = M == 1 && F::kBlock == kSuper && RowLoop<F>::kMost >= 1;
 // Whether int8_rows takes n weight rows like this with M activation rows.
 template <class F, int M>
 bool takes_rows(int64_t n, int64_t row_bytes, int64_t width) {

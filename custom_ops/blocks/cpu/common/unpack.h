@@ -67,8 +67,8 @@ TRIGRAPH_INLINE vf load_codes(const int8_t* p) {
 
 // `count` weights as float32, exactly as ggml defines them.
 template <class F>
-void unpack(const uint8_t* p, int count, float* out) {
-  for (int block = 0; block < count / F::kBlock; ++block, p += F::kBytes) {
+void unpack(const uint8_t* p, int64_t count, float* out) {
+  for (int64_t block = 0; block < count / F::kBlock; ++block, p += F::kBytes) {
     const float d = F::d(p);
     TRIGRAPH_UNROLL
     for (int part = 0; part < F::kBlock / 32; ++part) {
@@ -105,8 +105,8 @@ TRIGRAPH_INLINE vf load_plain(const uint8_t* p) {
 }
 
 template <class F>
-void unpack_plain(const uint8_t* p, int count, float* out) {
-  int i = 0;
+void unpack_plain(const uint8_t* p, int64_t count, float* out) {
+  int64_t i = 0;
   for (; i + VL <= count; i += VL) store(out + i, load_plain<F>(p + i * F::kBytes));
   if (i == count) return;
   uint8_t rest[VL * F::kBytes] = {};
@@ -114,15 +114,15 @@ void unpack_plain(const uint8_t* p, int count, float* out) {
   store_first(out + i, load_plain<F>(rest), count - i);
 }
 template <>
-inline void unpack<F32>(const uint8_t* p, int count, float* out) {
+inline void unpack<F32>(const uint8_t* p, int64_t count, float* out) {
   unpack_plain<F32>(p, count, out);
 }
 template <>
-inline void unpack<F16>(const uint8_t* p, int count, float* out) {
+inline void unpack<F16>(const uint8_t* p, int64_t count, float* out) {
   unpack_plain<F16>(p, count, out);
 }
 template <>
-inline void unpack<BF16>(const uint8_t* p, int count, float* out) {
+inline void unpack<BF16>(const uint8_t* p, int64_t count, float* out) {
   unpack_plain<BF16>(p, count, out);
 }
 

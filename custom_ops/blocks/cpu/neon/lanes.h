@@ -94,10 +94,6 @@ TRIGRAPH_INLINE void load_each(At&& at, Ints* out) {
   out[2] = vreinterpretq_s32_s64(vtrn2q_s64(a, c)), out[3] = vreinterpretq_s32_s64(vtrn2q_s64(b, d));
 }
 
-template <class F, class... All>
-constexpr bool is_one_of(Types<All...>) {
-  return (std::is_same_v<F, All> || ...);
-}
 // Types of whose codes a vector holds eight neighbouring ones of two rows, not four of each row: of rows 0 and 1, then
 // of rows 2 and 3. It takes fewer instructions, where each byte is taken apart like the others.
 template <class F>

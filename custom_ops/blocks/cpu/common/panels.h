@@ -1,0 +1,16 @@
+// int8 products by panels, panel_kernels.cc: AVX2 and AVX-512.
+#pragma once
+
+#include "interleaved.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// Types that go by panels whenever a RowLoop does not take them: those that few files have, but for Q4_0.
+template <class F>
+constexpr bool kRare = is_one_of<F>(RareTypes()) && !std::is_same_v<F, Q4_0>;
+
+// Of weights as in a file (At is const uint8_t*) or interleaved, with up to kGroup activation rows.
+template <class F, class At>
+void int8_panels(At w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m, float* const* y);
+
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,49 @@
+// A step of attention as its parts see it, and the softmax of a tile's rows over a split of the cache.
+#pragma once
+
+#include "ragged.h"
+#include "rotary.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
+
+struct HeadTile : Run {
+  int64_t head;  // of the cache
+  int64_t splits() const { return (position + count + kSplit - 1) / kSplit; }
+};
+
+// Softmax of a tile's rows over some positions. A row that has none of them has sum 0.
+struct Softmax {
+  float* values;   // [rows, width] sums of exp(score - largest) * value
+  float* largest;  // [rows]
+  float* sum;      // [rows] sums of exp(score - largest)
+
+  // Floats, in whole cache lines.
+  static int64_t size(int64_t rows, int64_t width) { return (rows * (width + 2) + 15) / 16 * 16; }
+  static Softmax at(float* memory, int64_t rows, int64_t width) {
+    return {memory, memory + rows * width, memory + rows * (width + 1)};
+  }
+};
+
+struct AttentionStep {
+  const CacheShape& cache;
+  const Sequences& sequences;
+  const Rotary& rotary;
+  const float *q_gate, *norm, *angles;
+  const void *keys, *values;
+  float* out;
+  int64_t group;  // query heads of a kv head
+  int64_t rows;   // most rows of a tile
+  bool rotated;   // the heads of the cache are
+
+  int64_t width() const { return cache.width; }
+};
+
+// The softmax of a tile's normed and rotated queries q [rows, width] over a split, for a cache of T.
+using WalkSplit = void(const AttentionStep& step, const HeadTile& tile, const float* q, int64_t split,
+                       const Softmax& result);
+template <class T>
+void walk_split(const AttentionStep& step, const HeadTile& tile, const float* q, int64_t split, const Softmax& result);
+
+}  // namespace trigraph::TRIGRAPH_ISA
