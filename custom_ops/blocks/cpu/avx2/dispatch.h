@@ -21,7 +21,8 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   } else {
     if constexpr (M > 0 && M <= RowLoop<F>::kMost)
       if (takes_rows<F, M>(n, row_bytes, width)) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
-    if constexpr (kRare<F> || (M == 0 && F::kBlock == kSuper && !kSignedCodes<F>))
+    constexpr bool kMany = kManyByPanels<F> || (F::kBlock == kSuper && !kSignedCodes<F>);
+    if constexpr (kRare<F> || (M == 0 && kMany))
       int8_panels<F>(w, n, row_bytes, width, x, m, y);
     else  // one row of Q8_0 has a width that few models have
       int8_lanes<F, M == 1 && RowLoop<F>::kMost ? 0 : M>(w, n, row_bytes, width, x, m, y);
