@@ -42,7 +42,11 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("launches", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("rounds", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("texts", {}),
-        ("receipts", {}),
+        pytest.param(
+            "receipts",
+            {},
+            marks=pytest.mark.skipif("TRIGRAPH_RECEIPTS" not in os.environ, reason="takes long; TRIGRAPH_RECEIPTS=8"),
+        ),
         ("captures", {}),
         ("weights", {}),
         ("experts", {}),
