@@ -193,7 +193,7 @@ def test_a_kernel_package_needs_the_library(
     tmp_path: Path, tiny_gguf: Path, operator_library: Path, without_library: Callable[..., Engine]
 ) -> None:
     export(tiny_gguf, tmp_path / "package", ExportOptions(weights="reference"))
-    with pytest.raises(TrigraphError, match="operator library"):
+    with pytest.raises(TrigraphError, match=r"there is no \S*trigraph_cpu"):
         without_library(tmp_path / "package")
 
 

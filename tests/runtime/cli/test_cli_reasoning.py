@@ -114,9 +114,10 @@ def test_a_conversation_keeps_thoughts_apart() -> None:
 def test_an_interrupted_thought_stays_a_thought() -> None:
     chat = thinking_engine(THOUGHT).chat()
     reply = chat.say("Really?", GREEDY)
+    request = reply.request
+    request.listen(lambda: request.cancel() if len(request.text) >= 3 else None)  # the engine runs ahead of readers
     for _ in reply:
-        if len(reply.request.text) >= 3:
-            reply.request.cancel()
+        pass
     assert chat.messages[-1]["content"] == ""
     assert THOUGHT.startswith(chat.messages[-1]["reasoning_content"])
 
