@@ -40,13 +40,18 @@ def made(package: Path, model: tuple[str, ...]) -> list[Made]:
             os.environ["TRIGRAPH_ISA"] = chosen
 
 
+def some(package: Path, model: tuple[str, ...], isa: str) -> list[Made]:
+    """Every fourth of them for the portable kernels, which are slow."""
+    return made(package, model)[:: 4 if isa == "portable" else 1]
+
+
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_completions_verify(model: tuple[str, ...], packages: Packages, isa: str) -> None:
     package = folder(packages, model)
     engine = load(package, threads=1, context=CONTEXT, speculation=False, device="cuda" if isa == "cuda" else "cpu")
-    verdicts = [engine.verify(one.receipt) for one in made(package, model)]
-    assert len(verdicts) == COUNT and all(verdict.equal for verdict in verdicts)
-    assert sum(verdict.tokens for verdict in verdicts) > 5 * COUNT
+    verdicts = [engine.verify(one.receipt) for one in some(package, model, isa)]
+    assert len(verdicts) > COUNT // 5 and all(verdict.equal for verdict in verdicts)
+    assert sum(verdict.tokens for verdict in verdicts) > 5 * len(verdicts)
 
 
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
@@ -54,9 +59,10 @@ def test_completions_score_what_sampling_saw(model: tuple[str, ...], packages: P
     package = folder(packages, model)
     engine = load(package, threads=1, context=CONTEXT, device="cuda" if isa == "cuda" else "cpu")
     scored = 0
-    for receipt, logprobs in made(package, model):
+    chosen = some(package, model, isa)
+    for receipt, logprobs in chosen:
         assert receipt.prompt is not None and len(logprobs) == len(receipt.completion)
         found = engine.score([*receipt.prompt, *receipt.completion], 1)
         assert found[len(receipt.prompt) - 1 :] == logprobs
         scored += len(logprobs)
-    assert scored > 5 * COUNT
+    assert scored > 5 * len(chosen)
