@@ -50,8 +50,6 @@ class Governor:
         self.costs = costs or Costs()
         self.cost = DraftCost()
         """As of the last search."""
-        self.searches = 0
-        """How often all lengths were compared."""
         self._lengths: list[int] = []  # the last choice
         self._left = self._keep = 0  # rounds for which it is kept: still, and in all
         self._ended = 0.0
@@ -87,7 +85,6 @@ class Governor:
         The most likely drafts come first, and the chances of a request only fall. So of n drafts the first n are best,
         but for draft runs, which all requests share that draft as deep: each greatest depth is looked at alone.
         """
-        self.searches += 1
         sequences, drafts = len(candidates), sorted(_drafts(candidates))
         required = sum(c.least for c in candidates)
         rows = [sequences + required, *(n for n in _ROWS if required < n - sequences <= len(drafts))]

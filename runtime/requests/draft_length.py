@@ -72,7 +72,8 @@ class AdaptiveLength:
         if candidates.tokens is not None:
             self._by_ngrams += asked
         else:
-            self._behind = finished.accepted if asked else self._behind
+            if asked:
+                self._behind = finished.accepted
             # A draft too unlikely to be verified has cost its step all the same, and counts as a wrong one.
             attempts = min(finished.drafted + 1, asked)
             self._acceptance.observe_head(min(attempts, finished.accepted + 1), finished.accepted, finished.sequences)

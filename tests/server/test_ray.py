@@ -87,10 +87,9 @@ def test_a_conversation_goes_where_its_state_is(engine: RemoteEngine) -> None:
         return stream.reused
 
     async def ask() -> list[int]:
-        return await asyncio.gather(*(talk(number) for number in range(8)))
+        return [await talk(number) for number in range(8)]  # a busy replica's would go elsewhere
 
-    reused = sorted(asyncio.run(ask()))
-    assert reused[1] > 60, reused  # one may have gone elsewhere, while its replica was busy
+    assert min(asyncio.run(ask())) > 60
 
 
 def test_a_replica_that_falls_silent_is_lost(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:

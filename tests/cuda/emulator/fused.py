@@ -100,7 +100,7 @@ def test_a_norm_and_its_products(types: tuple[str, ...], width: int, kind: str) 
     """Rows that some weight meets as int8 are prepared by the norm."""
     rng = np.random.default_rng(width)
     fused = ["NormedBlockMatMul"] if kind == "int8" and types != ("F32",) else ["RMSNorm", "BlockMatMul"]
-    for rows in (1, 3, 8, 17):
+    for rows in (1, 2, 3, 5, 8, 9, 17):
         inputs = {
             "x": activations(rows, width),
             "residual": rng.standard_normal((rows, width), dtype=np.float32),
@@ -188,7 +188,7 @@ def experts_case(rows: int, *, shared_ffn: int, types: tuple[str, str, str], k: 
     ],
 )
 def test_routed_and_shared_experts(types: tuple[str, str, str], shared_ffn: int) -> None:
-    for rows in (1, 5, 8, 33):
+    for rows in (1, 2, 5, 8, 16, 33):
         nodes, inputs = experts_case(rows, shared_ffn=shared_ffn, types=types)
         check(nodes, inputs, {"y": np.float32}, ["MixtureOfExperts"])
 
@@ -196,7 +196,7 @@ def test_routed_and_shared_experts(types: tuple[str, str, str], shared_ffn: int)
 @pytest.mark.parametrize("types", [("Q4_K", "Q6_K", "Q8_0"), ("IQ4_XS", "Q6_K", "Q8_0")])
 def test_experts_behind_a_norm(types: tuple[str, str, str]) -> None:
     """Experts and a product that read the rows of one norm, prepared once."""
-    for rows in (1, 7, 16):
+    for rows in (1, 2, 4, 7, 8, 16, 33):
         nodes, inputs = experts_case(rows, shared_ffn=256, types=types)
         inputs |= {"raw": inputs.pop("x"), "norm": np.linspace(0.5, 2, 512, dtype=np.float32)}
         inputs["w0"] = weights("Q6_K", 40, 512)

@@ -1,5 +1,7 @@
 """Draft lengths in a simulation: a machine with known costs, and drafts that are right at known rates."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -46,13 +48,14 @@ def speeds(machine: str, concurrency: int, accept: float) -> tuple[float, float]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accept", [0.0, 0.5, 0.8, 0.95])
-@pytest.mark.parametrize("concurrency", [1, 4, 16])
+@pytest.mark.parametrize("concurrency", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_near_the_best_fixed_length(machine: str, concurrency: int, accept: float) -> None:
     fixed = sweep(machine, concurrency, accept)
     first, later = speeds(machine, concurrency, accept)
-    assert first > 0.85 * max(fixed), "too much was lost in learning"
+    assert first > (0.85 if machine == "gpu" else 0.92) * max(fixed), "too much was lost in learning"
     assert min(first, later) > 0.97 * fixed[0], "slower than without drafts"
+    assert later > 0.98 * fixed[0]
     assert later > (0.97 if accept else 0.98) * max(fixed)
 
 
@@ -71,15 +74,22 @@ def test_captures_are_not_taken_for_the_time_of_a_shape(concurrency: int) -> Non
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_lengths_are_seldom_compared(concurrency: int) -> None:
     """A comparison of all lengths takes a hundred times as long as a look at the last choice."""
-    simulation = Simulation(GPU, seed=0)
+    simulation, searches = Simulation(GPU, seed=0), Counter[str]()
+    best = simulation.governor._best
+
+    def counted(candidates: Sequence[Candidates]) -> list[int]:
+        searches["all"] += 1
+        return best(candidates)
+
+    simulation.governor._best = counted  # type: ignore[method-assign]
     clients = [simulation._start(client) for client in crowd(concurrency, 10**6, 0.8)]
     for _ in range(100):
         simulation._round(clients)
-    learning = simulation.governor.searches
+    learning = searches["all"]
     for _ in range(300):
         simulation._round(clients)
     assert learning <= 50
-    assert simulation.governor.searches - learning <= 60
+    assert searches["all"] - learning <= 60
 
 
 def test_drafts_are_held_against_what_was_timed() -> None:

@@ -16,9 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -177,12 +175,11 @@ def resident(engine: Engine) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package: Path) -> None:
-    texts = list(long_run(copied_package, 6 * 500, context=512))
-    assert len(texts) >= 6
+    texts = list(long_run(copied_package, 12 * 500, context=512))
+    assert len(texts) >= 12
     assert texts[-1][2] > 100, "hardly a draft was accepted"
-    # Each text drafts longer than the one before, and the first round of a new shape may take memory once.
-    growth = median(after[1] - before[1] for before, after in pairwise(texts[1:]))
-    assert growth < 1 << 20, texts
+    growth = texts[-1][1] - texts[6][1]  # the first seven draft 1 to 7 tokens, and a new shape takes memory once
+    assert growth < 4 << 20, texts
 
 
 def test_an_engine_that_is_dropped_gives_its_memory_back_at_once(copied_package: Path) -> None:

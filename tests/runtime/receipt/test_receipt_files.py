@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Receipt, Sampling, load
 
-FLIPS = int(os.environ.get("TRIGRAPH_FLIPS", "200"))
+FLIPS = 1000
 SAMPLED = Sampling(1.1, top_k=0, top_p=1.0, seed=5)
 
 
