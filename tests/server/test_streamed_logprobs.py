@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from support.fake_engine import END, engine_of, scripted
+from support.fake_model import History
 from support.server import PLAIN_TEMPLATE, replying
 from trigraph.runtime.server.exchange import EventStream, Job, Use
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
@@ -62,8 +66,14 @@ def test_chat(reply: str) -> None:
 
 
 def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
+    gone = threading.Event()
+
+    def logits(history: History) -> np.ndarray:
+        gone.wait()
+        return scripted([END], 0)(history)
+
     async def leave() -> str:
-        service = Service(replying("Yes.", template=PLAIN_TEMPLATE), Settings())
+        service = Service(engine_of(logits, context=4096, template=PLAIN_TEMPLATE)[0], Settings())
         job = ChatCompletion(service, json.dumps(CHAT).encode())
         await job.begin(service)
 
@@ -74,7 +84,10 @@ def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
             await asyncio.Event().wait()
 
         service.running += 1
-        await EventStream(Use(service), job, {})({"path": "/v1/chat/completions"}, receive, send)
+        try:
+            await EventStream(Use(service), job, {})({"path": "/v1/chat/completions"}, receive, send)
+        finally:
+            gone.set()
         return service.metrics_text().decode()
 
     assert 'finished_reason="abort",model_name="trigraph"} 2.0' in asyncio.run(leave())
