@@ -8,6 +8,8 @@ from pathlib import Path
 from trigraph.exporter import ExportOptions
 
 DEFAULT_CONTEXT, DEFAULT_WAITING = 32768, 1024
+REPACK = ("auto", "on", "off")
+"""When weights are repacked: in the background where memory allows, when the model is loaded, or never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +20,8 @@ class EngineConfig:
     """"cpu", "cuda", or "auto": a GPU where there is one."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
-    repack: bool = False
-    """Whether AVX2 and AVX-512 get a copy of K-type weights that they read faster, in memory of its own."""
+    repack: str = "auto"
+    """When AVX2 and AVX-512 get a copy of K-type weights that they read faster, in memory of its own: one of REPACK."""
     threads: int | None = None
     """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
     context: int | None = None

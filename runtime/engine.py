@@ -172,6 +172,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends the engine after the round in progress, as a `with` block does. Requests that are not done fail."""
+        if self.model.repacking is not None:
+            self.model.repacking.stop()
         self._driver.close()
 
     def __enter__(self) -> Self:

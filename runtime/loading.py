@@ -6,28 +6,28 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
-from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, named
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.config import DEFAULT_CONTEXT, EngineConfig
+from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.execution.contract import check_contract
-from trigraph.runtime.execution.sessions import SessionGraph, open_session
+from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.repacking import Repacking, why_plain
+from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.model import Model, Scheduling
@@ -64,12 +64,13 @@ def load(
 
 def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> Model:
     scheduling = Scheduling(config.max_waiting, config.prefill_ms)
+    check("repack", config.repack, str, REPACK.__contains__, f"one of {', '.join(REPACK)}")
     manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
     limits = _limits(manifest, config.context)
-    device = open_device(config.device, manifest.portable, config.experts, config.repack)
+    device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
     if device.library is not None:
         manifest.check_library(library_version(device.name))
     no_draft = _no_draft(manifest, config.speculation)
@@ -78,12 +79,14 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     state = _state(manifest, limits, budgets, device, needed)
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
-        graphs = _Graphs(folder, manifest, device, state, weights, threads, progress)
-        steps = graphs.steps(device.chunk if config.chunk is None else config.chunk, draft=no_draft is None)
+        graphs = PackageGraphs(folder, manifest, device, weights, threads, progress)
+        chunk = device.chunk if config.chunk is None else config.chunk
+        steps = _steps(graphs, state, chunk, draft=no_draft is None)
     if device.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
     identity, costs = ModelIdentity.of(manifest), Costs()
+    layout, repacking = _repacking(graphs, steps, weight_bytes, config)
     return Model(
         steps=steps,
         tokenizer=tokenizer,
@@ -91,6 +94,8 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         notices=(*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(device)),
         no_draft=no_draft,
         device=device,
+        layout=layout,
+        repacking=repacking,
         scheduling=scheduling,
         costs=costs,
         weights=weights,
@@ -126,33 +131,24 @@ def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     return None if speculation else OFF
 
 
-@dataclass(frozen=True)
-class _Graphs:
-    """The graphs of a package, to be opened on one state and one mapping of the weights."""
+def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> Steps:
+    """The steps of the graphs; without `draft` they have none."""
 
-    folder: Path
-    manifest: Manifest
-    device: Device
-    state: State
-    weights: MappedWeights
-    threads: int
-    progress: Progress
+    def opened(name: str) -> SessionGraph:
+        return graphs.open(graphs.prepare(name), state)
 
-    def steps(self, chunk: int, *, draft: bool) -> Steps:
-        """The steps of the graphs; without `draft` they have none."""
-        drafts, config = self.open("draft") if draft else None, self.manifest.config
-        return Steps(self.open("prefill"), self.open("verify"), drafts, self.state, config.vocab, chunk)
+    drafts = opened("draft") if draft else None
+    return Steps(opened("prefill"), opened("verify"), drafts, state, graphs.manifest.config.vocab, chunk)
 
-    def open(self, name: str) -> SessionGraph:
-        """The graph of that name. Raises TrigraphError when it is not the one that the manifest describes."""
-        path = self.folder / f"{name}.onnx"
-        model = load_checked(path, self.manifest.weight_paths(self.folder))
-        adapted = self.device.adapt(model)
-        initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
-        base = self.manifest.weights_base(self.folder)
-        session = open_session(path, model if adapted else None, initializers, base, self.threads, self.device)
-        check_contract(session, path, self.manifest)
-        return SessionGraph(name, session, self.device, self.state.buffers, self.state.limits.pages, self.weights)
+
+def _repacking(
+    graphs: PackageGraphs, steps: Steps, weight_bytes: int, config: EngineConfig
+) -> tuple[str, Repacking | None]:
+    """How the weights lie, and what changes that in the background."""
+    if config.repack != "auto":
+        return "repacked" if config.repack == "on" else "plain", None
+    plain = why_plain(graphs.device, weight_bytes, config.memory_share)
+    return (plain, None) if plain is not None else ("", Repacking(graphs, steps))
 
 
 def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> State:

@@ -20,6 +20,7 @@ from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor
+from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
@@ -64,6 +65,10 @@ class Model:
     """Why the model cannot draft; None when it can."""
     device: Device = HOST
     """Where the graphs run, and with which kernels."""
+    layout: str = "plain"
+    """How the weights lie when the model is loaded."""
+    repacking: Repacking | None = None
+    """What changes that in the background."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     costs: Costs = field(default_factory=Costs)
     weights: MappedWeights = field(default_factory=MappedWeights)
@@ -77,6 +82,11 @@ class Model:
     def kernels(self) -> str:
         """The instruction set of the operators' kernels, or CUDA; "no" when function bodies run in their place."""
         return self.device.kernels
+
+    @property
+    def weight_layout(self) -> str:
+        """How the weights lie that steps read: "plain", "repacked" and the like, in a few words."""
+        return self.layout if self.repacking is None else self.repacking.layout
 
     @property
     def speculation(self) -> str:

@@ -27,8 +27,8 @@ class BenchOptions:
     sequences: tuple[int, ...] = ()
     """Batch sizes of a decode step, for a sweep; each sequence has the prompt's length."""
     device: str = "cpu"
-    repack: bool = False
-    """Weights in the order in which AVX2 reads them."""
+    repack: str = "auto"
+    """When the weights are repacked: one of REPACK. In the background, the run waits for that."""
 
     def __post_init__(self) -> None:
         for name, values, least in (

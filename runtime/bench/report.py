@@ -25,6 +25,8 @@ class Run:
     """ISO 8601, UTC."""
     repetitions: int
     """Samples of each kind."""
+    weights: str = "plain"
+    """How those of our engine lay."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields, for scripts."""
@@ -40,7 +42,8 @@ class Run:
         yield f"{self.model}, {self.layers} layers, {self.started}, {self.repetitions} repetitions"
         yield (
             f"{machine.processor}, {machine.instruction_set}, {machine.threads} "
-            f"thread{'s' * (machine.threads != 1)} on {machine.cores} cores, load {machine.load:.2f}"
+            f"thread{'s' * (machine.threads != 1)} on {machine.cores} cores, load {machine.load:.2f}, "
+            f"weights {self.weights}"
         )
         rates = f"reads {machine.read_gb_s:.1f} ({machine.min_read_gb_s:.1f} to {machine.max_read_gb_s:.1f}) GB/s"
         if machine.float32_gmac_s:

@@ -30,8 +30,8 @@ class RequestOptions:
     draft_tokens: tuple[int, ...] = ()
     """Draft lengths to hold against the governor's. For loads one at most; none leaves it to the governor."""
     device: str = "cpu"
-    repack: bool = False
-    """Whether our engine repacks its weights."""
+    repack: str = "auto"
+    """When our engine repacks its weights: one of REPACK. In the background, the run waits for that."""
 
     def __post_init__(self) -> None:
         for name, values, least in (

@@ -18,11 +18,10 @@ from trigraph.runtime.bench.request_options import RequestOptions
 from trigraph.runtime.bench.request_report import RequestReport
 from trigraph.runtime.bench.request_result import RequestResult, summary
 from trigraph.runtime.bench.roofline import Roofline
-from trigraph.runtime.bench.run import measure, utc_now, weights
+from trigraph.runtime.bench.run import load_repacked, measure, utc_now, weights
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.loading import load
 
 _REST = 0.1  # seconds before a load: the threads of the engine before spin for some ms
 _PASSES = 3  # of reads before each load
@@ -61,6 +60,7 @@ def bench_requests(folder: Path, options: RequestOptions, others: Sequence[OpenS
         layers=manifest.config.trunk_layers,
         started=started,
         repetitions=options.repetitions,
+        weights=engine.model.weight_layout,
         prompt=options.prompt,
         tokens=options.tokens,
         shared_prefix=options.shared_prefix,
@@ -118,7 +118,7 @@ def _beside_floor(
 
 def load_engine(folder: Path, options: RequestOptions, context: int, sequences: int) -> Engine:
     """The engine for the loads that `options` describe."""
-    return load(
+    return load_repacked(
         folder,
         threads=options.threads,
         context=context,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.reader import read_manifest
@@ -53,6 +54,7 @@ def bench(folder: Path, options: BenchOptions, others: Sequence[OpenContender] =
         layers=manifest.config.trunk_layers,
         started=started,
         repetitions=options.repetitions,
+        weights=engine.model.weight_layout,
         results=[roofline.result(timing) for timing in timings],
     )
 
@@ -71,7 +73,7 @@ def measure(device: Device, threads: int) -> tuple[Machine, Bandwidth]:
 
 
 def _load(folder: Path, options: BenchOptions, context: int, device: Device) -> Engine:
-    return load(
+    return load_repacked(
         folder,
         threads=options.threads,
         context=context,
@@ -80,6 +82,14 @@ def _load(folder: Path, options: BenchOptions, context: int, device: Device) -> 
         device=device.name,
         repack=options.repack,
     )
+
+
+def load_repacked(folder: Path, **settings: Any) -> Engine:
+    """Loads a package, and waits until its weights are repacked if they will be."""
+    engine = load(folder, **settings)
+    if engine.model.repacking is not None:
+        engine.model.repacking.wait()
+    return engine
 
 
 def weights(folder: Path, manifest: Manifest) -> Path:

@@ -17,6 +17,7 @@ from trigraph.exporter.export import ACTIVATIONS, ExportOptions
 from trigraph.exporter.package.state_tensors import KV_TYPES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.config import REPACK
 from trigraph.runtime.device.choice import DEVICES, EXPERTS
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 
@@ -74,10 +75,11 @@ RopeScaling = Annotated[
     ),
 ]
 Repack = Annotated[
-    bool,
+    str,
     typer.Option(
-        "--repack",
-        help="On x86, copy K-type weights into a faster layout when loading; doubles their memory.",
+        metavar="|".join(REPACK),
+        help="On x86, copy K-type weights to a faster layout: in the background if memory allows, at loading, never.",
+        autocompletion=lambda: list(REPACK),
     ),
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
@@ -105,7 +107,7 @@ class ModelArguments:
             help="With a GPU, device of the routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
         ),
     ] = "gpu"
-    repack: Repack = False
+    repack: Repack = "auto"
     kv_memory: Annotated[
         str | None,
         typer.Option(

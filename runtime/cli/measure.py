@@ -49,7 +49,7 @@ class BenchModelArguments:
     rope_scaling: arguments.RopeScaling = None
     activations: arguments.Activations = None
     device: arguments.Device = "cpu"
-    repack: arguments.Repack = False
+    repack: arguments.Repack = "auto"
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def perplexity(
     threads: arguments.Threads = None,
     mtp: arguments.MTP = None,
     device: arguments.Device = "cpu",
-    repack: arguments.Repack = False,
+    repack: arguments.Repack = "auto",
     as_json: arguments.AsJson = False,
 ) -> None:
     """Measure how well a model predicts a text. As in llama.cpp, the second half of each window counts."""

@@ -54,7 +54,8 @@ def open_engine(
 
 
 def _describe(engine: Engine, seconds: float) -> None:
+    model = engine.model
     say(
-        f"loaded in {seconds:.2f} s: context {engine.context}, {engine.model.kernels} kernels, state of up to "
-        f"{engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {engine.model.speculation}"
+        f"loaded in {seconds:.2f} s: context {engine.context}, {model.kernels} kernels, weights {model.weight_layout}, "
+        f"state of up to {engine.steps.state.nbytes() / 1e6:,.0f} MB, speculation {model.speculation}"
     )

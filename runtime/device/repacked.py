@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,6 +20,7 @@ from trigraph.custom_ops import DOMAIN, library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device, aligned_zeros
+from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
@@ -36,12 +39,29 @@ _TYPES = {
 }
 
 
+class StoppedError(Exception):
+    """Copies are no longer wanted."""
+
+
+class Stop:
+    """Ends repacking in the background. Setting it takes no lock, as a finalizer may do that."""
+
+    def __init__(self) -> None:
+        self.flag = ctypes.c_int32()
+
+    def set(self) -> None:
+        """Has the copying thread end after a piece."""
+        self.flag.value = 1
+
+
 @dataclass(frozen=True)
 class RepackingDevice(Device):
     """The processor, with weights of its own for one model."""
 
     copies: dict[int, ort.OrtValue] = field(default_factory=dict, compare=False)
     """By address in the mapped files."""
+    stop: Stop | None = None
+    """Where steps run on the mapped files meanwhile: a thread that works when others do not makes the copies."""
 
     @property
     def reads_mapped_weights(self) -> bool:
@@ -84,11 +104,18 @@ class RepackingDevice(Device):
         _check_memory(sum(values[name].tensor_size_in_bytes() for name in missing))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for name, type in missing.items():
-                plain = type.removesuffix(self._suffix)
-                self.copies[values[name].data_ptr()] = _repacked(values[name], plain, self._rows, pool)
+                plain = _Plain.of(values[name], type.removesuffix(self._suffix), self._rows)
+                self.copies[plain.address] = (
+                    plain.copied(pool) if self.stop is None else plain.copied_when_idle(self.stop)
+                )
                 done = sum(copy.tensor_size_in_bytes() for copy in self.copies.values())
                 progress("repack", done, max(done, weights.nbytes))
         return values | {name: self.copies[values[name].data_ptr()] for name in types}
+
+    def release_mapped(self) -> None:
+        """Lets the system take back the pages of mapped files of which there are copies."""
+        for address, copy in self.copies.items():
+            release(address, copy.tensor_size_in_bytes())
 
 
 @dataclass(frozen=True)
@@ -127,31 +154,63 @@ def _check_memory(needed: int) -> None:
     free = free_memory()
     if free is not None and needed > free:
         raise TrigraphError(
-            f"repacked weights take {needed / 1e9:.1f} GB of memory, of which {free / 1e9:.1f} GB are free; leave "
-            "--repack out"
+            f"repacked weights take {needed / 1e9:.1f} GB of memory, of which {free / 1e9:.1f} GB are free; use "
+            "--repack off"
         )
 
 
-def _repacked(value: ort.OrtValue, type: str, rows: int, pool: ThreadPoolExecutor) -> ort.OrtValue:
-    """A copy with `rows` rows side by side; the system may take the mapped pages back."""
-    repack = library_function("trigraph_repack")
-    if repack is None:
+class _Plain(NamedTuple):
+    """A mapped weight of `groups` groups of `rows` rows, each of `blocks` super-blocks of `block` bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    groups: int
+    rows: int
+    blocks: int
+    block: int
+
+    @classmethod
+    def of(cls, value: ort.OrtValue, type: str, rows: int) -> _Plain:
+        shape, block = tuple(value.shape()), _block_bytes(type)
+        groups = math.prod(shape) // (rows * shape[-1])
+        return cls(value.data_ptr(), shape, groups, rows, shape[-1] // block, block)
+
+    def copied(self, pool: ThreadPoolExecutor) -> ort.OrtValue:
+        """A copy with `rows` rows side by side; the system may take the mapped pages back."""
+        copy, repack = self._empty(), _function("trigraph_repack", 1)
+        group = self.rows * self.shape[-1]
+        step = max(1, _PIECE // group)
+
+        def piece(first: int) -> None:
+            place = first * group
+            count = min(step, self.groups - first)
+            repack(self.address + place, count, *self[3:], copy.ctypes.data + place)
+
+        for _ in pool.map(piece, range(0, self.groups, step)):
+            pass
+        release(self.address, copy.nbytes)
+        return ort.OrtValue.ortvalue_from_numpy(copy)
+
+    def copied_when_idle(self, stop: Stop) -> ort.OrtValue:
+        """The same by a thread that works when processors are idle; raises StoppedError."""
+        _check_memory(math.prod(self.shape))
+        copy, repack = self._empty(), _function("trigraph_repack_idle", 2)
+        if not repack(self.address, *self[2:], copy.ctypes.data, ctypes.addressof(stop.flag)):
+            raise StoppedError
+        return ort.OrtValue.ortvalue_from_numpy(copy)
+
+    def _empty(self) -> Array:
+        return aligned_zeros(self.shape, np.dtype(np.uint8))
+
+
+def _function(name: str, pointers: int) -> Any:
+    """A C function on plain weights, four counts, and then so many other pointers."""
+    function = library_function(name)
+    if function is None:
         raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
-    repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p]
-    repack.restype = None
-    shape, source, block = value.shape(), value.data_ptr(), _block_bytes(type)
-    blocks, group = shape[-1] // block, rows * shape[-1]
-    copy = aligned_zeros(tuple(shape), np.dtype(np.uint8))
-    groups, step = copy.nbytes // group, max(1, _PIECE // group)
-
-    def piece(first: int) -> None:
-        count, place = min(step, groups - first), first * group
-        repack(source + place, count, rows, blocks, block, copy.ctypes.data + place)
-
-    for _ in pool.map(piece, range(0, groups, step)):
-        pass
-    release(source, copy.nbytes)
-    return ort.OrtValue.ortvalue_from_numpy(copy)
+    function.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * pointers]
+    function.restype = ctypes.c_int32 if name.endswith("idle") else None
+    return function
 
 
 def _block_bytes(type: str) -> int:

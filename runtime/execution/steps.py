@@ -41,6 +41,10 @@ class Steps:
         self._prefill, self._verify, self._draft = prefill, verify, draft
         self.chunk = chunk
 
+    def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None) -> None:
+        """Has all later steps run these graphs, on the same state. Any thread may call it, while steps run or not."""
+        self._prefill, self._verify, self._draft = prefill, verify, draft
+
     @property
     def can_draft(self) -> bool:
         """Whether `draft` works: the package has an MTP head, and speculation was not switched off at loading."""

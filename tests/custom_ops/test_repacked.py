@@ -96,7 +96,7 @@ def opened(packages: Packages, model: Sequence[str], **options: Any) -> Engine:
 @pytest.mark.parametrize("model", [("tiny-moe", "Q4_K_M"), ("tiny-dense", "mixed"), ("tiny-next", "Q4_K_M")])
 def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "instruction_set", lambda: isa)
-    engine = opened(packages, model, repack=True)
+    engine = opened(packages, model, repack="on")
     assert isinstance(engine.model.device, RepackingDevice)
     assert engine.model.device.copies
     plain, copied = PlainText(opened(packages, model), 60, 0), PlainText(engine, 60, 0)
@@ -108,9 +108,9 @@ def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch:
 def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "instruction_set", lambda: kernels)
     with pytest.raises(TrigraphError, match=f"here those of {kernels} run, which read weights as they are"):
-        load(packages("tiny-moe", "Q4_K_M"), repack=True)
+        load(packages("tiny-moe", "Q4_K_M"), repack="on")
     with pytest.raises(TrigraphError, match="which read weights as they are"):
-        bench_requests(packages("tiny-moe", "Q4_K_M"), RequestOptions(1, repack=True))
+        bench_requests(packages("tiny-moe", "Q4_K_M"), RequestOptions(1, repack="on"))
 
 
 def test_another_device() -> None:

@@ -175,7 +175,7 @@ def test_a_configuration_file(
     file = tmp_path / "server.toml"
     file.write_text(
         f"port = 0\nctx-size = '1k'\ntemp = 0.25\nmodels-memory = '4G'\nidle-minutes = 2.5\nstop = ['a', 'b']\n"
-        f"[models.tiny]\nmodel = '{tiny_gguf}'\n[models.nano]\nmodel = '{nano_gguf}'\nctx-size = 64\nrepack = true\n"
+        f"[models.tiny]\nmodel = '{tiny_gguf}'\n[models.nano]\nmodel = '{nano_gguf}'\nctx-size = 64\nrepack = 'on'\n"
     )
     served = configured(trigraph, monkeypatch, "--config", file, "--temp", 0.5, "--model", f"other={nano_gguf}")
     assert isinstance(served, Catalogue) and [*served.entries] == ["tiny", "nano", "other"]
@@ -194,7 +194,7 @@ def test_a_configuration_file(
         ("ctxsize = 4", "unknown option 'ctxsize': did you mean ctx-size?"),
         ("[models.a]\nmodel = 'x'\nctx-siz = 4", "[models.a]: unknown option 'ctx-siz': did you mean ctx-size?"),
         ("[models.a]\nctx-size = 4", "[models.a]: model is missing"),
-        ("[models.a]\nmodel = 'x'\nrepack = 'yes'", "[models.a]: repack is 'yes'; it must be true or false"),
+        ("[models.a]\nmodel = 'x'\nrepack = true", "[models.a]: repack is True; it must be a string"),
         ("models = 4", "models must be tables"),
         ("port = ", "is not TOML"),
         ("port = 'many'", "valid integer"),

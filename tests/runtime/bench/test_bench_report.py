@@ -32,7 +32,7 @@ def report(machine: Machine = MACHINE) -> Report:
 
 def test_json_has_the_keys_that_scripts_rely_on() -> None:
     content = json.loads(json.dumps(report(MACHINE.with_passes([10.0])).as_json()))
-    assert {"machine", "model", "results", "layers", "started", "repetitions"} == set(content)
+    assert {"machine", "model", "results", "layers", "started", "repetitions", "weights"} == set(content)
     assert {"read_gb_s", "min_read_gb_s", "max_read_gb_s", "load"} <= set(content["machine"])
     keys = {"engine", "name", "k", "threads", "median_ms", "min_ms", "tokens_per_s", "bytes", "roofline"}
     assert all(keys <= set(result) for result in content["results"])
@@ -50,7 +50,7 @@ def test_a_table_shows_each_step_and_the_machine() -> None:
     text = " ".join(lines)
     assert "generate 64: accepted 3/4" in text
     assert "a model, 4 layers, 2026-01-02 03:04 UTC, 7 repetitions" in text
-    assert "a processor, portable, 1 thread on 2 cores, load 0.50 reads 10.0 (8.0 to 12.5) GB/s" in text
+    assert "a processor, portable, 1 thread on 2 cores, load 0.50, weights plain reads 10.0 (8.0 to 12.5) GB/s" in text
 
 
 def _points(path: str) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_a_plot_shows_medians_spread_and_where_it_comes_from(tmp_path: Path) -> 
     assert {"1", "4", "tokens in a step", "milliseconds", "trigraph", "llama.cpp", "roofline"} <= set(texts)
     assert _ticks(drawing) == ["1", "4"]
     assert {"a model, 4 layers, 2026-01-02 03:04 UTC, 7 repetitions", "lines: medians, bands: quartiles"} <= set(texts)
-    assert "a processor, portable, 1 thread on 2 cores, load 0.50" in texts
+    assert "a processor, portable, 1 thread on 2 cores, load 0.50, weights plain" in texts
     assert "context length in tokens" not in texts  # nothing was swept
     frame = _points(re.findall(r'<g id="patch_2">\s*<path d="(.*?)"', drawing, re.DOTALL)[0])
     zero = frame[:, 1].max()

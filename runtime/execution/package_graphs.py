@@ -1,0 +1,55 @@
+"""The graphs of a package, opened on one state and one mapping of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from trigraph.exporter import Manifest
+from trigraph.exporter.package.external import load_checked
+from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.sessions import SessionGraph, open_session
+from trigraph.runtime.state.state import State
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A graph as a device runs it, with its weights where the device reads them."""
+
+    path: Path
+    changed: onnx.ModelProto | None
+    """What runs in place of the file."""
+    initializers: dict[str, ort.OrtValue]
+
+
+@dataclass(frozen=True)
+class PackageGraphs:
+    """Opens the graphs of a package on a device."""
+
+    folder: Path
+    manifest: Manifest
+    device: Device
+    weights: MappedWeights
+    threads: int
+    progress: Progress = silent
+
+    def prepare(self, name: str) -> PreparedGraph:
+        """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
+        path = self.folder / f"{name}.onnx"
+        model = load_checked(path, self.manifest.weight_paths(self.folder))
+        adapted = self.device.adapt(model)
+        initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
+        return PreparedGraph(path, model if adapted else None, initializers)
+
+    def open(self, graph: PreparedGraph, state: State) -> SessionGraph:
+        """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
+        path, base = graph.path, self.manifest.weights_base(self.folder)
+        session = open_session(path, graph.changed, graph.initializers, base, self.threads, self.device)
+        check_contract(session, path, self.manifest)
+        return SessionGraph(path.stem, session, self.device, state.buffers, state.limits.pages, self.weights)
