@@ -137,8 +137,9 @@ def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> S
     def opened(name: str) -> SessionGraph:
         return graphs.open(graphs.prepare(name), state)
 
+    prefill, verify = opened("prefill"), opened("verify")  # first: the draft graph may read a part of their weights
     drafts = opened("draft") if draft else None
-    return Steps(opened("prefill"), opened("verify"), drafts, state, graphs.manifest.config.vocab, chunk)
+    return Steps(prefill, verify, drafts, state, graphs.manifest.config.vocab, chunk)
 
 
 def _repacking(

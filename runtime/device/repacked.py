@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -30,6 +32,7 @@ SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 
 _REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
+_SMALL_PIECE = 4 << 20  # beside steps
 
 # Attributes that name types of weights, and the input of the first of these.
 _TYPES = {
@@ -39,29 +42,14 @@ _TYPES = {
 }
 
 
-class StoppedError(Exception):
-    """Copies are no longer wanted."""
-
-
-class Stop:
-    """Ends repacking in the background. Setting it takes no lock, as a finalizer may do that."""
-
-    def __init__(self) -> None:
-        self.flag = ctypes.c_int32()
-
-    def set(self) -> None:
-        """Has the copying thread end after a piece."""
-        self.flag.value = 1
-
-
 @dataclass(frozen=True)
 class RepackingDevice(Device):
     """The processor, with weights of its own for one model."""
 
-    copies: dict[int, ort.OrtValue] = field(default_factory=dict, compare=False)
-    """By address in the mapped files."""
-    stop: Stop | None = None
-    """Where steps run on the mapped files meanwhile: a thread that works when others do not makes the copies."""
+    copies: dict[int, Array] = field(default_factory=dict, compare=False)
+    """By address in the mapped files. A graph may read the first rows of what another one reads."""
+    pause: Callable[[float], None] | None = None
+    """Where steps run on the mapped files meanwhile: called after each piece of a copy with the seconds that it took."""
 
     @property
     def reads_mapped_weights(self) -> bool:
@@ -100,22 +88,30 @@ class RepackingDevice(Device):
         """The weights of the graph in file `path`, shared by all graphs of a package."""
         values = weights.initializers(path, graph)
         types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(self._suffix)}
-        missing = {name: type for name, type in types.items() if values[name].data_ptr() not in self.copies}
-        _check_memory(sum(values[name].tensor_size_in_bytes() for name in missing))
+        plain = {
+            name: _Plain.of(values[name], type.removesuffix(self._suffix), self._rows) for name, type in types.items()
+        }
+        missing = [weight for weight in plain.values() if self._copied(weight) < weight.nbytes]
+        _check_memory(sum(weight.nbytes for weight in missing))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for name, type in missing.items():
-                plain = _Plain.of(values[name], type.removesuffix(self._suffix), self._rows)
-                self.copies[plain.address] = (
-                    plain.copied(pool) if self.stop is None else plain.copied_when_idle(self.stop)
-                )
-                done = sum(copy.tensor_size_in_bytes() for copy in self.copies.values())
+            for weight in missing:
+                copy = weight.copied(pool) if self.pause is None else weight.copied_slowly(self.pause)
+                self.copies[weight.address] = copy
+                done = sum(copy.nbytes for copy in self.copies.values())
                 progress("repack", done, max(done, weights.nbytes))
-        return values | {name: self.copies[values[name].data_ptr()] for name in types}
+        return values | {
+            name: ort.OrtValue.ortvalue_from_numpy(self.copies[weight.address][: weight.shape[0]])
+            for name, weight in plain.items()
+        }
+
+    def _copied(self, weight: _Plain) -> int:
+        """Bytes of it that were."""
+        return self.copies[weight.address].nbytes if weight.address in self.copies else 0
 
     def release_mapped(self) -> None:
         """Lets the system take back the pages of mapped files of which there are copies."""
         for address, copy in self.copies.items():
-            release(address, copy.tensor_size_in_bytes())
+            release(address, copy.nbytes)
 
 
 @dataclass(frozen=True)
@@ -169,48 +165,49 @@ class _Plain(NamedTuple):
     blocks: int
     block: int
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape)
+
     @classmethod
     def of(cls, value: ort.OrtValue, type: str, rows: int) -> _Plain:
         shape, block = tuple(value.shape()), _block_bytes(type)
         groups = math.prod(shape) // (rows * shape[-1])
         return cls(value.data_ptr(), shape, groups, rows, shape[-1] // block, block)
 
-    def copied(self, pool: ThreadPoolExecutor) -> ort.OrtValue:
+    def copied(self, pool: ThreadPoolExecutor) -> Array:
         """A copy with `rows` rows side by side; the system may take the mapped pages back."""
-        copy, repack = self._empty(), _function("trigraph_repack", 1)
-        group = self.rows * self.shape[-1]
-        step = max(1, _PIECE // group)
-
-        def piece(first: int) -> None:
-            place = first * group
-            count = min(step, self.groups - first)
-            repack(self.address + place, count, *self[3:], copy.ctypes.data + place)
-
-        for _ in pool.map(piece, range(0, self.groups, step)):
+        copy = aligned_zeros(self.shape, np.dtype(np.uint8))
+        for _ in pool.map(partial(self._copy_piece, copy, _PIECE), self._pieces(_PIECE)):
             pass
         release(self.address, copy.nbytes)
-        return ort.OrtValue.ortvalue_from_numpy(copy)
+        return copy
 
-    def copied_when_idle(self, stop: Stop) -> ort.OrtValue:
-        """The same by a thread that works when processors are idle; raises StoppedError."""
-        _check_memory(math.prod(self.shape))
-        copy, repack = self._empty(), _function("trigraph_repack_idle", 2)
-        if not repack(self.address, *self[2:], copy.ctypes.data, ctypes.addressof(stop.flag)):
-            raise StoppedError
-        return ort.OrtValue.ortvalue_from_numpy(copy)
+    def copied_slowly(self, pause: Callable[[float], None]) -> Array:
+        """The same, in pieces of milliseconds with pauses between; the mapped pages are still in use."""
+        _check_memory(self.nbytes)
+        copy = aligned_zeros(self.shape, np.dtype(np.uint8))
+        for first in self._pieces(_SMALL_PIECE):
+            started = time.perf_counter()
+            self._copy_piece(copy, _SMALL_PIECE, first)
+            pause(time.perf_counter() - started)
+        return copy
 
-    def _empty(self) -> Array:
-        return aligned_zeros(self.shape, np.dtype(np.uint8))
+    def _pieces(self, size: int) -> range:
+        """The first group of each piece of about `size` bytes."""
+        return range(0, self.groups, self._step(size))
 
+    def _step(self, size: int) -> int:
+        return max(1, size // (self.rows * self.shape[-1]))
 
-def _function(name: str, pointers: int) -> Any:
-    """A C function on plain weights, four counts, and then so many other pointers."""
-    function = library_function(name)
-    if function is None:
-        raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
-    function.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * pointers]
-    function.restype = ctypes.c_int32 if name.endswith("idle") else None
-    return function
+    def _copy_piece(self, copy: Array, size: int, first: int) -> None:
+        repack = library_function("trigraph_repack")
+        if repack is None:
+            raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
+        repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p]
+        repack.restype = None
+        count, place = min(self._step(size), self.groups - first), first * self.rows * self.shape[-1]
+        repack(self.address + place, count, self.rows, self.blocks, self.block, copy.ctypes.data + place)
 
 
 def _block_bytes(type: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
+import time
 import weakref
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.memory import free_memory, is_shortage
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, Stop, StoppedError
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.steps import Steps
 
@@ -22,43 +23,80 @@ LEAST_BYTES = 256 << 20
 """Of weights: smaller models are not repacked unless that is asked for."""
 
 _MARGIN = 0.1  # of the free memory stays for others
+_REST = 6  # times as long as a piece took, while steps run
+_LONGEST_REST = 0.05  # seconds
+_GRACE = 5.0  # seconds after loading in which nothing is copied while steps run
 
 
 class Repacking:
     """A thread that copies weights into the order in which products read them, and then has the steps read the copies.
 
-    A step gives the same bits from either, so the change may come between any two steps. The thread works when
-    processors are idle, a third of the time at most, and ends when the steps are dropped.
+    A step gives the same bits from either, so the change may come between any two steps. While steps run, the thread
+    works a seventh of the time, and in the first seconds not at all. It ends when the steps are dropped.
     """
 
     def __init__(self, graphs: PackageGraphs, steps: Steps) -> None:
         """`graphs`: those that the steps run now."""
         self.layout = "plain, being repacked"
         """How the weights lie that steps read, in a few words."""
-        self._stop = Stop()
-        copies = RepackingDevice(graphs.device.library, graphs.device.kernels, stop=self._stop)
-        arguments = (replace(graphs, device=copies), copies, weakref.ref(steps, lambda _: self.stop()))
-        self._thread = threading.Thread(target=self._run, args=arguments, name="trigraph-repacking", daemon=True)
+        self._steps = weakref.ref(steps)
+        self._started = time.monotonic()
+        self._stopped = False
+        copies = RepackingDevice(graphs.device.library, graphs.device.kernels, pause=self._pause)
+        self._thread = threading.Thread(target=self._run, args=(graphs, copies), name="trigraph-repacking", daemon=True)
         self._thread.start()
         _all.add(self)
 
     def stop(self) -> None:
         """Has the thread end within milliseconds, unless it is about to change over. Returns at once."""
-        self._stop.set()
+        self._stopped = True
 
     def wait(self) -> None:
         """Until the steps read the copies, or never will."""
         self._thread.join()
 
-    def _run(self, graphs: PackageGraphs, copies: RepackingDevice, steps: weakref.ref[Steps]) -> None:
+    def _pause(self, seconds: float) -> None:
+        """Leaves the machine to steps, after a piece of so many seconds. Raises _StoppedError."""
+        while True:
+            steps = self._steps()
+            if steps is None or self._stopped:
+                raise _StoppedError
+            if not (busy := not steps.lock.acquire(blocking=False)):
+                steps.lock.release()
+            del steps  # which the program may drop meanwhile
+            rest = _REST * seconds if busy else 0.0
+            time.sleep(min(rest, _LONGEST_REST))
+            if not busy or time.monotonic() - self._started > _GRACE:
+                return
+
+    def _run(self, graphs: PackageGraphs, copies: RepackingDevice) -> None:
         try:
-            self.layout = "repacked" if _change_over(graphs, copies, steps) else "plain"
-        except StoppedError:
+            self.layout = "repacked" if self._change_over(replace(graphs, device=copies), copies) else "plain"
+        except _StoppedError:
             self.layout = "plain"
         except Exception as error:
             if not isinstance(error, TrigraphError) and not is_shortage(error):
                 _log.exception("repacking has failed; steps go on with plain weights")
             self.layout = f"plain, as repacking has failed: {error}"
+
+    def _change_over(self, graphs: PackageGraphs, copies: RepackingDevice) -> bool:
+        """Whether there was something to repack."""
+        names = [name for name in ("verify", "prefill", "draft") if name in graphs.manifest.graphs]
+        prepared = {name: graphs.prepare(name) for name in names}
+        if not copies.copies:
+            return False
+        if (steps := self._steps()) is None:
+            raise _StoppedError
+        if not steps.can_draft:
+            prepared.pop("draft", None)
+        opened = {name: graphs.open(graph, steps.state) for name, graph in prepared.items()}
+        steps.change_over(opened["prefill"], opened["verify"], opened.get("draft"))
+        copies.release_mapped()
+        return True
+
+
+class _StoppedError(Exception):
+    """Copies are no longer wanted."""
 
 
 def why_plain(device: Device, weight_bytes: int, share: float = 1.0) -> str | None:
@@ -68,29 +106,13 @@ def why_plain(device: Device, weight_bytes: int, share: float = 1.0) -> str | No
     """
     if type(device) is not Device or device.kernels not in SIDE_BY_SIDE:
         return "plain"
-    if weight_bytes < LEAST_BYTES or library_function("trigraph_repack_idle") is None:
+    if weight_bytes < LEAST_BYTES or library_function("trigraph_repack") is None:
         return "plain"
     free = free_memory()
     needed = 2 * weight_bytes  # copies, and the mapped files until they are made
     if free is not None and needed > (found := share * (1 - _MARGIN) * free):
         return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {found / 1e9:.1f} GB can be had"
     return None
-
-
-def _change_over(graphs: PackageGraphs, copies: RepackingDevice, steps: weakref.ref[Steps]) -> bool:
-    """Whether there was something to repack."""
-    names = [name for name in ("verify", "prefill", "draft") if name in graphs.manifest.graphs]
-    prepared = {name: graphs.prepare(name) for name in names}
-    if not copies.copies:
-        return False
-    if (found := steps()) is None:
-        raise StoppedError
-    if not found.can_draft:
-        prepared.pop("draft", None)
-    opened = {name: graphs.open(graph, found.state) for name, graph in prepared.items()}
-    found.change_over(opened["prefill"], opened["verify"], opened.get("draft"))
-    copies.release_mapped()
-    return True
 
 
 _all: weakref.WeakSet[Repacking] = weakref.WeakSet()

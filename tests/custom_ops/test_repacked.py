@@ -104,6 +104,15 @@ def test_models(isa: str, model: Sequence[str], packages: Packages, monkeypatch:
     assert copied.bits(57) == plain.bits(57)
 
 
+@sets
+def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draft graph reads the first rows of the output matrix, and the other graphs all of it."""
+    monkeypatch.setattr(choice, "instruction_set", lambda: isa)
+    folder = packages("tiny-moe", "Q4_K_M", activations="int8", draft_vocab=64)
+    plain, copied = (PlainText(load(folder, context=200, repack=repack), 40, 0) for repack in ("off", "on"))
+    assert copied.rows == plain.rows and copied.bits(37) == plain.bits(37)
+
+
 @pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))
 def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "instruction_set", lambda: kernels)

@@ -17,7 +17,7 @@ from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device import choice, repacked
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, Stop
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 
@@ -128,14 +128,6 @@ def test_a_closed_model_ends_it(folder: Path, small_models: None) -> None:
     engine.close()
     running.wait()
     assert engine.model.weight_layout in ("plain", "repacked")
-
-
-def test_copies_end_when_they_are_told() -> None:
-    stop = Stop()
-    stop.set()
-    plain = repacked._Plain(0, (8, 144), 1, 8, 1, 144)
-    with pytest.raises(repacked.StoppedError):
-        plain.copied_when_idle(stop)
 
 
 @sets

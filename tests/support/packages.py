@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trigraph.exporter import ExportOptions, export
 
@@ -18,12 +19,12 @@ class Packages:
         self._trained = trained
         self._synthetic = synthetic
 
-    def __call__(self, geometry: str, quant: str, **options: str) -> Path:
+    def __call__(self, geometry: str, quant: str, **options: Any) -> Path:
         """The package's folder, exported at the first call with these arguments."""
-        out = self._folder / "-".join((geometry, quant, *options.values()))
+        out = self._folder / "-".join((geometry, quant, *map(str, options.values())))
         if not out.exists():
             source = self._trained if geometry == "trained" else self._synthetic(geometry, quant)
-            export(source, out, ExportOptions(weights="reference", **options))  # type: ignore[arg-type]
+            export(source, out, ExportOptions(weights="reference", **options))
         return out
 
 
