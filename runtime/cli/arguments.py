@@ -79,7 +79,6 @@ Repack = Annotated[
     typer.Option(
         metavar="|".join(REPACK),
         help="On x86, copy K-type weights to a faster layout: in the background if memory allows, at loading, never.",
-        autocompletion=lambda: list(REPACK),
     ),
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]

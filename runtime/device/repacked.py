@@ -49,7 +49,7 @@ class RepackingDevice(Device):
     copies: dict[int, Array] = field(default_factory=dict, compare=False)
     """By address in the mapped files. A graph may read the first rows of what another one reads."""
     pause: Callable[[float], None] | None = None
-    """Where steps run on the mapped files meanwhile: called after each piece of a copy with the seconds that it took."""
+    """Where steps run on the mapped files meanwhile: called after each piece of a copy, with the seconds it took."""
 
     @property
     def reads_mapped_weights(self) -> bool:

@@ -23,7 +23,7 @@ LEAST_BYTES = 256 << 20
 """Of weights: smaller models are not repacked unless that is asked for."""
 
 _MARGIN = 0.1  # of the free memory stays for others
-_REST = 6  # times as long as a piece took, while steps run
+_REST = 3  # times as long as a piece took, while steps run
 _LONGEST_REST = 0.05  # seconds
 _GRACE = 5.0  # seconds after loading in which nothing is copied while steps run
 
@@ -32,7 +32,7 @@ class Repacking:
     """A thread that copies weights into the order in which products read them, and then has the steps read the copies.
 
     A step gives the same bits from either, so the change may come between any two steps. While steps run, the thread
-    works a seventh of the time, and in the first seconds not at all. It ends when the steps are dropped.
+    works a quarter of the time, and in the first seconds not at all. It ends when the steps are dropped.
     """
 
     def __init__(self, graphs: PackageGraphs, steps: Steps) -> None:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,18 @@ def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
     found = []
     for graphs in (replace(plain, device=RepackingDevice(device.library, device.kernels)), plain):
         opened = [graphs.open(graphs.prepare(name), steps.state) for name in ("prefill", "verify", "draft")]
-        found.append(lambda opened=opened: steps.change_over(*opened))
+        found.append(partial(steps.change_over, *opened))
     return found
+
+
+def at_step(at: int, change: Callable[[], None]) -> Callable[[int], None]:
+    """Calls `change` before step `at`."""
+
+    def changed(number: int) -> None:
+        if number == at:
+            change()
+
+    return changed
 
 
 def text(engine: Engine, change: Callable[[int], None]) -> list[object]:
@@ -82,7 +93,7 @@ def test_a_change_between_any_two_steps(folder: Path) -> None:
     expected = text(engine, numbers.append)
     forth, back = changes(engine, folder)
     for at in numbers:
-        assert text(engine, lambda number, at=at: forth() if number == at else None) == expected, at
+        assert text(engine, at_step(at, forth)) == expected, at
         back()
     assert text(engine, lambda number: (back if number % 2 else forth)()) == expected
 
