@@ -44,7 +44,7 @@ def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
     """What has the steps read repacked weights, and plain ones again, both on the engine's state."""
     steps, device = engine.steps, engine.model.device
     plain = PackageGraphs(folder, read_manifest(folder), device, engine.model.weights, 1)
-    found = []
+    found: list[Callable[[], None]] = []
     for graphs in (replace(plain, device=RepackingDevice(device.library, device.kernels)), plain):
         opened = [graphs.open(graphs.prepare(name), steps.state) for name in ("prefill", "verify", "draft")]
         found.append(partial(steps.change_over, *opened))
