@@ -35,4 +35,8 @@ def _lines(found: Examination) -> list[str]:
 def _verdict(finding: Finding) -> str:
     if finding.problem is not None:
         return f"does not run: {finding.problem}"
-    return f"differs in {', '.join(finding.differs)}" if finding.differs else "agrees"
+    return (
+        f"differs in {', '.join(finding.differs)}"
+        if finding.differs
+        else f"agrees, weights {' and '.join(finding.weights)}"
+    )

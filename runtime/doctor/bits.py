@@ -1,6 +1,7 @@
 """Hashes of everything that packages compute for fixed tokens.
 
-`python -m trigraph.runtime.doctor.bits DEVICE DIR...` prints those of each package as one JSON list.
+`python -m trigraph.runtime.doctor.bits DEVICE DIR...` prints, as JSON, a list of those of each package for each layout
+of weights that the kernels read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.loading import load
 from trigraph.runtime.state.sequence import Sequence
@@ -37,13 +40,13 @@ class _Hashes:
         return {part: digest.hexdigest() for part, digest in self._parts.items()}
 
 
-def package_bits(folder: Path, device: str = "cpu") -> Mapping[str, str]:
+def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -> Mapping[str, str]:
     """Hashes of logits, hidden rows, drafts, recurrent state and KV of a package with an MTP head.
 
     Two sequences are prefilled, verified with some tokens rejected, drafted and prefilled again. The environment
     variable TRIGRAPH_ISA chooses the kernels of a CPU.
     """
-    steps = load(folder, context=256, chunk=_CHUNK, device=device).steps
+    steps = load(folder, context=256, chunk=_CHUNK, device=device, repack="on" if repacked else "off").steps
     long, short = steps.new_sequence(), steps.new_sequence()
     both, found = [long, short], _Hashes()
     _add_rows(found, steps.prefill(both, [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]))
@@ -96,4 +99,9 @@ def _state(steps: Steps, sequence: Sequence) -> Iterator[tuple[str, NDArray[Any]
 
 
 if __name__ == "__main__":
-    print(json.dumps([package_bits(Path(folder), sys.argv[1]) for folder in sys.argv[2:]]))
+    device, folders = sys.argv[1], [Path(folder) for folder in sys.argv[2:]]
+    layouts = {"plain": False}
+    if open_device(device).kernels in SIDE_BY_SIDE:
+        layouts["repacked"] = True
+    found = {name: [package_bits(folder, device, repacked=it) for folder in folders] for name, it in layouts.items()}
+    print(json.dumps(found))

@@ -38,6 +38,8 @@ class Finding:
 
     kernels: str
     """An instruction set, or the name of a device."""
+    weights: tuple[str, ...] = ()
+    """How the weights lay that it read: plain, and repacked where there are kernels for that."""
     differs: tuple[str, ...] = ()
     """What is not as recorded: "logits of the trained model" ..."""
     problem: str | None = None
@@ -109,8 +111,11 @@ def make_packages(folder: Path) -> Mapping[str, Path]:
     return packages
 
 
-def compute(kernels: str, packages: Mapping[str, Path]) -> Bits:
-    """Hashes by model, computed in a process of their own. Raises TrigraphError when that fails."""
+def compute(kernels: str, packages: Mapping[str, Path]) -> Mapping[str, Bits]:
+    """Hashes by layout of the weights and by model, computed in a process of their own.
+
+    Raises TrigraphError when that fails.
+    """
     environment = dict(os.environ)
     if kernels in instruction_sets():
         environment["TRIGRAPH_ISA"], device = kernels, "cpu"
@@ -124,7 +129,8 @@ def compute(kernels: str, packages: Mapping[str, Path]) -> Bits:
     except subprocess.CalledProcessError as error:
         reason = error.stderr.strip().splitlines()[-1:] or [f"the process ended with status {error.returncode}"]
         raise TrigraphError(reason[0]) from error
-    return dict(zip(packages, json.loads(done.stdout), strict=True))
+    found = json.loads(done.stdout)
+    return {layout: dict(zip(packages, bits, strict=True)) for layout, bits in found.items()}
 
 
 def _compare(kernels: str, packages: Mapping[str, Path], recorded: Bits) -> Finding:
@@ -132,11 +138,12 @@ def _compare(kernels: str, packages: Mapping[str, Path], recorded: Bits) -> Find
         found = compute(kernels, packages)
     except TrigraphError as error:
         return Finding(kernels, problem=str(error))
-    return Finding(kernels, tuple(_differences(found, recorded)))
+    return Finding(kernels, tuple(found), tuple(_differences(found, recorded)))
 
 
-def _differences(found: Bits, recorded: Bits) -> Iterator[str]:
-    for model, parts in recorded.items():
-        for part, digest in parts.items():
-            if found[model].get(part) != digest:
-                yield f"{part} of {model}"
+def _differences(found: Mapping[str, Bits], recorded: Bits) -> Iterator[str]:
+    for layout, bits in found.items():
+        for model, parts in recorded.items():
+            for part, digest in parts.items():
+                if bits[model].get(part) != digest:
+                    yield f"{part} of {model}, weights {layout}"

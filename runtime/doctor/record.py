@@ -18,7 +18,7 @@ from trigraph.runtime.doctor.examine import RECORD, compute, make_packages
 def main() -> None:
     """Writes the file beside the tiny model."""
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
-        bits = compute("portable", make_packages(Path(folder)))
+        bits = compute("portable", make_packages(Path(folder)))["plain"]
     record = {"contract_version": CONTRACT_VERSION, "bits": bits}
     RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 

@@ -12,6 +12,7 @@ from trigraph.exporter import export
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE
 from trigraph.runtime.doctor import examine
 from trigraph.runtime.doctor.bits import package_bits
 
@@ -22,6 +23,8 @@ def test_every_instruction_set_agrees_with_the_record(trigraph: Run) -> None:
     assert (found.status, report["agrees"]) == (0, True), report["findings"]
     assert [finding["kernels"] for finding in report["findings"]] == list(instruction_sets())
     assert instruction_sets()[-1] == "portable"
+    for finding in report["findings"]:
+        assert finding["weights"] == (["plain", "repacked"] if finding["kernels"] in SIDE_BY_SIDE else ["plain"])
 
 
 @pytest.fixture
@@ -46,7 +49,10 @@ def test_what_differs_is_named(trigraph: Run, one_model: Path, tmp_path: Path, m
     record(monkeypatch, tmp_path / "record.json", {"the model": bits | {"drafts": "0", "KV": "1"}})
     found = trigraph("doctor")
     assert found.status == 1
-    assert f"{instruction_sets()[0]}  differs in drafts of the model, KV of the model" in found.out
+    assert (
+        f"{instruction_sets()[0]}  differs in drafts of the model, weights plain, KV of the model, weights plain"
+        in found.out
+    )
 
 
 def test_kernels_that_do_not_run_are_named(
