@@ -189,7 +189,8 @@ class Command(TyperCommand):
                 if not given:
                     next(words, None)
             elif name not in takes_value and not (takes_value.get(word[:2]) and re.fullmatch(r"-\w-?\d+", word)):
-                hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} --help' lists all"
+                every = "--help-all" if "--help-all" in takes_value else "--help"
+                hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} {every}' lists all"
                 raise TrigraphError(f"unknown option {name}: {hint}")
 
 
