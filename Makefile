@@ -165,7 +165,7 @@ $(VENV)/.build: $(VENV)/.created
 # CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
 $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	@echo "[3/4] installing requirements, compiling the operator library: minutes, once ($$(nproc 2>/dev/null || echo 1) processors)"
-	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable . && \
+	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable ".[serve]" && \
 	  echo "      done in $$(( $$(date +%s) - begun )) seconds"
 	@touch $@
 
