@@ -66,7 +66,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("instructions", instruction_sets())
+@pytest.mark.parametrize("instructions", instruction_sets(), ids="windows-x64-{}".format)
 def test_windows_computes_the_recorded_bits(
     instructions: str, windows: Path, tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
