@@ -15,7 +15,7 @@ failed=0
 step() {
   local begun=$EPOCHREALTIME status seconds
   echo "\$ $1"
-  bash -c "$1" </dev/null 2>&1 | tail -n "${2:-12}" | cut -c 1-180
+  bash -c "$1" </dev/null 2>&1 | tail -n "${2:-12}" | sed -E 's/^(.{180}).*/\1/'
   status=${PIPESTATUS[0]}
   seconds=$(awk "BEGIN {print $EPOCHREALTIME - $begun}")
   printf '[%.1f s%s]\n\n' "$seconds" "$([ "$status" = 0 ] || echo ", status $status")"

@@ -77,7 +77,9 @@ def attempt(python: str, wheel: Path) -> None:
 
 def run(*command: object, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> None:
     """Runs a command that has to succeed."""
-    subprocess.run([*map(str, command)], check=True, cwd=cwd, env=env)
+    words = [*map(str, command)]
+    if status := subprocess.run(words, cwd=cwd, env=env, check=False).returncode:
+        raise SystemExit(f"error: status {status} of {' '.join(words)}")
 
 
 if __name__ == "__main__":
