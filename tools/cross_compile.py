@@ -30,7 +30,7 @@ class Target(NamedTuple):
 TARGETS = {
     "linux-aarch64": Target("aarch64-linux-gnu.2.28", "Linux", "aarch64", "libtrigraph_cpu.so"),
     "macos-arm64": Target("aarch64-macos.13.0", "Darwin", "arm64", "libtrigraph_cpu.dylib"),
-    "windows-x64": Target("x86_64-windows-gnu", "Windows", "AMD64", "libtrigraph_cpu.dll"),
+    "windows-x64": Target("x86_64-windows-gnu", "Windows", "AMD64", "trigraph_cpu.dll"),
 }
 
 

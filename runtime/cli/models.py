@@ -17,12 +17,12 @@ from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
 
 @examples("trigraph models", "trigraph models rm unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M", "trigraph models rm MODEL.gguf")
 def models(
-    action: Annotated[str | None, typer.Argument(metavar="[rm]", help="rm removes one; by default all are listed.")] = (
+    action: Annotated[str | None, typer.Argument(metavar="rm", help="rm removes one; by default all are listed.")] = (
         None
     ),
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="USER/REPO, USER/REPO:QUANT, or a file whose export is to be removed."),
+        typer.Argument(metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or a file whose export is to be removed."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 
@@ -112,7 +113,7 @@ class _Upload:
 def _value_at(address: int, like: ort.OrtValue) -> ort.OrtValue:
     """A value on the device in memory that it does not own: ONNX Runtime lets sessions share no other ones."""
     shape = like.shape()
-    libc = ctypes.CDLL(None)
+    libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     size = ctypes.sizeof(_Tensor)
     memory = libc.malloc(size + 8 * len(shape))  # the reader gives it back, by the deleter

@@ -14,7 +14,7 @@ _NAME = re.compile(
     r"(?P<repository>[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95})(?::(?P<quant>[\w.-]+))?/?",
     re.ASCII,
 )
-_OLLAMA = re.compile(r"(?P<model>[a-z][\w.-]*):[\w.-]+", re.ASCII)
+_OLLAMA = re.compile(r"(?P<model>[a-z][\w.-]*):(?P<size>[\w.-]+)", re.ASCII)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _QUANT = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d\w*|MXFP4\w*|NVFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
 _PREFERRED = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "Q8_0")  # where none is named
@@ -39,7 +39,7 @@ class ModelName:
         if match := _OLLAMA.fullmatch(text):
             raise TrigraphError(
                 f"{text}: this is a name of Ollama's; give a repository of GGUF files, such as "
-                f"unsloth/{match['model']}-GGUF:Q4_K_M"
+                f"unsloth/{match['model'].capitalize()}-{match['size'].upper()}-GGUF:Q4_K_M"
             )
         raise TrigraphError(f"{text}: write USER/REPO or USER/REPO:QUANT, such as unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M")
 

@@ -94,9 +94,10 @@ class AdaptiveLength:
         plain = self._rounds - self._drafting
         text = f"on, {self._asked / self._drafting:.1f} drafts a round"
         if self._share < _PARKED:
-            text = f"parked: drafting does not pay at {self._accepted / max(1, self._drafted):.0%} accepted"
+            text = f"parked: drafting does not pay, {self._accepted} of {self._drafted} drafts accepted"
         if self._by_ngrams:
-            text += f", {self._by_ngrams / self._asked:.0%} of them by n-grams"
+            share = self._by_ngrams / self._asked
+            text += ", all by n-grams" if share == 1 else f", {share:.0%} by n-grams"
         return text + (f", {plain} of {self._rounds} rounds plain" if plain else "") + self._note
 
 

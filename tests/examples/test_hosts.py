@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from support.cpp_host import BITS, export_for_host, host_arguments
 from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 
@@ -128,6 +129,15 @@ def test_cpp_host_in_chunks_and_threads(make: Make, cpp_host: Path, operator_lib
         *package.arguments(3),
     ]
     assert ids(command, tmp_path)[0] == package.ids
+
+
+def test_cpp_host_prints_the_recorded_bits(
+    cpp_host: Path, tiny_gguf: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    package = export_for_host(tiny_gguf, tmp_path / "package")
+    command = [cpp_host, *host_arguments(package, operator_library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert BITS in done.stderr
 
 
 @pytest.mark.parametrize("drafts", [0, 3])

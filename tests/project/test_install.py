@@ -45,6 +45,13 @@ def test_the_cuda_wheel_has_the_version_of_trigraph() -> None:
     assert cuda["version"] == ours["version"] and cuda["dependencies"] == [f"trigraph=={ours['version']}"]
 
 
+@pytest.mark.parametrize("folder", [".", "packaging/cuda"])
+def test_wheels_bear_the_notice_of_the_grids(folder: str) -> None:
+    names = project(folder)["license-files"]
+    texts = [(ROOT / folder / name).read_text() for name in names]  # type: ignore[attr-defined]
+    assert any("The ggml authors" in text for text in texts) and any("Permission is hereby" in text for text in texts)
+
+
 def test_another_version_of_the_cuda_wheel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"trigraph": "0.1.0", "trigraph-cuda": "0.1.1"}
     monkeypatch.setattr(custom_ops, "version", versions.__getitem__)

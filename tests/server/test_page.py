@@ -282,6 +282,7 @@ def test_theme(page: Browser, api: MockApi) -> None:
 def test_phone(page: Browser, api: MockApi, scheme: str) -> None:
     page.media(scheme)
     page.size(360, 640, phone=True)
+    assert page.run("return scroller.scrollHeight <= scroller.clientHeight"), "nothing to scroll on an empty page"
     wide = "| a | b |\n|--|--|\n| " + "word " * 60 + "| x |\n\n```\n" + "x" * 400 + "\n```\n\n" + "y" * 400
     api.answers = [Answer([("content", wide, 1, 0)])]
     page.click("#prompt")

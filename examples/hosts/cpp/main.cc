@@ -19,6 +19,7 @@ struct Options {
   std::string library;  // empty: a portable package, run without operator library
   int tokens = 32, drafts = 3, threads = 1;
   size_t chunk = 512;  // tokens of a prompt in one prefill
+  bool bits = false;   // print a hash of all logits and hidden rows
   std::vector<Ids> prompts;
 };
 
@@ -142,6 +143,7 @@ class Host {
   }
 
   size_t rounds = 0, drafted = 0, agreed = 0;
+  uint64_t bits = 0xcbf29ce484222325;  // FNV-1a of the logits and hidden rows of all steps
 
  private:
   static OrtEnv* env() {
@@ -209,7 +211,17 @@ class Host {
     for (const std::string& name : written) std::reverse(state_.at(name).begin(), state_.at(name).end());
     result.tokens = data<int64_t>(result.values.at("tokens"));
     result.hidden = data<float>(result.values.at("hidden"));
+    if (options_.bits) add_bits(graph, result, &graph == &verify_ ? tokens : sequences);
     return result;
+  }
+
+  void add_bits(const Graph& graph, const Result& result, int64_t rows) {
+    for (const Port& port : graph.outputs) {
+      if (port.name != "logits" && port.name != "hidden") continue;
+      const auto* bytes = data<unsigned char>(result.values.at(port.name));
+      const size_t count = static_cast<size_t>(rows * port.dims[1]) * sizeof(float);
+      for (size_t i = 0; i < count; ++i) bits = (bits ^ bytes[i]) * 0x100000001b3;
+    }
   }
 
   std::vector<float> rows(const Result& result, size_t first, size_t count) const {
@@ -240,6 +252,8 @@ Options parse(int count, char** arguments) {
       options.drafts = std::stoi(value());
     } else if (argument == "--threads") {
       options.threads = std::stoi(value());
+    } else if (argument == "--bits") {
+      options.bits = true;
     } else if (argument == "--chunk") {
       options.chunk = std::stoul(value());
     } else if (options.package.empty()) {
@@ -252,7 +266,8 @@ Options parse(int count, char** arguments) {
     }
   }
   if (options.prompts.empty() || options.tokens < 1 || options.chunk < 1)
-    throw std::runtime_error("usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] ID,ID,... ...");
+    throw std::runtime_error(
+        "usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] [--bits] ID,ID,... ...");
   return options;
 }
 
@@ -275,6 +290,7 @@ int main(int count, char** arguments) try {
     std::printf("\n");
   }
   std::fprintf(stderr, "%zu rounds, %zu of %zu drafts accepted\n", host.rounds, host.agreed, host.drafted);
+  if (options.bits) std::fprintf(stderr, "bits %016llx\n", static_cast<unsigned long long>(host.bits));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

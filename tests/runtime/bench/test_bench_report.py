@@ -66,6 +66,7 @@ def test_a_plot_shows_medians_spread_and_where_it_comes_from(tmp_path: Path) -> 
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: no plots")
     write_plot(report(), tmp_path / "plot.svg")
     drawing = (tmp_path / "plot.svg").read_text()
+    assert "prefers-color-scheme: dark" in drawing
     texts = re.findall(r"<!-- (.*?) -->", drawing, re.DOTALL)  # that matplotlib draws as outlines
     assert {"1", "4", "tokens in a step", "milliseconds", "trigraph", "llama.cpp", "roofline"} <= set(texts)
     assert _ticks(drawing) == ["1", "4"]

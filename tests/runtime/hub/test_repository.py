@@ -49,7 +49,7 @@ def test_what_is_no_name(text: str) -> None:
 
 def test_a_name_of_ollama() -> None:
     assert is_name("qwen3.5:4b")
-    with pytest.raises(TrigraphError, match=r"Ollama.* such as unsloth/qwen3\.5-GGUF:Q4_K_M"):
+    with pytest.raises(TrigraphError, match=r"Ollama.* such as unsloth/Qwen3\.5-4B-GGUF:Q4_K_M"):
         ModelName.parse("qwen3.5:4b")
 
 

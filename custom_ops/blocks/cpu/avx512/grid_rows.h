@@ -9,9 +9,9 @@ namespace trigraph::TRIGRAPH_ISA {
 
 // The first cache holds a grid too.
 template <>
-constexpr int64_t kAhead<IQ3_XXS> = 4096;
+inline constexpr int64_t kAhead<IQ3_XXS> = 4096;
 template <>
-constexpr int64_t kAhead<IQ3_S> = 4096;
+inline constexpr int64_t kAhead<IQ3_S> = 4096;
 
 // Signs of 64 elements in each mask, the ninth bits of indices, and the scales of runs, those of 32 elements in each
 // lane.

@@ -12,7 +12,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 template <>
-constexpr int64_t kAhead<Q8_0> = 4096;  // of two rows, which are read side by side
+inline constexpr int64_t kAhead<Q8_0> = 4096;  // of two rows, which are read side by side
 
 // Of eight blocks of 32 codes, two in each vector: eight codes of each block, in four vectors, whose lanes are those of
 // blocks 0, 2, 1, 3, 4, 6, 5 and 7.

@@ -150,7 +150,7 @@ class RowProduct {
 template <class F>
 constexpr int64_t kFewBytes = 12 << 10;
 template <>
-constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
+inline constexpr int64_t kFewBytes<Q8_0> = 26 << 10;
 
 // Whether int8_rows takes weight rows of any width with M activation rows.
 template <class F, int M>
