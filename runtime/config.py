@@ -44,6 +44,9 @@ class EngineConfig:
     prefill_ms: float | None = None
     """Milliseconds that such a step may hold up requests that decode. None: a round of theirs; longer while these are
     few."""
+    max_pending: int | None = None
+    """Most tokens of a request in one verify, 8 to 256. None: 8. More read known tokens faster, as receipts and scores
+    have them; each adds a row of logits, and to each recurrent state as much as a state takes in 60 or so."""
     max_waiting: int = DEFAULT_WAITING
     """Requests that may wait for others; more are refused."""
     speculation: bool = True

@@ -26,6 +26,7 @@ from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.repacking import Repacking, why_plain
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
@@ -65,7 +66,7 @@ def load(
 def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> Model:
     scheduling = Scheduling(config.max_waiting, config.prefill_ms)
     check("repack", config.repack, str, REPACK.__contains__, f"one of {', '.join(REPACK)}")
-    manifest = read_manifest(folder := package.folder)
+    manifest = with_pending(read_manifest(folder := package.folder), config.max_pending)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
