@@ -1,4 +1,4 @@
-"""K, the most tokens of a sequence in one verify: sizes of state tensors alone depend on it, so a host may choose it."""
+"""K, the most tokens of a sequence in one verify: only sizes of state tensors depend on it, so a host may choose it."""
 
 from __future__ import annotations
 
