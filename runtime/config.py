@@ -45,8 +45,8 @@ class EngineConfig:
     """Milliseconds that such a step may hold up requests that decode. None: a round of theirs; longer while these are
     few."""
     max_pending: int | None = None
-    """Most tokens of a request in one verify, 8 to 256. None: 8. More read known tokens faster, as receipts and scores
-    have them; each adds a row of logits, and to each recurrent state as much as a state takes in 60 or so."""
+    """Most tokens of a request in one verify, 8 to 256, of which a GPU takes at most 29. None: 8. More read known
+    tokens faster, as receipts and scores have them; each takes a row of logits, and a row in each recurrent state."""
     max_waiting: int = DEFAULT_WAITING
     """Requests that may wait for others; more are refused."""
     speculation: bool = True

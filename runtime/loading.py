@@ -66,12 +66,13 @@ def load(
 def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> Model:
     scheduling = Scheduling(config.max_waiting, config.prefill_ms)
     check("repack", config.repack, str, REPACK.__contains__, f"one of {', '.join(REPACK)}")
-    manifest = with_pending(read_manifest(folder := package.folder), config.max_pending)
+    manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    limits = _limits(manifest, config.context)
     device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
+    manifest = with_pending(manifest, config.max_pending, device.most_pending)
+    limits = _limits(manifest, config.context)
     if device.library is not None:
         manifest.check_library(library_version(device.name))
     no_draft = _no_draft(manifest, config.speculation)

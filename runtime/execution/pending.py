@@ -11,16 +11,19 @@ from trigraph.exporter.package.state_tensors import MAX_PENDING, state_tensors
 from trigraph.models.checks import check
 
 MOST_PENDING = 256
-"""Rows of logits for more tokens take more memory than is gained."""
+"""A row of logits for each more takes more memory than is gained."""
 
 
-def with_pending(manifest: Manifest, count: int | None) -> Manifest:
-    """The manifest of the same package with another K; as it is for None. Raises TrigraphError when out of range."""
+def with_pending(manifest: Manifest, count: int | None, most: int) -> Manifest:
+    """The manifest of the same package with another K, at most `most`; as it is for None.
+
+    Raises TrigraphError when `count` is out of range.
+    """
     if count is None:
         return manifest
     check("max_pending", count, int, lambda k: MAX_PENDING <= k <= MOST_PENDING, f"{MAX_PENDING} to {MOST_PENDING}")
-    state = state_tensors(manifest.config, manifest.kv_type, count)
-    return replace(manifest, max_pending=count, state=state)
+    state = state_tensors(manifest.config, manifest.kv_type, pending := min(count, most))
+    return replace(manifest, max_pending=pending, state=state)
 
 
 def resize(model: onnx.ModelProto, manifest: Manifest) -> bool:
