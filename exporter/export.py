@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
-from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, WIDEST, state_tensors
+from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import MAX_SIZE, ModelConfig
 from trigraph.models.errors import TrigraphError, named
@@ -50,8 +50,6 @@ class ExportOptions:
     """Context extension: "yarn:FACTOR", or "none"; as the file says unless given."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
-    max_pending: int = MAX_PENDING
-    """K: most tokens of a sequence in one verify, 8 to 64. A larger one reads known tokens faster, and takes memory."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
@@ -109,11 +107,11 @@ def export(
             special_tokens=special,
             graphs=graphs,
             operator_library=OperatorLibrary(DOMAIN, library_version()),
-            state=state_tensors(model.config, options.kv_type, options.max_pending),
+            state=state_tensors(model.config, options.kv_type),
             weight_files=tuple(weight_files),
             weights_folder=placement.folder,
             max_context=options.max_context or model.config.context_length,
-            max_pending=options.max_pending,
+            max_pending=MAX_PENDING,
             page_size=PAGE_SIZE,
             draft_vocab=draft_vocab,
             kv_type=options.kv_type,
@@ -147,7 +145,7 @@ def _write_graphs(
     builders: dict[str, Callable[[Network], None]] = {"prefill": build_prefill, "verify": build_verify}
     if config.mtp_layers:
         builders["draft"] = partial(build_draft, vocab=draft_vocab)
-    state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type, options.max_pending)}
+    state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
         graph = GraphBuilder(name)
         build(Network(graph, config, weights, state, options.activation_kind))
@@ -187,8 +185,6 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     ):
         if value not in known:
             raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")
-    if not MAX_PENDING <= options.max_pending <= WIDEST:
-        raise TrigraphError(f"max-pending is {options.max_pending}, expected {MAX_PENDING} to {WIDEST}")
     if options.max_context is not None and not 1 <= options.max_context <= config.context_length:
         raise TrigraphError(
             f"max-context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"

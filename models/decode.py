@@ -21,6 +21,8 @@ def decode(kind: Any, value: Any, where: str, remedy: str, key: str = "") -> Any
             if _fits(option, value):
                 return decode(option, value, where, remedy, key)
     elif _fits(kind, value):
+        if origin is tuple and args[1:] == (...,) and _all_fit(args[0], value):
+            return tuple(map(tuple, value) if get_origin(args[0]) is tuple else value)
         if origin is tuple:
             kinds = args[:1] * len(value) if args[1:] == (...,) else args
             if len(kinds) == len(value):
@@ -43,6 +45,17 @@ def _decode_fields(kind: Any, value: Mapping[str, Any], where: str, remedy: str,
             raise TrigraphError(f"{where}: key '{prefix}{field.name}' is missing; {remedy}")
         fields[field.name] = decode(hints[field.name], value[field.name], where, remedy, prefix + field.name)
     return kind(**fields)
+
+
+def _all_fit(kind: Any, values: list[Any]) -> bool:
+    """Whether many values are scalars of a kind, or lists of them; quickly, as there may be millions."""
+    origin, args = get_origin(kind), get_args(kind)
+    found = set(map(type, values))
+    if origin is tuple:
+        lists = args[1:] != (...,) and found <= {list} and set(map(len, values)) <= {len(args)}
+        return lists and all(_all_fit(one, [value[i] for value in values]) for i, one in enumerate(args))
+    kinds = {*(args if origin in (Union, types.UnionType) else (kind,))}
+    return kinds <= {bool, int, float, str, type(None)} and found <= kinds | ({int} if float in kinds else set())
 
 
 def _fits(kind: Any, value: Any) -> bool:

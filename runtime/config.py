@@ -44,6 +44,9 @@ class EngineConfig:
     prefill_ms: float | None = None
     """Milliseconds that such a step may hold up requests that decode. None: a round of theirs; longer while these are
     few."""
+    max_pending: int | None = None
+    """Most tokens of a request in one verify, 8 to 256, of which a GPU takes at most 29. None: 8. More read known
+    tokens faster, as receipts and scores have them; each takes a row of logits, and a row in each recurrent state."""
     max_waiting: int = DEFAULT_WAITING
     """Requests that may wait for others; more are refused."""
     speculation: bool = True

@@ -26,6 +26,7 @@ from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
+from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.repacking import Repacking, why_plain
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
@@ -69,8 +70,9 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    limits = _limits(manifest, config.context)
     device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
+    manifest = with_pending(manifest, config.max_pending, device.most_pending)
+    limits = _limits(manifest, config.context)
     if device.library is not None:
         manifest.check_library(library_version(device.name))
     no_draft = _no_draft(manifest, config.speculation)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from trigraph.exporter.package.manifest import Manifest
-from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, WIDEST, state_tensors
+from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.config import MAX_LAYERS, MAX_SIZE, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
@@ -37,7 +37,7 @@ def check_values(manifest: Manifest, path: Path) -> None:
     graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else [])}
     require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")
     require_range("max_context", manifest.max_context, 1, config.context_length)
-    require_range("max_pending", manifest.max_pending, MAX_PENDING, WIDEST)
+    require_range("max_pending", manifest.max_pending, MAX_PENDING, MAX_PENDING)
     require_range("page_size", manifest.page_size, PAGE_SIZE, PAGE_SIZE)
     if manifest.draft_vocab is not None:
         require_range("draft_vocab", manifest.draft_vocab, 1, config.vocab)
@@ -50,7 +50,7 @@ def check_values(manifest: Manifest, path: Path) -> None:
     require(not special.add_bos or special.bos is not None, "special_tokens.bos", special.bos, "a token, to be added")
 
     require(manifest.kv_type in KV_TYPES, "kv_type", manifest.kv_type, f"one of {', '.join(KV_TYPES)}")
-    expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type, manifest.max_pending)}
+    expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type)}
     for tensor in manifest.state:
         wanted = expected.pop(tensor.name, None)
         require(tensor == wanted, "state", tensor.name, f"{wanted} where it is {tensor}")

@@ -9,9 +9,7 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 
 MAX_PENDING = 8
-"""K: most tokens of a sequence in one verify, and so the most that can wait for acceptance."""
-WIDEST = 64
-"""Most that K can be, in packages that read known tokens in verifies."""
+"""K of packages: most tokens of a sequence in one verify, and so the most that can wait for acceptance."""
 PAGE_SIZE = 64
 """Positions in a KV page."""
 

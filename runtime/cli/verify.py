@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from trigraph.exporter.package.state_tensors import WIDEST
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Receipt, load
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.execution.pending import MOST_PENDING
 
 
 def verify(
@@ -49,9 +49,9 @@ def verify(
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
     options = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
-    if not path.is_dir():  # exported as the receipt's model was, for verifies that read more tokens at once
+    if not path.is_dir():  # exported as the receipt's model was
         activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
-        options = replace(options, kv_type=receipt.model.kv_type, activations=activations, max_pending=WIDEST)
+        options = replace(options, kv_type=receipt.model.kv_type, activations=activations)
     context = max(1, len(ids) + len(receipt.completion))
     with progress_bars() as progress:
         engine = load(
@@ -60,6 +60,7 @@ def verify(
             context=context,
             sequences=1,
             speculation=False,
+            max_pending=MOST_PENDING,
             device=device,
             options=options,
             progress=progress,

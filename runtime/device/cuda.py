@@ -73,6 +73,11 @@ class CudaDevice(Device):
         """Tokens of a prompt in one step: more gain little."""
         return 1024
 
+    @property
+    def most_pending(self) -> int:
+        """Most tokens of a sequence that its kernels verify in one step: as many as they hold in shared memory."""
+        return 29
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options.
 

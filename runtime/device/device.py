@@ -64,6 +64,11 @@ class Device:
         """Tokens of a prompt in one step: more gain little."""
         return 512
 
+    @property
+    def most_pending(self) -> int:
+        """Most tokens of a sequence that its kernels verify in one step."""
+        return 256
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]

@@ -14,6 +14,7 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.pending import resize
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
 from trigraph.runtime.state.state import State
 
@@ -43,7 +44,8 @@ class PackageGraphs:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
         path = self.folder / f"{name}.onnx"
         model = load_checked(path, self.manifest.weight_paths(self.folder))
-        adapted = self.device.adapt(model)
+        resized = resize(model, self.manifest)
+        adapted = self.device.adapt(model) or resized
         initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
         return PreparedGraph(path, model if adapted else None, initializers)
 

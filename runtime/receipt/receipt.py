@@ -29,8 +29,9 @@ from trigraph.runtime.requests.text_stream import TextStream
 FORMAT, VERSION = "trigraph receipt", 1
 _UNSEALED = ("prompt", "sha256", "signature")  # `prompt_sha256` stands for the prompt
 _REASONS = ("stop", "length", "context", "cancelled", "timeout")
-_MAX_BYTES = 16 << 20
+_MAX_BYTES = 8 << 20  # a prompt of a million tokens
 _MOST_TOKENS = 1 << 31
+_MOST_OBJECTS, _MOST_FIELDS = 16, 64
 ROW_DIGITS = 8
 """Digits of a token in `Receipt.rows`."""
 _REMEDY = "ask for another receipt"
@@ -111,7 +112,7 @@ class Receipt:
     def parse(cls, data: str | bytes, where: str = "the receipt") -> Receipt:
         """Reads JSON; `where` it is from, for errors. Raises TrigraphError as `read` does."""
         try:
-            content = json.loads(data, parse_constant=_refuse)
+            content = json.loads(data, parse_constant=_refuse, object_pairs_hook=_Objects())
         except (ValueError, RecursionError) as error:
             raise TrigraphError(f"{where}: is not valid JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -165,7 +166,7 @@ class Receipt:
             raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
 
     def _fields(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        return {"format": FORMAT, "version": VERSION, **_plain(self)}
 
     def _check(self, where: str) -> None:
         """Raises TrigraphError for values that no receipt has."""
@@ -211,8 +212,31 @@ def _canonical(fields: dict[str, Any]) -> bytes:
     return json.dumps(sealed, sort_keys=True, separators=(",", ":")).encode()
 
 
+def _plain(value: Any) -> Any:
+    """A dataclass as a dict. `dataclasses.asdict` copies every token of a long list by itself."""
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {name: _plain(item) for name, item in vars(value).items()}
+
+
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+class _Objects:
+    """The objects of a receipt's JSON: few, of few fields, each of which is there once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """An object from its fields."""
+        self._count += 1
+        if self._count > _MOST_OBJECTS or len(pairs) > _MOST_FIELDS:
+            raise ValueError("it has more objects or fields than a receipt")
+        if len(found := dict(pairs)) < len(pairs):
+            raise ValueError("an object has a field twice")
+        return found
 
 
 def _refuse(constant: str) -> float:

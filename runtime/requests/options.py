@@ -10,6 +10,7 @@ from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.sampling import Sampling
 
 DRAFTERS = ("auto", "mtp", "ngram")
+_LONGEST_STOPS = 1 << 16  # characters: each request makes an automaton of them
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Options:
             raise TrigraphError(f"constraint is {quote(self.constraint)}; it must be a JsonSchema, Grammar or Regex")
         if not (isinstance(self.stop, tuple | list) and all(isinstance(stop, str) for stop in self.stop)):
             raise TrigraphError(f"stop is {quote(self.stop)}; it must be a tuple of strings")
+        if (length := sum(map(len, self.stop))) > _LONGEST_STOPS:
+            raise TrigraphError(f"stop has {length:,} characters in all; it must have at most {_LONGEST_STOPS:,}")
         for name in ("stop_tokens", "forced"):
             tokens = getattr(self, name)
             if not (isinstance(tokens, tuple | list) and all(is_a(token, int) for token in tokens)):

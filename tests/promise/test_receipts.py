@@ -48,7 +48,8 @@ def some(package: Path, model: tuple[str, ...], isa: str) -> list[Made]:
 @pytest.mark.parametrize("model", MODELS, ids="-".join)
 def test_completions_verify(model: tuple[str, ...], packages: Packages, isa: str) -> None:
     package = folder(packages, model)
-    engine = load(package, threads=1, context=CONTEXT, speculation=False, device="cuda" if isa == "cuda" else "cpu")
+    device = "cuda" if isa == "cuda" else "cpu"
+    engine = load(package, threads=1, context=CONTEXT, speculation=False, max_pending=32, device=device)
     verdicts = [engine.verify(one.receipt) for one in some(package, model, isa)]
     assert len(verdicts) > COUNT // 5 and all(verdict.equal for verdict in verdicts)
     assert sum(verdict.tokens for verdict in verdicts) > 5 * len(verdicts)

@@ -17,7 +17,7 @@ COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "8"))
 @pytest.mark.parametrize(("makes", "verifies"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_receipts_of_the_other_device_verify(packages: Packages, makes: str, verifies: str) -> None:
     package = packages("tiny-moe", "Q4_K_M")
-    engine = load(package, device=verifies, context=CONTEXT)
+    engine = load(package, device=verifies, context=CONTEXT, max_pending=32)
     made = [*completions(package, requests_of(engine.vocab, COUNT, seed=1), makes)]
     assert len(made) == COUNT
     for receipt, logprobs in made:

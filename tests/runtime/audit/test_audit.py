@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -233,6 +234,9 @@ def test_the_page_shows_what_differs(tmp_path: Path) -> None:
     assert "&lt;b&gt;" in page
     assert "<b>" not in page.replace("<b class=", "")
     assert page.count('class="text"') == 6 + 1  # and the legend
+    row = re.search("<td>streamed</td>(.*?)</tr>", page, re.DOTALL)
+    assert row is not None
+    assert re.findall("<td>(.*?)</td>", row[1]) == ["3 of 3", "3 of 3", "0", "0", "0", "0"]
     write_page(audited(Server()), tmp_path / "same.html")
     assert "the same</p>" in (tmp_path / "same.html").read_text()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -15,6 +16,7 @@ import pytest
 from gguf import GGUFReader
 
 from trigraph.exporter import read_manifest
+from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Receipt, Sampling, load
@@ -96,6 +98,7 @@ UNUSABLE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "bias": (with_field("options.logit_bias", [[10**9, 1.0]]), "logit_bias is for token 1000000000"),
     "constraint": (with_field("options.constraint", {"type": "poem", "text": ""}), "constraint.type is 'poem'"),
     "grammar": (with_field("options.constraint", {"type": "regex", "text": "("}), "the regular expression cannot be"),
+    "stop": (with_field("options.stop", ["a" * 40_000] * 2), "stop has 80,000 characters in all; it must have at most"),
     "budget": (with_field("options.reasoning_budget", -1), "reasoning_budget is -1"),
     "token": (with_field("completion", lambda ids: [*ids[1:], 10**9]), "token ids must be from 0 to 2047"),
 }
@@ -106,6 +109,34 @@ def test_bad_receipts(receipt: Receipt, name: str) -> None:
     change, sentence = BAD[name]
     with pytest.raises(TrigraphError, match=sentence):
         Receipt.parse(sealed(change(json.loads(receipt.as_text()))))
+
+
+@pytest.mark.parametrize(
+    ("name", "items"),
+    [("prompt", [7]), ("options.stop_tokens", [7]), ("options.stop", ["a"]), ("options.logit_bias", [[7, None]])],
+)
+def test_long_lists_are_read_at_once(
+    receipt: Receipt, name: str, items: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not an item at a time: files of eight megabytes may be forged."""
+    text, steps = sealed(with_field(name, items * 1000)(json.loads(receipt.as_text()))), 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            return function(*arguments)
+
+        return counted
+
+    monkeypatch.setattr("trigraph.models.decode.decode", counting(decode))
+    monkeypatch.setattr("copy.deepcopy", counting(copy.deepcopy))
+    if name == "prompt":
+        with pytest.raises(TrigraphError, match="prompt_sha256 differs"):
+            Receipt.parse(text)
+    else:
+        assert Receipt.parse(text)
+    assert 0 < steps < 100
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
@@ -126,6 +157,9 @@ def test_receipts_that_no_model_could_give(engine: Engine, receipt: Receipt, nam
         ("[" * 100_000, "is not valid JSON"),
         ('{"version": ' + "9" * 5000 + "}", "is not valid JSON"),
         ('{"a": NaN}', "NaN is not a number"),
+        ('{"seed": 1, "seed": 2}', "an object has a field twice"),
+        ("{" + ", ".join(f'"{number}": 1' for number in range(65)) + "}", "more objects or fields than a receipt"),
+        ('{"prompt": [' + "{}, " * 1000 + "{}]}", "more objects or fields than a receipt"),
         ("null", "is not a receipt"),
         ('{"format": "trigraph receipt", "version": {}}', "version is {}"),
     ],
@@ -136,9 +170,9 @@ def test_texts_that_are_not_receipts(text: str, sentence: str) -> None:
 
 
 def test_files_that_are_not_receipts(tmp_path: Path) -> None:
-    (tmp_path / "large").write_bytes(b" " * ((16 << 20) + 1))
+    (tmp_path / "large").write_bytes(b" " * ((8 << 20) + 1))
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{}")
-    for name, sentence in {"missing": "cannot be read", "large": "more than 16 MiB", "bytes": "is not"}.items():
+    for name, sentence in {"missing": "cannot be read", "large": "more than 8 MiB", "bytes": "is not"}.items():
         with pytest.raises(TrigraphError, match=f"{name}: .*{sentence}"):
             Receipt.read(tmp_path / name)
     with pytest.raises(TrigraphError, match="is not a file"):

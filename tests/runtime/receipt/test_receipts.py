@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from support.rounds import finish, queued, run_round
-from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
-from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, JsonSchema, Options, Receipt, Regex, Sampling, load
 from trigraph.runtime.receipt.receipt import logits_sha256, row_digits
 from trigraph.runtime.requests.recording import RecordingSampler
@@ -81,12 +79,11 @@ def test_a_receipt_verifies_after_it_was_written(engine: Engine, other: Engine, 
     assert other.verify(read).equal, other.verify(read)
 
 
-def test_a_wide_package_verifies_with_fewer_steps(engine: Engine, tmp_path: Path) -> None:
+def test_verifies_of_more_tokens_are_fewer(engine: Engine, tiny_package: Path) -> None:
     receipt = engine.receipt(complete(engine, max_tokens=81, ignore_eos=True))
-    for max_pending, steps in ((8, [8] * 10), (20, [20] * 4), (64, [64, 16])):
-        package = tmp_path / str(max_pending)
-        export(TINY_GGUF, package, ExportOptions(weights="reference", max_pending=max_pending))
-        wide, verified = load(package, threads=1, context=160, speculation=False), list[int]()
+    for max_pending, steps in ((None, [8] * 10), (20, [20] * 4), (64, [64, 16]), (256, [80])):
+        wide = load(tiny_package, threads=1, context=160, speculation=False, max_pending=max_pending)
+        verified: list[int] = []
         verify = wide.steps.verify_by
 
         def counted(*asked: Any, verify: Any = verify, verified: list[int] = verified) -> Any:
