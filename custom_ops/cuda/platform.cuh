@@ -160,15 +160,8 @@ __device__ __forceinline__ void multiply_tiles(uint32_t a_g, uint32_t a_g8, uint
                : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                : "r"(a_g), "r"(a_g8), "r"(b));
 #else
-  const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-  for (int k = 0; k < 4; ++k) {
-    const int row[2] = {static_cast<int>(__shfl_sync(kAllLanes, a_g, g * 4 + k)),
-                        static_cast<int>(__shfl_sync(kAllLanes, a_g8, g * 4 + k))};
-    for (int column = 0; column < 2; ++column) {
-      const int other = static_cast<int>(__shfl_sync(kAllLanes, b, (2 * t + column) * 4 + k));
-      for (int half = 0; half < 2; ++half) d[2 * half + column] = __dp4a(row[half], other, d[2 * half + column]);
-    }
-  }
+  const uint32_t a[] = {a_g, a_g8};
+  emulator::multiply<int8_t, int8_t, 1>(a, &b, d);
 #endif
 }
 
@@ -188,12 +181,7 @@ __device__ __forceinline__ void multiply_runs(const uint32_t* a, const uint32_t*
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t *upper = a + 2 * half, word = b[half];
-    multiply_tiles(upper[0], upper[1], kUnsigned ? word & 0x7f7f7f7f : word, d);
-    if (kUnsigned)  // the highest bits, in two halves that are signed bytes
-      for (int i = 0; i < 2; ++i) multiply_tiles(upper[0], upper[1], word >> 1 & 0x40404040, d);
-  }
+  emulator::multiply<int8_t, std::conditional_t<kUnsigned, uint8_t, int8_t>, 2>(a, b, d);
 #endif
 }
 

@@ -1,5 +1,6 @@
 """The chat page in a headless Chromium: messages, answers, settings, and how the page looks."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 from support.browser import Browser
 from support.mock_api import Answer, MockApi
 from support.page import LAST, READY, ask, says, visit
+
+ENDLESS = 20_000
+"""Words that take longer than any wait."""
 
 
 def test_a_conversation(page: Browser, api: MockApi) -> None:
@@ -41,10 +45,13 @@ def test_tokens_that_came_free(page: Browser, api: MockApi) -> None:
 
 def test_thoughts_are_open_while_they_are_written(page: Browser, api: MockApi) -> None:
     thoughts = [("reasoning_content", "I wonder. ", 1, 0)] * 12
-    api.answers = [Answer([*thoughts, *says("So it is." + " Yes." * 12).pieces], pause=0.05)]
+    thought, said = threading.Event(), threading.Event()
+    api.answers = [Answer([*thoughts, thought, *says("So it is.").pieces, said])]
     page.type("Why?{Enter}")
     page.until("document.querySelector('.thought[open]')?.innerText.includes('I wonder.')")
+    thought.set()
     page.until(f"!document.querySelector('.thought[open]') && !({READY})")
+    said.set()
     page.until(READY)
     assert page.text(".thought summary").startswith("Thought for")
     ask(page, api, "Go on", says("Well."))
@@ -65,7 +72,7 @@ def test_nothing_moves_while_an_answer_is_written(page: Browser, api: MockApi, b
 
 
 def test_escape_stops(page: Browser, api: MockApi) -> None:
-    api.answers = [says("word " * 500, pause=0.02)]
+    api.answers = [says("word " * ENDLESS, pause=0.02)]
     page.type("Talk{Enter}")
     page.until("document.querySelector('.assistant .text').innerText.includes('word')")
     assert page.run("return document.getElementById('send').getAttribute('aria-label')") == "Stop"
@@ -76,7 +83,7 @@ def test_escape_stops(page: Browser, api: MockApi) -> None:
     while not api.gone:
         assert time.monotonic() < end, "the server never saw the client go"
         time.sleep(0.02)
-    assert api.gone[0] < 500
+    assert api.gone[0] < ENDLESS
 
 
 def test_edit_and_answer_again(page: Browser, api: MockApi) -> None:
@@ -104,11 +111,14 @@ def test_several_conversations(page: Browser, api: MockApi) -> None:
     ask(page, api, "Apples", says("Red."))
     page.click("#new")
     page.until("document.getElementById('thread').children.length === 0")
-    api.answers = [says("Green " * 40, pause=0.05)]
+    left = threading.Event()
+    green = says("Green " * 20).pieces
+    api.answers = [Answer([*green, left, *green])]
     page.type("Pears{Enter}")
     page.until("document.querySelector('.assistant .text')?.innerText.includes('Green')")
     page.click("#conversations li:nth-child(2) .title")  # the other answer goes on
     page.until("document.getElementById('thread').innerText.includes('Red.')")
+    left.set()
     assert "Green" not in page.text("#thread")
     page.click("#conversations li:nth-child(1) .title")
     page.until(READY)
@@ -256,7 +266,7 @@ def test_calls_of_tools(page: Browser, api: MockApi) -> None:
 
 
 def test_what_came_before_the_page_was_left_stays(page: Browser, api: MockApi) -> None:
-    api.answers = [says("word " * 500, pause=0.02)]
+    api.answers = [says("word " * ENDLESS, pause=0.02)]
     page.type("Talk{Enter}")
     page.until("document.querySelector('.assistant .text')?.innerText.includes('word word')")
     page.open(api.address)

@@ -14,7 +14,7 @@ import numpy as np
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.drafting.costs import Costs
-from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
+from trigraph.runtime.requests.draft_length import AdaptiveLength
 from trigraph.runtime.requests.stats import Round
 
 K = 8
@@ -69,7 +69,7 @@ class Client:
 
     tokens: int
     rates: list[float]
-    length: DraftLength | None = None
+    length: AdaptiveLength | None = None
     done: int = 0
     behind: int = 0
     rounds: list[Round] = field(default_factory=list)
@@ -107,45 +107,46 @@ class Simulation:
         return (self.tokens - before[1]) / (self.seconds - before[0])
 
     def _start(self, client: Client) -> Client:
-        client.length = (
-            AdaptiveLength(self.common, K - 1) if self.fixed is None else FixedLength(self.fixed, "in a simulation")
-        )
+        client.length = AdaptiveLength(self.common, K - 1)
         return client
 
     def _round(self, running: list[Client]) -> None:
-        candidates = []
-        for client in running:
-            assert client.length is not None
-            room = min(client.tokens - client.done, K) - 1
-            candidates.append(client.length.candidates([], 0, room, self.governor.cost))
-        asked = self.governor.choose(candidates)
+        rooms = [min(client.tokens - client.done, K) - 1 for client in running]
+        if self.fixed is None:
+            lengths = [client.length for client in running if client.length]
+            candidates = [
+                length.candidates([], 0, room, self.governor.cost) for length, room in zip(lengths, rooms, strict=True)
+            ]
+            asked = self.governor.choose(candidates)
+        else:
+            asked = [min(self.fixed, room) for room in rooms]
         drafting = 0.0
         for depth in range(max(asked)):
             members = [i for i, length in enumerate(asked) if length > depth]
             behind = sum(running[i].behind for i in members) if depth == 0 else 0
             run = self._seconds("draft", len(members) + behind, len(members))
-            self.governor.costs.draft.observe(len(members) + behind, len(members), run)
+            if self.fixed is None:
+                self.governor.costs.draft.observe(len(members) + behind, len(members), run)
             drafting += run
         rows = len(running) + sum(asked)
         verifying = self._seconds("verify", rows, len(running))
-        total = 0.0
-        for client, offered, drafted in zip(running, candidates, asked, strict=True):
+        for client, drafted in zip(running, asked, strict=True):
             accepted = 0
             while accepted < drafted and self.random.random() < client.rates[accepted]:
                 accepted += 1
             client.behind = accepted if drafted else client.behind + 1
             client.done += accepted + 1
-            total += 1 + sum(accumulate(client.rates[:drafted], mul))
+            self.tokens += 1 + sum(accumulate(client.rates[:drafted], mul))
             client.rounds.append(
                 Round([0] * (accepted + 1), drafted, accepted, drafting, drafting + verifying, len(running))
             )
-            assert client.length is not None
-            client.length.observe(offered, drafted, client.rounds[-1])
-        self.governor.costs.verify.observe(rows, len(running), verifying)
         started = self.seconds
         self.seconds += drafting + verifying
-        self.governor.observe(started, self.seconds)
-        self.tokens += total
+        if self.fixed is None:
+            for client, length, offered, drafted in zip(running, lengths, candidates, asked, strict=True):
+                length.observe(offered, drafted, client.rounds[-1])
+            self.governor.costs.verify.observe(rows, len(running), verifying)
+            self.governor.observe(started, self.seconds)
 
     def _seconds(self, graph: str, rows: int, sequences: int) -> float:
         milliseconds = (self.machine.draft if graph == "draft" else self.machine.verify)(rows, sequences)

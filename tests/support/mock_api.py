@@ -13,6 +13,7 @@ from typing import Any
 
 from trigraph.runtime.server.page import FOLDER, HEADERS
 
+LIMIT = 600.0
 TYPES = {
     ".css": "text/css",
     ".html": "text/html",
@@ -25,9 +26,10 @@ TYPES = {
 
 @dataclass
 class Answer:
-    """What the next request gets: a stream of (field of the delta, text, tokens, free ones), or an error."""
+    """What the next request gets: a stream, or an error."""
 
-    pieces: list[tuple[str, str, int, int]] = field(default_factory=list)
+    pieces: list[tuple[str, str, int, int] | threading.Event] = field(default_factory=list)
+    """Field of the delta, text, tokens, free ones; or an event until which the stream stands still."""
     pause: float = 0.0
     """Seconds before every piece."""
     prompt: int = 40
@@ -145,7 +147,11 @@ def _chunks(api: MockApi, answer: Answer) -> Iterator[bytes]:
         return b"data: " + json.dumps({"model": "mock-35B", "choices": choices, "usage": usage}).encode() + b"\n\n"
 
     yield event([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-    for name, text, count, free in answer.pieces:
+    for piece in answer.pieces:
+        if isinstance(piece, threading.Event):
+            piece.wait(LIMIT)
+            continue
+        name, text, count, free = piece
         time.sleep(answer.pause)
         tokens, accepted = tokens + count, accepted + free
         api.tokens, api.accepted, api.drafted = api.tokens + count, api.accepted + free, api.drafted + free + 1

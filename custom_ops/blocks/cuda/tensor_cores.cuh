@@ -22,17 +22,9 @@ __device__ __forceinline__ void half_dots(uint32_t a_g, uint32_t a_g8, uint32_t 
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a_g), "r"(a_g8), "r"(b), "r"(0));
 #else
-  const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-  for (int i = 0; i < 4; ++i) d[i] = 0;
-  for (int k = 0; k < 4; ++k) {
-    const uint32_t row[2] = {__shfl_sync(kAllLanes, a_g, g * 4 + k), __shfl_sync(kAllLanes, a_g8, g * 4 + k)};
-    for (int column = 0; column < 2; ++column) {
-      const uint32_t other = __shfl_sync(kAllLanes, b, (2 * t + column) * 4 + k);
-      for (int half = 0; half < 2; ++half)
-        for (int byte = 0; byte < 4; ++byte)
-          d[2 * half + column] += static_cast<Byte>(row[half] >> 8 * byte) * static_cast<Byte>(other >> 8 * byte);
-    }
-  }
+  const uint32_t a[] = {a_g, a_g8};
+  std::fill_n(d, 4, 0);
+  emulator::multiply<Byte, Byte, 1>(a, &b, d);
 #endif
 }
 
@@ -45,10 +37,8 @@ __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, i
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(0));
 #else
-  int second[4];
-  half_dots(a[0], a[1], b[0], d);
-  half_dots(a[2], a[3], b[1], second);
-  for (int i = 0; i < 4; ++i) d[i] += second[i];
+  std::fill_n(d, 4, 0);
+  emulator::multiply<int8_t, int8_t, 2>(a, b, d);
 #endif
 }
 

@@ -6,9 +6,6 @@
 // Only what the kernels use is here. Arithmetic is the host's: IEEE operations, whose bits are a device's too.
 #pragma once
 
-#include <setjmp.h>
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -22,6 +19,7 @@
 
 #include "host_calls.h"
 #include "races.h"
+#include "stacks.h"
 #include "uninitialised.h"
 
 #define TRIGRAPH_PROVIDER (emulator::provider())
@@ -59,18 +57,20 @@ namespace emulator {
 
 constexpr size_t kStack = 64 << 10;
 constexpr int kWarp = 32;
+constexpr unsigned kMostThreads = 1024;
+constexpr int kMostWords = 6;  // that a lane gives at once
 
 struct Fiber {
-  ucontext_t entry;
-  jmp_buf point;
-  std::unique_ptr<char[]> stack{new char[kStack]};
-  void* watched = races::make_fiber();
+  Stack stack;
   unsigned index = 0;
-  bool begun = false, done = false, awaited = false;  // awaited: the launches before
+  bool done = false, awaited = false;  // awaited: the launches before
+  void* watched = nullptr;
+  std::unique_ptr<char[]> memory;
 };
 
+using Words = uint32_t[kMostWords][kWarp];
 struct Warp {
-  uint64_t value[2][kWarp];
+  Words given[2];
   int size = 0, arrived = 0;
   unsigned generation = 0;
   char met = 0;  // as the block's
@@ -81,15 +81,16 @@ constexpr size_t kBehindShared = 4 << 10;  // what no block may write
 
 // The block that runs; kernels of two sessions take turns.
 struct Block {
-  std::vector<std::unique_ptr<Fiber>> fibers;
-  std::vector<Warp> warps;
+  Fiber fibers[kMostThreads];
+  Warp warps[kMostThreads / kWarp];
+  unsigned made = 0;  // fibers
   const std::function<void()>* body = nullptr;
   dim3 grid, size, index;
   unsigned current = 0, live = 0, arrived = 0, generation = 0, idle = 0;
   unsigned dice = 1;
   bool descending = false;  // the order of turns
   int votes = 0, verdict = 0;
-  jmp_buf scheduler;
+  Stack scheduler;
   void* scheduler_watched = nullptr;
   char started = 0, ended = 0, met = 0;  // what orders threads: the block's begin and end, and barriers
   alignas(16) char shared[kMostShared + kBehindShared];
@@ -116,19 +117,16 @@ inline unsigned current() {
   return block.current;
 }
 
-inline void resume(Fiber& fiber) {
+inline void resume(Stack& left, Fiber& fiber) {
   block.current = fiber.index;
-  const bool begun = fiber.begun;
-  fiber.begun = true;
   races::enter(fiber.watched);
-  if (begun) _longjmp(fiber.point, 1);
-  setcontext(&fiber.entry);
+  change_stack(&left, &fiber.stack);
 }
 
 // What a thread of a launch that may begin early must do before it ends.
-inline void await_previous() { block.fibers[current()]->awaited = true; }
+inline void await_previous() { block.fibers[current()].awaited = true; }
 inline void end_thread(bool early) {
-  bool& awaited = block.fibers[current()]->awaited;
+  bool& awaited = block.fibers[current()].awaited;
   if (early && !awaited) die("a thread of an early launch has not awaited those before");
   awaited = false;
 }
@@ -136,17 +134,21 @@ inline void end_thread(bool early) {
 // The next of `count` threads, from `first` on, that has not ended.
 inline Fiber& following(const Fiber& fiber, unsigned first, unsigned count) {
   unsigned n = fiber.index - first;
-  do n = (n + (block.descending ? count - 1 : 1)) % count;
-  while (block.fibers[first + n]->done);
-  return *block.fibers[first + n];
+  do {
+    if (block.descending)
+      n = (n ? n : count) - 1;
+    else if (++n == count)
+      n = 0;
+  } while (block.fibers[first + n].done);
+  return block.fibers[first + n];
 }
 
-// Lets the next of those threads run. Jumps stay within stacks that are alive; ucontext only makes those.
+// Lets the next of those threads run.
 inline void yield(unsigned first, unsigned count) {
   if (++block.idle > 3 * block.size.x) die("all threads wait: a barrier or shuffle is not reached by some");
-  Fiber& self = *block.fibers[block.current];
+  Fiber& self = block.fibers[block.current];
   Fiber& next = following(self, first, count);
-  if (&next != &self && !_setjmp(self.point)) resume(next);
+  if (&next != &self) resume(self.stack, next);
 }
 
 // A fiber is thread after thread, of one block after the other.
@@ -156,31 +158,30 @@ inline void live() {
     (*block.body)();
     races::release(&block.ended);
     races::look_away();
-    Fiber& self = *block.fibers[block.current];
+    Fiber& self = block.fibers[block.current];
     self.done = true;
     block.idle = 0;
     --block.live;
     if (block.live && block.live == block.arrived) die("a thread ended before a barrier that others wait at");
-    if (_setjmp(self.point)) {
-      races::look_again();
-      continue;
+    if (block.live) {
+      resume(self.stack, following(self, 0, block.size.x));
+    } else {
+      races::enter(block.scheduler_watched);
+      change_stack(&self.stack, &block.scheduler);
     }
-    if (block.live) resume(following(self, 0, block.size.x));
-    races::enter(block.scheduler_watched);
-    _longjmp(block.scheduler, 1);
+    races::look_again();
   }
 }
 
-inline Fiber* make_fiber(unsigned index) {
-  auto* fiber = new Fiber;
-  fiber->index = index;
-  uninitialised::add_stack(fiber->stack.get(), kStack);
-  getcontext(&fiber->entry);
-  fiber->entry.uc_stack.ss_sp = fiber->stack.get();
-  fiber->entry.uc_stack.ss_size = kStack;
-  fiber->entry.uc_link = nullptr;
-  makecontext(&fiber->entry, live, 0);
-  return fiber;
+inline void make_fiber(unsigned index) {
+  Fiber& fiber = block.fibers[index];
+  fiber.index = index;
+  fiber.watched = races::make_fiber();
+  fiber.memory.reset(new char[kStack]);
+  uninitialised::add_stack(fiber.memory.get(), kStack);
+  // Stacks of a warp begin at different lines of a page, or the cache would hold a few of them only.
+  const size_t end = reinterpret_cast<size_t>(fiber.memory.get() + kStack) % 4096 + index % kWarp * 128;
+  make_stack(fiber.stack, fiber.memory.get(), kStack - end, live);
 }
 
 inline int wait_for_block(int vote) {
@@ -205,14 +206,15 @@ inline int barrier(int vote) {
   return verdict;
 }
 
-// The value that lane `source` gives in the same call. It orders no memory.
-template <class T>
-T shuffle(T value, int source) {
-  const races::Unwatched unwatched;
+// What every lane of the warp gives in the same call, until this one gives again. It orders no memory.
+template <int n>
+const Words& exchange(const uint32_t (&words)[n]) {
+  static_assert(n <= kMostWords);
   const unsigned lane = block.current % kWarp, first = block.current - lane;
   Warp& warp = block.warps[block.current / kWarp];
   const unsigned generation = warp.generation;
-  std::memcpy(&warp.value[generation & 1][lane], &value, sizeof value);
+  Words& given = warp.given[generation & 1];
+  for (int i = 0; i < n; ++i) given[i][lane] = words[i];
   if (++warp.arrived == warp.size) {
     warp.arrived = 0;
     block.idle = 0;
@@ -220,9 +222,44 @@ T shuffle(T value, int source) {
   }
   // Its own warp's threads first, whose stacks are in the cache.
   while (warp.generation == generation) yield(first, static_cast<unsigned>(warp.size));
-  if (source < 0 || source >= warp.size) die("a shuffle reads a lane that is not there");
-  std::memcpy(&value, &warp.value[generation & 1][source], sizeof value);
+  return given;
+}
+
+// The value that lane `source` gives in the same call.
+template <class T>
+T shuffle(T value, int source) {
+  const races::Unwatched unwatched;
+  uint32_t words[sizeof value / 4];
+  std::memcpy(words, &value, sizeof value);
+  const int lanes = block.warps[block.current / kWarp].size;
+  const Words& given = exchange(words);
+  if (source < 0 || source >= lanes) die("a shuffle reads a lane that is not there");
+  for (size_t i = 0; i < sizeof value / 4; ++i) words[i] = given[i][source];
+  std::memcpy(&value, words, sizeof value);
   return value;
+}
+
+inline void require_whole_warp() {
+  if (block.warps[block.current / kWarp].size != kWarp) die("a part of a warp calls what whole ones must");
+}
+
+// d += A B by a warp's tensor cores: A is 16 x 16 halves, B 16 halves x 8. Who gives and has what: multiply_tiles and
+// multiply_runs (custom_ops/cuda/platform.cuh).
+template <class A, class B, int halves>
+void multiply(const uint32_t* a, const uint32_t* b, int* d) {
+  const races::Unwatched unwatched;
+  require_whole_warp();
+  uint32_t words[3 * halves];
+  std::memcpy(words, a, 8 * halves);
+  std::memcpy(words + 2 * halves, b, 4 * halves);
+  const Words& given = exchange(words);
+  const unsigned lane = block.current % kWarp, g = lane / 4, t = lane % 4;
+  for (int half = 0; half < halves; ++half)
+    for (int i = 0; i < 4; ++i) {
+      const auto* row = reinterpret_cast<const A*>(&given[2 * half + i / 2][4 * g]);
+      const auto* column = reinterpret_cast<const B*>(&given[2 * halves + half][4 * (2 * t + i % 2)]);
+      for (int k = 0; k < 16; ++k) d[i] += row[k] * column[k];
+    }
 }
 
 inline void warp_barrier() {
@@ -234,10 +271,10 @@ inline void warp_barrier() {
 
 inline void run(const std::function<void()>& body, dim3 grid, int threads, size_t shared_bytes) {
   const std::lock_guard<std::mutex> lock(running);
-  if (shared_bytes > kMostShared || threads > 1024) die("a launch asks for more than every device has");
-  if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
   const unsigned count = static_cast<unsigned>(threads);
-  while (block.fibers.size() < count) block.fibers.emplace_back(make_fiber(static_cast<unsigned>(block.fibers.size())));
+  if (shared_bytes > kMostShared || count > kMostThreads) die("a launch asks for more than every device has");
+  if (grid.y > 65535 || grid.z > 65535) die("a grid is larger than devices take");
+  while (block.made < count) make_fiber(block.made++);
   block.body = &body;
   block.grid = grid;
   block.size = dim3(count);
@@ -246,18 +283,19 @@ inline void run(const std::function<void()>& body, dim3 grid, int threads, size_
     block.live = count;
     block.current = block.arrived = block.idle = 0;
     block.votes = 0;
-    block.warps.assign((count + kWarp - 1) / kWarp, Warp{});
     poison(block.shared, shared_bytes);
     std::memset(block.shared + shared_bytes, 0xff, kBehindShared);
     for (unsigned i = 0; i < count; ++i) {
-      block.fibers[i]->done = false;
-      ++block.warps[i / kWarp].size;
+      block.fibers[i].done = false;
+      Warp& warp = block.warps[i / kWarp];
+      if (i % kWarp == 0) warp.size = warp.arrived = 0;
+      ++warp.size;
     }
     block.dice = block.dice * 1664525 + 1013904223;
     block.descending = block.dice >> 31;
     block.scheduler_watched = races::own_fiber();
     races::release(&block.started);
-    if (!_setjmp(block.scheduler)) resume(*block.fibers[(block.dice >> 8) % count]);
+    resume(block.scheduler, block.fibers[(block.dice >> 8) % count]);
     races::acquire(&block.ended);
     const char* behind = block.shared + shared_bytes;
     if (std::count(behind, behind + kBehindShared, '\xff') != kBehindShared)
@@ -317,9 +355,11 @@ T __shfl_up_sync(unsigned, T value, int offset) {
   return emulator::shuffle(value, lane < offset ? lane : lane - offset);
 }
 
-inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
-  for (int lane = 1; lane < emulator::kWarp; lane *= 2) value = std::max(value, __shfl_xor_sync(mask, value, lane));
-  return value;
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const emulator::races::Unwatched unwatched;
+  emulator::require_whole_warp();
+  const uint32_t (&given)[emulator::kWarp] = emulator::exchange({value})[0];
+  return *std::max_element(given, given + emulator::kWarp);
 }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned value) { return ~__reduce_max_sync(mask, ~value); }
 

@@ -28,6 +28,13 @@ CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
 PASTED = "\x1b[200~one\ntwo\nthree\x1b[201~"
 
 
+def _runs(process: int) -> bool:
+    """Whether a process is about to do something, and waits for no keys; taken from Linux, or for granted."""
+    time.sleep(0.05)
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] in "RD"
+
+
 def typed(state: Path, *keys: str) -> tuple[list[str], str]:
     """The messages that come of keys, each typed at a prompt of its own, and all that the terminal shows."""
     master, slave = pty.openpty()
@@ -56,7 +63,8 @@ def typed(state: Path, *keys: str) -> tuple[list[str], str]:
     read_until(1)
     for key in keys:
         before = shown.count("> ") + shown.count("... ")
-        time.sleep(0.05)  # Python sees a signal between a prompt and its wait for keys only with the next key
+        while _runs(process.pid):  # Python sees a signal between a prompt and its wait for keys only with the next key
+            time.sleep(0.01)
         os.write(master, key.encode())
         read_until(before + 1)
     os.write(master, CTRL_D.encode())

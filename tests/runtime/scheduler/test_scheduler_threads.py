@@ -145,7 +145,8 @@ def test_iterators_that_are_abandoned() -> None:
 
 def test_state_is_given_back_soon_while_others_are_busy() -> None:
     """A request that is left ends before the next round."""
-    engine, _ = fresh(context=2000)
+    engine, model = fresh(context=2000)
+    model.watch = lambda graph, pieces: time.sleep(0.001)  # the other thread's turn
     busy = engine.submit(tokens(9), options(0, 1500))
     left: dict[Request, int] = {}  # rounds when the request was left
     ended: dict[Request, int] = {}
