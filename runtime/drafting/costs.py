@@ -20,6 +20,12 @@ _DRAFT_SHARE = 0.2  # of a verify of one row, for a draft run of one before it w
 _RUN_ROWS = 10  # rows that take as long as what a run takes besides, before two sizes were timed
 _PIECE_MEMORY = 0.9  # weight of a timed piece of a prompt, one piece later
 _FIRST_PIECE = 32  # tokens of a piece before any was timed
+_SETTLED = 8  # runs of one shape in a row, after which a change of its time is one of the machine
+_CHANGE = 1.15  # times as long, or as short: less is noise
+
+
+class _Pace:
+    factor = 1.0  # how many times as long as at first the machine takes
 
 
 class _Table:
@@ -44,20 +50,36 @@ class _Table:
             del self._latest[oldest], self._last[oldest]
             self.seconds.pop(oldest, None)
 
+    def shorten(self, rows: int, factor: float) -> None:
+        """Divides the times of a size."""
+        self._latest[rows] = deque((seconds / factor for seconds in self._latest[rows]), _LATEST)
+        self.seconds[rows] /= factor
+
 
 class RunCost:
-    """Seconds of one graph's runs, by rows (tokens of all sequences together) and sequences."""
+    """Seconds of one graph's runs, by rows (tokens of all sequences together) and sequences.
 
-    def __init__(self) -> None:
+    When runs of one shape show that other programs slow the machine down, the times of all shapes change with it."""
+
+    def __init__(self, pace: _Pace | None = None) -> None:
         self._tables: dict[int, _Table] = {}  # by sequences
+        self._pace = pace or _Pace()
+        self._shape, self._streak, self._settled = (0, 0), 0, 0.0  # of the last run; runs in a row; seconds then
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
         """Takes in a run."""
         table = self._tables.pop(sequences) if sequences in self._tables else _Table()
         self._tables[sequences] = table  # behind all others
-        table.observe(rows, seconds)
+        table.observe(rows, seconds / self._pace.factor)
         if len(self._tables) > _MOST_ENTRIES:
             del self._tables[next(iter(self._tables))]
+        self._streak = self._streak + 1 if self._shape == (rows, sequences) else 1
+        self._shape = rows, sequences
+        if self._streak == _SETTLED:
+            self._settled = table.seconds[rows]
+        elif self._streak > _SETTLED and not 1 / _CHANGE < (change := table.seconds[rows] / self._settled) < _CHANGE:
+            self._pace.factor *= change
+            table.shorten(rows, change)
 
     def timed(self, rows: int, sequences: int) -> bool:
         """Whether runs of that shape were timed lately."""
@@ -91,7 +113,7 @@ class RunCost:
         timed = [others for others, table in self._tables.items() if table.seconds]
         for others in sorted(timed, key=lambda others: abs(others - sequences))[:_SIMILAR]:
             found = self._tables[others].seconds | found
-        return sorted(found.items())
+        return [(rows, seconds * self._pace.factor) for rows, seconds in sorted(found.items())]
 
 
 def _at(points: Sequence[tuple[int, float]], rows: int) -> float:
@@ -110,9 +132,10 @@ class Costs:
     """Seconds of verifies, draft runs and pieces of prompts, of a model on a machine. Requests share them."""
 
     def __init__(self) -> None:
-        self.verify = RunCost()
+        pace = _Pace()
+        self.verify = RunCost(pace)
         """With all that a round does beside draft runs."""
-        self.draft = RunCost()
+        self.draft = RunCost(pace)
         self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
         self._tokens = self._seconds = 0.0  # decayed sums over pieces of prompts
 

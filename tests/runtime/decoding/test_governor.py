@@ -1,10 +1,11 @@
 """Draft lengths in a simulation: a machine with known costs, and drafts that are right at known rates."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from support.fake_machine import (
@@ -163,6 +164,24 @@ def test_a_busy_spell_does_not_decide() -> None:
     client = crowd(1, 300, 0.9)
     simulation.speed(client, 1)
     assert sum(done.drafted for done in client[0].rounds) / len(client[0].rounds) > 1.7
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_machine_whose_speed_changes(seed: int) -> None:
+    """Other programs come and go: what was timed at another speed is not held against what is timed now."""
+
+    def speed(drafts: int | None) -> float:
+        pace = np.random.default_rng(100 + seed).choice([1.0, 1.6, 2.6], 100000)
+        simulation = Simulation(EXPERTS, drafts, seed=seed)
+
+        def slowed(cost: Callable[[int, int], float]) -> Callable[[int, int], float]:
+            return lambda rows, sequences: float(pace[int(2 * simulation.seconds)]) * cost(rows, sequences)
+
+        simulation.machine = Machine(slowed(EXPERTS.verify), slowed(EXPERTS.draft))
+        simulation.speed(crowd(4, TOKENS, 0.8), 4)
+        return simulation.speed(crowd(16, TOKENS, 0.8), 4)
+
+    assert speed(None) > 0.97 * speed(0)
 
 
 def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
