@@ -131,8 +131,15 @@ def cached_package(source: Path, options: ExportOptions, progress: Progress = si
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         entry = _Entry(_temporary_cache() / name, stamp)
         reason = error.strerror if isinstance(error, OSError) else error
-    if not entry.is_current():
-        entry.make(source, options, progress)
+    try:
+        if not entry.is_current():
+            with _reported_when_full():
+                entry.make(source, options, progress)
+    except OSError as error:
+        raise TrigraphError(
+            f"neither the cache folder ({reason}) nor {entry.folder} ({error.strerror}) can be written; free space, "
+            f"or {_REMEDY}"
+        ) from error
     notice = f"the cache folder cannot be written ({reason}): {entry.folder} is used instead; {_REMEDY}"
     return CachedPackage(entry.package, (notice,))
 

@@ -59,6 +59,12 @@ def main() -> None:
 
 def compile_for(name: str, folder: Path, jobs: int = 1) -> Path:
     """The operator library for a target."""
+    build(name, ROOT / "custom_ops", folder, jobs)
+    return folder / TARGETS[name].library
+
+
+def build(name: str, source: Path, folder: Path, jobs: int = 1, **others: object) -> None:
+    """Builds a CMake project for a target, with `others` for its settings."""
     if find_spec("ziglang") is None:
         raise SystemExit("ziglang is not installed: pip install ziglang")
     target = TARGETS[name]
@@ -75,11 +81,10 @@ def compile_for(name: str, folder: Path, jobs: int = 1) -> Path:
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",
         "CMAKE_INSTALL_NAME_TOOL": "true",  # of macOS, which CMake wants to know and nothing here needs
         "CMAKE_OSX_SYSROOT": "/",
-    }
+    } | others
     given = [f"-D{name}={value}" for name, value in settings.items()]
-    subprocess.run([cmake, "-S", ROOT / "custom_ops", "-B", folder, *given], check=True)
+    subprocess.run([cmake, "-S", source, "-B", folder, *given], check=True)
     subprocess.run([cmake, "--build", folder, "--parallel", str(jobs)], check=True)
-    return folder / target.library
 
 
 if __name__ == "__main__":

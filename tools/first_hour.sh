@@ -11,15 +11,18 @@ cd "$(dirname "$0")/.."
 PATH=$PWD/.venv/bin:$PATH
 TINY=models/tiny/tiny-q8_0.gguf
 failed=0
+exec 2>&1
 
 step() {
-  local begun=$EPOCHREALTIME status seconds
+  local status=0
   echo "\$ $1"
-  bash -c "$1" </dev/null 2>&1 | tail -n "${2:-12}" | sed -E 's/^(.{180}).*/\1/'
-  status=${PIPESTATUS[0]}
-  seconds=$(awk "BEGIN {print $EPOCHREALTIME - $begun}")
-  printf '[%.1f s%s]\n\n' "$seconds" "$([ "$status" = 0 ] || echo ", status $status")"
-  [ "$status" = 0 ] || failed=1
+  TIMEFORMAT='[%1R s; processor time %1U s]'
+  time {
+    bash -c "$1" </dev/null 2>&1 | tail -n "${2:-12}" | sed -E 's/^(.{180}).*/\1/'
+    status=${PIPESTATUS[0]}
+  }
+  [ "$status" = 0 ] || { echo "status $status"; failed=1; }
+  echo
 }
 
 echo "$(. /etc/os-release && echo "$PRETTY_NAME"), $(python3 -V), $(c++ --version | head -n 1), $(nproc) processors"

@@ -135,7 +135,7 @@ def test_cpp_host_prints_the_recorded_bits(
     cpp_host: Path, tiny_gguf: Path, operator_library: Path, tmp_path: Path
 ) -> None:
     package = export_for_host(tiny_gguf, tmp_path / "package")
-    command = [cpp_host, *host_arguments(package, operator_library)]
+    command = [str(cpp_host), *host_arguments(package, operator_library)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert BITS in done.stderr
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from cross_compile import TARGETS, compile_for
-from support.cpp_host import BITS, HOST, export_for_host, host_arguments
+from cross_compile import TARGETS, build, compile_for
+from support.cpp_host import BITS, export_for_host, host_arguments
 from trigraph.custom_ops import instruction_sets
 
 ROOT = Path(__file__).parents[2]
 MAGIC = {"linux-aarch64": b"\x7fELF", "macos-arm64": b"\xcf\xfa\xed\xfe", "windows-x64": b"MZ"}
-ZIG = (sys.executable, "-m", "ziglang")
 
 pytestmark = pytest.mark.slow
 
@@ -58,11 +57,10 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "onnxruntime.dll").write_bytes(zipfile.ZipFile(archive).read("onnxruntime/capi/onnxruntime.dll"))
     # The wheel has no import library.
     (folder / "onnxruntime.def").write_text("LIBRARY onnxruntime.dll\nEXPORTS\nOrtGetApiBase\n")
-    imports = (*ZIG, "dlltool", "-m", "i386:x86-64", "-d", "onnxruntime.def", "-l", "onnxruntime.lib")
-    options = ("-target", TARGETS["windows-x64"].zig, "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror")
-    compiled = (*ZIG, "c++", *options, HOST, "onnxruntime.lib", "-o", "trigraph_host.exe")
-    for command in (imports, compiled):
-        subprocess.run(command, cwd=folder, check=True)
+    imports = ("dlltool", "-m", "i386:x86-64", "-d", "onnxruntime.def", "-l", "onnxruntime.lib")
+    subprocess.run([sys.executable, "-m", "ziglang", *imports], cwd=folder, check=True)
+    host = ROOT / "examples" / "hosts" / "cpp"
+    build("windows-x64", host, folder, ONNXRUNTIME_LIBRARY=folder / "onnxruntime.lib", CMAKE_CXX_FLAGS="-Werror")
     return folder
 
 

@@ -11,6 +11,8 @@ from support.browser import Browser
 from support.mock_api import Answer, MockApi
 from support.page import LAST, READY, ask, says
 
+ENDLESS = 20_000
+
 
 def test_every_conversation_has_an_address(page: Browser, api: MockApi) -> None:
     ask(page, api, "Apples", says("Red."))
@@ -135,3 +137,13 @@ def test_an_import_cannot_make_elements(page: Browser, tmp_path: Path) -> None:
     page.click("#conversations .title")
     page.until("document.querySelector('.assistant .text')?.textContent.includes('<img')")
     assert not page.run("return document.querySelectorAll('#thread img, #conversations img').length")
+
+
+def test_what_came_before_the_page_was_left_stays(page: Browser, api: MockApi) -> None:
+    api.answers = [says("word " * ENDLESS, pause=0.02)]
+    page.type("Talk{Enter}")
+    page.until("document.querySelector('.assistant .text')?.innerText.includes('word word')")
+    page.open(api.address)
+    page.click("#conversations .title")
+    page.until("document.querySelector('.notice')?.innerText")
+    assert "word word" in page.text(f"{LAST} .text") and page.text(f"{LAST} .notice") == "Stopped."

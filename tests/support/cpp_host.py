@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trigraph.exporter import ExportOptions, export
 
-HOST = Path(__file__).parents[2] / "examples" / "hosts" / "cpp" / "main.cc"
 BITS = "bits 889c938e416c017a"
 
 

@@ -142,6 +142,19 @@ def test_a_full_disk(
     assert not [path for path in (tmp_path / "full").rglob("*") if path.is_file()]
 
 
+def test_two_full_disks(
+    source: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "full"))
+
+    def sync(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("trigraph.models.staging._sync", sync)
+    with pytest.raises(TrigraphError, match=r"neither .*No space left.* nor .*free space, or set XDG_CACHE_HOME"):
+        cached_package(source, ExportOptions())
+
+
 def test_packages_of_files_that_are_gone_are_swept(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path
 ) -> None:
