@@ -43,8 +43,9 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 # hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that. The longest come first.
 JOBS ?= 2
 RAY_TESTS := $(wildcard tests/server/test_ray*.py)
-FIRST := tests/cuda tests/server tests/custom_ops tests/promise
-SUITES := $(FIRST) tests/ray $(filter-out $(FIRST),$(TEST_FOLDERS))
+FIRST := $(addprefix tests/,cuda server custom_ops promise runtime/decoding ray project \
+  $(addprefix runtime/,text engine receipt) tools)
+SUITES := $(FIRST) $(filter-out $(FIRST),$(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs.
 PYTEST = MAKEFLAGS= $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
 IN_TURNS = $(MAKE) --keep-going --jobs=$(JOBS) --output-sync=target --no-print-directory

@@ -36,11 +36,10 @@ def fake(operator_library: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("file", "settings"),
+    ("files", "settings"),
     [
         ("nodes", {}),
-        ("launches", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
-        ("rounds", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("launches rounds", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("texts", {}),
         pytest.param(
             "receipts",
@@ -53,9 +52,10 @@ def fake(operator_library: Path) -> dict[str, str]:
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if value else "captured",
 )
-def test_on_the_fake_device(fake: dict[str, str], file: str, settings: dict[str, str]) -> None:
-    """Runs tests/cuda/fake_cuda/FILE.py."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(FOLDER / f"{file}.py")]
+def test_on_the_fake_device(fake: dict[str, str], files: str, settings: dict[str, str]) -> None:
+    """Runs files of tests/cuda/fake_cuda."""
+    paths = [str(FOLDER / f"{file}.py") for file in files.split()]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *paths]
     environment = os.environ | fake | settings
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

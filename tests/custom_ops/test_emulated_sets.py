@@ -20,6 +20,8 @@ from support.row_bits import portable_kernels
 from trigraph.custom_ops import instruction_sets
 from trigraph.models.synth.blocks import HALVES
 
+pytestmark = pytest.mark.slow  # compiles kernels for each set
+
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS, HERE = ROOT / "custom_ops", ROOT / "tests" / "custom_ops"
 # Super-blocks in one, two or four at a time, by those of a row.
@@ -120,16 +122,13 @@ def check(program: list[str], type: str, kind: str, side: int = 1) -> None:
         assert same_bits(one.reshape(other.shape), other), other.shape
 
 
-KINDS = [("neon", "float32"), ("neon", "int8"), ("dotprod", "int8"), ("i8mm", "int8")]
-SLOW_KINDS = [("avx512", "float32"), ("avx512", "int8"), ("avx_vnni", "int8")]  # minutes of compiling
+KINDS = [
+    ("neon", "float32"), ("neon", "int8"), ("dotprod", "int8"), ("i8mm", "int8"),
+    ("avx512", "float32"), ("avx512", "int8"), ("avx_vnni", "int8"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("program", "kind"),
-    [*KINDS, *(pytest.param(*kind, marks=pytest.mark.slow) for kind in SLOW_KINDS)],
-    indirect=["program"],
-    scope="session",
-)
+@pytest.mark.parametrize(("program", "kind"), KINDS, indirect=["program"], scope="session")
 @pytest.mark.parametrize("type", TYPES)
 def test_equal_to_portable(request: pytest.FixtureRequest, program: list[str], type: str, kind: str) -> None:
     if type in STORED and request.node.callspec.params["program"] in INT8_ALONE:
@@ -137,14 +136,13 @@ def test_equal_to_portable(request: pytest.FixtureRequest, program: list[str], t
     check(program, type, kind)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("program", "side"), [("avx512", 16), ("avx_vnni", 8)], indirect=["program"], scope="session")
 @pytest.mark.parametrize("type", REPACKED)
 def test_repacked(program: list[str], type: str, side: int) -> None:
     check(program, type, "int8", side)
 
 
-@pytest.mark.parametrize("name", ["neon", pytest.param("avx512", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["neon", "avx512"])
 def test_gated_delta_net_and_attention(name: str, tmp_path: Path) -> None:
     """vector_bits.cc prints the same lines for both instruction sets; it is compiled without an emulator too."""
     native = shutil.which(os.environ.get("CXX", "c++"))

@@ -26,11 +26,13 @@ def check(engine: Backend) -> None:
     assert report.left_out() == {"as a rendered prompt": "needs --api chat"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"speculation": False}, {"sequences": 3}])
 def test_the_tiny_model_gives_one_answer(arguments: dict[str, Any]) -> None:
     check(load(TINY_GGUF, threads=1, **arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("geometry", "quant"), [("tiny-dense", "F32"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q8_0")])
 def test_random_models_give_one_answer(synthetic: Make, geometry: str, quant: str) -> None:
     check(load(synthetic(geometry, quant), threads=1))

@@ -19,6 +19,7 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 from ray import serve
 
+from support.held import HeldReplica
 from support.paced import PacedReplica
 from support.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
 from trigraph.runtime.server.cluster.deployment import Deployed
@@ -32,6 +33,14 @@ PROMPTS = [f"{number} times it was said in the beginning that" for number in ran
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray writes a token into the home folder
+
+
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that holds streams back while it exists."""
+    monkeypatch.setattr("trigraph.runtime.server.cluster.deployment.EngineReplica", HeldReplica)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    return tmp_path / "hold"
 
 
 @pytest.fixture
@@ -60,9 +69,9 @@ def alone(model: Path, tokens: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
+def test_streams_stay_with_the_version_that_began_them(other: Path, hold: Path) -> None:
     """The model is replaced while streams go on, and one of the old replicas is killed."""
-    expected, tickets = alone(TINY_GGUF, 3000), list[Ticket]()
+    expected, tickets = alone(TINY_GGUF, 300), list[Ticket]()
 
     async def ask() -> tuple[list[str], list[str]]:
         complete = engine.replicas.complete
@@ -73,23 +82,25 @@ def test_streams_stay_with_the_version_that_began_them(other: Path) -> None:
 
         engine.replicas.complete = recorded  # type: ignore[method-assign]
         old = []
+        hold.touch()
         for i, text in enumerate(PROMPTS):
-            stream = engine.generate(engine.tokenizer.encode(text), asked(i, 3000))
+            stream = engine.generate(engine.tokenizer.encode(text), asked(i, 300))
             old.append(asyncio.create_task(text_of(stream)))
             while not stream.ids:  # so that the next one goes to another replica
                 await asyncio.sleep(0.01)
         old_ids = replica_ids()
-        replaced = Deployed(str(other), 3, None, {"threads": 1, "sequences": 8}).application()
+        replaced = Deployed(str(other), 3, None, {"threads": 1, "sequences": 8, "hold": hold}).application()
         updating = asyncio.create_task(asyncio.to_thread(serve.run, replaced, name=NAME, route_prefix=None))
         while "STOPPING" not in await asyncio.to_thread(states):
             await asyncio.sleep(0.05)
         kill(old_ids[0])
+        hold.unlink()
         texts = await asyncio.gather(*old)
         await updating
         streams = [engine.generate(engine.tokenizer.encode(text), asked(i, 50)) for i, text in enumerate(PROMPTS)]
         return texts, await asyncio.gather(*map(text_of, streams))
 
-    with engines(TINY_GGUF, 3, sequences=8) as engine:
+    with engines(TINY_GGUF, 3, sequences=8, hold=hold) as engine:
         weights = engine.identity.weights
         before, after = asyncio.run(ask())
         assert engine.identity.weights != weights
@@ -124,18 +135,12 @@ def test_replicas_gone_for_good_are_noticed(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
-    monkeypatch: pytest.MonkeyPatch,
+    hold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas that compute nothing: twenty tokens a second for each stream."""
+    """Replicas that compute nothing."""
     monkeypatch.setattr("trigraph.runtime.server.cluster.deployment.EngineReplica", PacedReplica)
     monkeypatch.setattr("trigraph.runtime.server.cluster.deployment._SHRINKING_SECONDS", 2.0)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
     tickets: list[Ticket] = []
-
-    async def until(count: str, streams: list[RemoteStream]) -> None:
-        while count not in str(await asyncio.to_thread(states)):
-            assert not all(stream.done for stream in streams), "all ended before"
-            await asyncio.sleep(0.1)
 
     async def begun(count: int, tokens: int) -> list[asyncio.Task[str]]:
         tasks = []
@@ -157,17 +162,18 @@ def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
             return complete(ticket)
 
         engine.replicas.complete = recorded  # type: ignore[method-assign]
-        many = await begun(8, 800)
-        await until("'RUNNING': 2", streams)
-        await asyncio.gather(*many)
-        few = await begun(2, 1200)
-        await until("'STOPPING': 1", streams)
-        assert not any(stream.done for stream in streams)
-        await asyncio.gather(*few)
-        assert [stream.ids for stream in streams] == [[100 + i, 101, 102] * 400 for i in range(2)]
+        for count, state in ((8, "'RUNNING': 2"), (2, "'STOPPING': 1")):
+            hold.touch()
+            tasks = await begun(count, 30)
+            while state not in str(await asyncio.to_thread(states)):
+                await asyncio.sleep(0.1)
+            assert not any(stream.done for stream in streams)
+            hold.unlink()
+            await asyncio.gather(*tasks)
+        assert [stream.ids for stream in streams] == [[100 + i, 101, 102] * 10 for i in range(2)]
 
     streams: list[RemoteStream] = []
-    with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05) as engine:
+    with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05, hold=hold) as engine:
         asyncio.run(ask())
         await_replicas(1)
     assert len(tickets) == 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +28,7 @@ TYPES = {
 class Answer:
     """What the next request gets: a stream, or an error."""
 
-    pieces: list[tuple[str, str, int, int] | threading.Event] = field(default_factory=list)
+    pieces: Sequence[tuple[str, str, int, int] | threading.Event] = ()
     """Field of the delta, text, tokens, free ones; or an event until which the stream stands still."""
     pause: float = 0.0
     """Seconds before every piece."""

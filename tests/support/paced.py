@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+from support.held import HeldReplica
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -14,7 +15,6 @@ from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
-from trigraph.runtime.server.cluster.deployment import EngineReplica
 
 
 class Pacer:
@@ -75,7 +75,7 @@ class PacedStream(TextStream):
         self._pacer.streams.discard(self)
 
 
-class PacedReplica(EngineReplica):
+class PacedReplica(HeldReplica):
     """`arguments` has `seconds` besides, those of a round."""
 
     def __init__(self, model: str, arguments: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ _TITLE = re.compile(rb"ServeReplica:[\w.-]+:engine")
 def engines(
     model: Path, replicas: int, most: int | None = None, router: str = PREFIX_ROUTER, **arguments: Any
 ) -> Iterator[RemoteEngine]:
-    """Replicas of one thread each, while the block runs."""
+    """Replicas of one thread each, while the block runs. `arguments`: those of `load`, and of the replicas' class."""
     os.environ[MARK] = str(uuid.uuid4())
     deployed = Deployed(str(model), replicas, most, {"threads": 1, **arguments}, router)
     try:

@@ -36,6 +36,7 @@ PREFIX_ROUTER = "trigraph.runtime.server.cluster.prefix_router.PrefixRouter"
 _GROWING_SECONDS = 5.0  # that requests wait before another engine is started, which takes about as long
 _SHRINKING_SECONDS = 600.0  # that fewer would do, before one is stopped
 DRAIN_SECONDS = 600.0  # for the completions of a replica that is stopped
+_HEALTH_SECONDS = 30.0  # for a replica to answer Ray Serve
 _BEAT_SECONDS = 2.0  # between signs of life of a replica that has nothing to tell
 _ANSWER_SECONDS = 60.0  # for a replica to describe itself
 _DEPLOYMENT = "engine"
@@ -77,7 +78,7 @@ class Deployed:
             # What waits at a replica shares prefixes; what waits at the front goes where room is first.
             max_ongoing_requests=2 * sequences,
             health_check_period_s=5,
-            health_check_timeout_s=30,
+            health_check_timeout_s=_HEALTH_SECONDS,
             graceful_shutdown_timeout_s=DRAIN_SECONDS,
             request_router_config=RequestRouterConfig(request_router_class=self.router),
             logging_config=LoggingConfig(enable_access_log=False),

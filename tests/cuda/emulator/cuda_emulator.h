@@ -258,7 +258,9 @@ void multiply(const uint32_t* a, const uint32_t* b, int* d) {
     for (int i = 0; i < 4; ++i) {
       const auto* row = reinterpret_cast<const A*>(&given[2 * half + i / 2][4 * g]);
       const auto* column = reinterpret_cast<const B*>(&given[2 * halves + half][4 * (2 * t + i % 2)]);
-      for (int k = 0; k < 16; ++k) d[i] += row[k] * column[k];
+      int sum = 0;
+      for (int k = 0; k < 16; ++k) sum += row[k] * column[k];
+      d[i] += sum;
     }
 }
 

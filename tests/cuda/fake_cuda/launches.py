@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.fake_cuda import FakeDevice, count
-from support.hollow import write_hollow
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine
 from trigraph.runtime.requests.stats import peak_memory
 from trigraph.runtime.state.sequence import Sequence
 
@@ -17,36 +16,25 @@ DRAFT, PREFILL = 12, 410
 """Kernels of a draft of one, and a prefill of 16."""
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model with its 40 layers and the MTP head; its weights are holes in a file."""
-    return write_hollow("qwen3.6-35b-a3b", tmp_path_factory.mktemp("hollow") / "model.gguf")
-
-
-@pytest.fixture(scope="module")
-def engine(file: Path) -> Engine:
-    return load(file, device="cuda", context=4096, sequences=2)
-
-
-def test_weights_take_their_size(engine: Engine, file: Path, gpu: FakeDevice) -> None:
+def test_weights_take_their_size(large: Engine, hollow: Path, gpu: FakeDevice) -> None:
     """The file's and 2 % at most, beside the state; of the host's memory, what two pieces of the file need."""
-    assert gpu.allocated() - engine.steps.state.nbytes() <= 1.02 * file.stat().st_size
+    assert gpu.allocated() - large.steps.state.nbytes() <= 1.02 * hollow.stat().st_size
     peak = peak_memory()
     assert peak is not None and peak < 1.5e9
 
 
 @pytest.fixture
-def sequence(engine: Engine, gpu: FakeDevice) -> Iterator[Sequence]:
+def sequence(large: Engine, gpu: FakeDevice) -> Iterator[Sequence]:
     """A text of some tokens, when every shape of a step has been seen."""
-    sequence = engine.steps.new_sequence()
+    sequence = large.steps.new_sequence()
     for _ in range(2):
-        engine.steps.prefill([sequence], [list(range(16))])
+        large.steps.prefill([sequence], [list(range(16))])
         for tokens in (1, 4, 8):
-            engine.steps.verify([sequence], [list(range(tokens))])
-        engine.steps.draft([sequence], [1])
+            large.steps.verify([sequence], [list(range(tokens))])
+        large.steps.draft([sequence], [1])
     gpu.events()
     yield sequence
-    engine.steps.release(sequence)
+    large.steps.release(sequence)
 
 
 def check_step(events: list[str], launches: int) -> None:
@@ -59,16 +47,16 @@ def check_step(events: list[str], launches: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 8])
-def test_a_verify(engine: Engine, sequence: Sequence, gpu: FakeDevice, tokens: int) -> None:
-    engine.steps.verify([sequence], [list(range(tokens))])
+def test_a_verify(large: Engine, sequence: Sequence, gpu: FakeDevice, tokens: int) -> None:
+    large.steps.verify([sequence], [list(range(tokens))])
     check_step(gpu.events(), VERIFY[tokens])
 
 
-def test_a_draft(engine: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
-    engine.steps.draft([sequence], [1])
+def test_a_draft(large: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
+    large.steps.draft([sequence], [1])
     check_step(gpu.events(), DRAFT)
 
 
-def test_a_prefill(engine: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
-    engine.steps.prefill([sequence], [list(range(16))])
+def test_a_prefill(large: Engine, sequence: Sequence, gpu: FakeDevice) -> None:
+    large.steps.prefill([sequence], [list(range(16))])
     check_step(gpu.events(), PREFILL)

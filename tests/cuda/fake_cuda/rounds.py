@@ -1,13 +1,11 @@
 """What a round of drafts and their verify asks of the device, for the whole 35B-A3B. Nothing is computed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
-from support.hollow import write_hollow
-from trigraph.runtime import Engine, load
+from trigraph.runtime import Engine
 from trigraph.runtime.device.sampler import SamplingParameters
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import SequencePlan
@@ -23,51 +21,45 @@ TOKENS = 8 * (DRAFTS + 2 * (1 + DRAFTS))
 GREEDY, SAMPLED = SamplingParameters(0.0, 0, 1.0, 0.0, 7), SamplingParameters(0.7, 20, 0.95, 0.0, 7)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    file: Path = write_hollow("qwen3.6-35b-a3b", tmp_path_factory.mktemp("hollow") / "model.gguf")
-    return load(file, device="cuda", context=4096, sequences=2)
-
-
 @pytest.fixture
-def sequences(engine: Engine, gpu: FakeDevice) -> Iterator[list[Sequence]]:
+def sequences(large: Engine, gpu: FakeDevice) -> Iterator[list[Sequence]]:
     """Two texts of some tokens."""
-    found = [engine.steps.new_sequence() for _ in range(2)]
-    engine.steps.prefill(found, [list(range(16))] * 2)
+    found = [large.steps.new_sequence() for _ in range(2)]
+    large.steps.prefill(found, [list(range(16))] * 2)
     yield found
     for sequence in found:
-        engine.steps.release(sequence)
+        large.steps.release(sequence)
 
 
 def unasked(result: DraftResult, row: int, position: int) -> int:
     raise AssertionError("the host is to choose a draft")
 
 
-def events_of(engine: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters) -> list[str]:
+def events_of(large: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters) -> list[str]:
     """Of a round of so many sequences, when the device has seen its like."""
-    executor = engine.model.executor
+    executor = large.model.executor
     assert isinstance(executor, DeviceExecutor) and executor.sampler.supports(parameters)
     for _ in range(3):  # the second one drafts after tokens that were kept
         gpu.events()
         executor.run([SequencePlan(sequence, [5], DRAFTS, unasked, 0.0, parameters) for sequence in sequences])
         for sequence in sequences:
             sequence.pending = [5] * (1 + DRAFTS)  # nothing was computed
-            engine.steps.keep(sequence, 2)
+            large.steps.keep(sequence, 2)
     return gpu.events()
 
 
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("count_of", [1, 2])
 def test_a_round_is_waited_for_once(
-    engine: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters, count_of: int
+    large: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters, count_of: int
 ) -> None:
     """At its end; the host reads tokens and hidden rows, and no logits. Nothing is allocated."""
-    events = events_of(engine, gpu, sequences[:count_of], parameters)
+    events = events_of(large, gpu, sequences[:count_of], parameters)
     launches = VERIFY[count_of] + DRAFTS * DRAFT + (1 + DRAFTS) * DRAW
     assert count(events, "launch") == count(events, "launch own") == launches
     assert count(events, "wait") == 1 and events[-1].startswith("wait")
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error"))]
-    hidden = 4 * engine.steps.state.limits.hidden * (1 + DRAFTS)
+    hidden = 4 * large.steps.state.limits.hidden * (1 + DRAFTS)
     # In one piece, with what lies between the two results.
     assert 0 <= copied(events, "device", "pinned") - count_of * (hidden + TOKENS) < 256
     assert count(events, "copy pinned device") == 1 + (1 + DRAFTS)  # draws, and the inputs of each step

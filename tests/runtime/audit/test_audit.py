@@ -241,6 +241,7 @@ def test_the_page_shows_what_differs(tmp_path: Path) -> None:
     assert "the same</p>" in (tmp_path / "same.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_where_answers_differ(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     options = ["--prompts", str(tmp_path / "prompts.txt"), "-n", "3", "--companions", "2", "--json", "--quick"]

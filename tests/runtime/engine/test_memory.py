@@ -173,6 +173,7 @@ def resident(engine: Engine) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
 def test_memory_is_flat_and_the_stream_is_that_of_plain_decoding(copied_package: Path) -> None:
     texts = list(long_run(copied_package, 12 * 500, context=512))

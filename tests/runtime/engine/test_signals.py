@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals
 GREEDY = Sampling(temperature=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_at_random_moments_of_an_export(number: int, rich_source: Path, tmp_path: Path) -> None:
     """No half package, no folder left over; either the old package or the whole new one."""
@@ -48,6 +49,7 @@ def test_signals_at_random_moments_of_an_export(number: int, rich_source: Path, 
     assert statuses - {0}
 
 
+@pytest.mark.slow
 def test_interrupts_at_random_moments_of_an_export(rich_source: Path, tmp_path: Path) -> None:
     """The same at many moments, within one process."""
     rng, interrupted = random.Random(2), 0
@@ -71,6 +73,7 @@ def test_interrupts_at_random_moments_of_an_export(rich_source: Path, tmp_path: 
     assert interrupted > 10
 
 
+@pytest.mark.slow
 def test_interrupts_at_random_moments_of_a_generation(copied_package: Path) -> None:
     """Nothing leaks, and the next text is what it would have been."""
     engine = load(copied_package, threads=1, context=512)

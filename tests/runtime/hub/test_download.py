@@ -119,6 +119,7 @@ def test_the_package_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         download(NAME)
 
 
+@pytest.mark.slow
 def test_commands(hub: Hub, tiny_package: Path, tmp_path: Path) -> None:
     """A name is good wherever a model is; the mirror comes from the environment."""
     hub.files[NAME.repository].pop("mtp-tiny-Q8_0.gguf")

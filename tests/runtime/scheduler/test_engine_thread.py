@@ -61,6 +61,7 @@ def collecting_in(engine: Engine, every: int) -> None:
     engine._driver.call(lambda: sys.settrace(trace))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "count"), [(3, 15), (17, 40)])
 def test_collections_in_the_middle_of_rounds(every: int, count: int) -> None:
     """Iterations left in cycles are closed by the collector, in the engine's thread, in the middle of its rounds."""

@@ -1,0 +1,37 @@
+"""A replica whose completions end when a test lets them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from trigraph.runtime.server.cluster.deployment import EngineReplica
+from trigraph.runtime.server.cluster.replica import Ticket, Update
+
+
+class HeldReplica(EngineReplica):
+    """`arguments` may have `hold` besides, a file: while it exists, no completion gets its last token."""
+
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        arguments = dict(arguments)
+        self._hold: Path | None = arguments.pop("hold", None)
+        super().__init__(model, arguments)
+
+    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        async with aclosing(super().complete(ticket)) as updates:
+            async for update in updates:
+                last = update
+                if update.finish_reason is not None and self._held():
+                    yield update._replace(
+                        tokens=update.tokens[:-1], rounds=[], sampled=update.sampled - 1, finish_reason=None
+                    )
+                    last = update._replace(tokens=update.tokens[-1:])
+                    while self._held():
+                        await asyncio.sleep(0.02)
+                yield last
+
+    def _held(self) -> bool:
+        return self._hold is not None and self._hold.exists()
