@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from trigraph.exporter.package.state_tensors import MAX_PENDING
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Receipt, load
 from trigraph.runtime.cli import arguments
@@ -60,7 +61,7 @@ def verify(
             context=context,
             sequences=1,
             speculation=False,
-            max_pending=MOST_PENDING,
+            max_pending=min(max(MAX_PENDING, len(receipt.completion)), MOST_PENDING),
             device=device,
             options=options,
             progress=progress,
