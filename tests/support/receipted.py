@@ -48,7 +48,7 @@ def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Itera
         else:
             requests = [queued(engine, [*one.prompt], one.options) for one in part]
             run_round(engine)
-            finish(engine, requests, 300 * len(requests))
+            finish(engine, requests, 1 + 300 * len(requests))
             assert way != "preempted" or any(request.preemptions for request in requests) or few
             streams += requests
         for stream in streams:
