@@ -26,6 +26,8 @@ class Transcript:
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopStrings(options.stop)
         self._guide = guide
+        # Elsewhere: where the constraint ends with the last token that the limit allows, only its guide tells which.
+        self._ends_elsewhere = options.constraint is not None and guide is None
         room = context - prompt_length
         self._limited = options.max_tokens is not None and options.max_tokens <= room
         self._limit = room if options.max_tokens is None else min(options.max_tokens, room)
@@ -61,7 +63,7 @@ class Transcript:
             self.finish_reason = "stop"
         elif self._guide is not None and self._guide.finished:
             self._finish("stop")
-        elif self.sampled == self._limit:
+        elif self.sampled == self._limit and not self._ends_elsewhere:
             self._finish("length" if self._limited else "context")
         else:
             return False

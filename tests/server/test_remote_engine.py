@@ -19,7 +19,7 @@ from support.rounds import LOGITS, tokens
 from support.server import serving
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
-from trigraph.runtime import Engine, Options, QueueFullError, Sampling
+from trigraph.runtime import Engine, Options, QueueFullError, Regex, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
 from trigraph.runtime.requests.logprobs import scoring
@@ -108,8 +108,6 @@ def test_scores_outlive_replicas(lives: tuple[int, ...]) -> None:
 
 def test_the_end_that_only_replicas_know_is_taken_over() -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
-    from trigraph.runtime import Regex
-
     asked = Options(Sampling(temperature=0), constraint=Regex("[a-f]{3,30}"), logprobs=1)
     whole = new_engine().generate(tokens(9), asked)
     text = whole.run()
@@ -118,6 +116,24 @@ def test_the_end_that_only_replicas_know_is_taken_over() -> None:
         assert asyncio.run(complete(stream)) == text
         assert (stream.transcript.finish_reason, stream.transcript.sampled) == ("stop", whole.transcript.sampled)
         assert stream.logprobs[: len(stream.ids)] == whole.logprobs[: len(whole.ids)]
+
+
+@pytest.mark.parametrize("lives", [[], [2], [5]])
+def test_a_constraint_that_ends_at_the_token_limit(lives: list[int]) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
+    for pattern, reason in (("[a-f]{5}", "stop"), ("[a-f]{6}", "length")):
+        asked = Options(Sampling(temperature=0), constraint=Regex(pattern), max_tokens=5)
+        alone = new_engine().generate(tokens(9), asked)
+        alone.run()
+
+        async def remote(asked: Options = asked) -> RemoteStream:
+            stream = front(*lives)[0].generate(tokens(9), asked)
+            await complete(stream)
+            return stream
+
+        stream = asyncio.run(remote())
+        assert (stream.ids, stream.transcript.finish_reason) == (alone.ids, alone.transcript.finish_reason)
+        assert (len(alone.ids), alone.transcript.finish_reason) == (5, reason)
 
 
 def test_a_request_that_brings_replicas_down_fails() -> None:
