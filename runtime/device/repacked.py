@@ -33,6 +33,7 @@ SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 _REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
 _SMALL_PIECE = 4 << 20  # beside steps
+_SPARE = 1 << 30  # bytes that copies made beside steps leave to others
 
 # Attributes that name types of weights, and the input of the first of these.
 _TYPES = {
@@ -146,9 +147,9 @@ def _typed_weights(graph: onnx.GraphProto) -> Iterator[_TypedWeight]:
                     yield _TypedWeight(node, node.input[places[attribute.name] + index], attribute, index)
 
 
-def _check_memory(needed: int) -> None:
+def _check_memory(needed: int, spare: int = 0) -> None:
     free = free_memory()
-    if free is not None and needed > free:
+    if free is not None and needed + spare > free:
         raise TrigraphError(
             f"repacked weights take {needed / 1e9:.1f} GB of memory, of which {free / 1e9:.1f} GB are free; use "
             "--repack off"
@@ -185,7 +186,7 @@ class _Plain(NamedTuple):
 
     def copied_slowly(self, pause: Callable[[float], None]) -> Array:
         """The same, in pieces of milliseconds with pauses between; the mapped pages are still in use."""
-        _check_memory(self.nbytes)
+        _check_memory(self.nbytes, _SPARE)
         copy = aligned_zeros(self.shape, np.dtype(np.uint8))
         for first in self._pieces(_SMALL_PIECE):
             started = time.perf_counter()
