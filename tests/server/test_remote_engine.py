@@ -106,34 +106,19 @@ def test_scores_outlive_replicas(lives: tuple[int, ...]) -> None:
     assert stream.logprobs == new_engine().score(tokens(60), 2)
 
 
-def test_the_end_that_only_replicas_know_is_taken_over() -> None:
+@pytest.mark.parametrize(
+    ("pattern", "limit", "end"), [("[a-f]{3,30}", None, "stop"), ("[a-f]{5}", 5, "stop"), ("[a-f]{6}", 5, "length")]
+)
+def test_the_end_that_only_replicas_know_is_taken_over(pattern: str, limit: int | None, end: str) -> None:
     pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
-    asked = Options(Sampling(temperature=0), constraint=Regex("[a-f]{3,30}"), logprobs=1)
+    asked = Options(Sampling(temperature=0), constraint=Regex(pattern), logprobs=1, max_tokens=limit)
     whole = new_engine().generate(tokens(9), asked)
     text = whole.run()
     for life in range(12):
         stream = front(life)[0].generate(tokens(9), asked)
         assert asyncio.run(complete(stream)) == text
-        assert (stream.transcript.finish_reason, stream.transcript.sampled) == ("stop", whole.transcript.sampled)
+        assert (stream.transcript.finish_reason, stream.transcript.sampled) == (end, whole.transcript.sampled)
         assert stream.logprobs[: len(stream.ids)] == whole.logprobs[: len(whole.ids)]
-
-
-@pytest.mark.parametrize("lives", [[], [2], [5]])
-def test_a_constraint_that_ends_at_the_token_limit(lives: list[int]) -> None:
-    pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
-    for pattern, reason in (("[a-f]{5}", "stop"), ("[a-f]{6}", "length")):
-        asked = Options(Sampling(temperature=0), constraint=Regex(pattern), max_tokens=5)
-        alone = new_engine().generate(tokens(9), asked)
-        alone.run()
-
-        async def remote(asked: Options = asked) -> RemoteStream:
-            stream = front(*lives)[0].generate(tokens(9), asked)
-            await complete(stream)
-            return stream
-
-        stream = asyncio.run(remote())
-        assert (stream.ids, stream.transcript.finish_reason) == (alone.ids, alone.transcript.finish_reason)
-        assert (len(alone.ids), alone.transcript.finish_reason) == (5, reason)
 
 
 def test_a_request_that_brings_replicas_down_fails() -> None:
