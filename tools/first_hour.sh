@@ -4,8 +4,8 @@
 #
 #     debootstrap --variant=minbase trixie ROOT
 #     chroot ROOT apt-get install -y --no-install-recommends ca-certificates curl g++ git make python3-venv
-#     chroot ROOT git clone ADDRESS /root/trigraph
-#     chroot ROOT bash -c 'cd /root/trigraph && tools/first_hour.sh' 2>&1 | tee transcript.txt
+#     chroot ROOT git clone ADDRESS trigraph
+#     chroot ROOT bash -c 'cd trigraph && tools/first_hour.sh' 2>&1 | tee transcript.txt
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PWD/.venv/bin:$PATH
