@@ -139,7 +139,7 @@ def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> S
     def opened(name: str) -> SessionGraph:
         return graphs.open(graphs.prepare(name), state)
 
-    prefill, verify = opened("prefill"), opened("verify")  # first: the draft graph may read a part of their weights
+    prefill, verify = opened("prefill"), opened("verify")  # first: see RepackingDevice.copies
     drafts = opened("draft") if draft else None
     return Steps(prefill, verify, drafts, state, graphs.manifest.config.vocab, chunk)
 

@@ -48,7 +48,8 @@ class RepackingDevice(Device):
     """The processor, with weights of its own for one model."""
 
     copies: dict[int, Array] = field(default_factory=dict, compare=False)
-    """By address in the mapped files. A graph may read the first rows of what another one reads."""
+    """By address in the mapped files. A graph that reads the first rows of a weight comes after those that read all: a
+    longer copy replaces a shorter one, whose memory goes."""
     pause: Callable[[float], None] | None = None
     """Where steps run on the mapped files meanwhile: called after each piece of a copy, with the seconds it took."""
 

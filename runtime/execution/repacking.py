@@ -64,9 +64,11 @@ class Repacking:
             if not (busy := not steps.lock.acquire(blocking=False)):
                 steps.lock.release()
             del steps  # which the program may drop meanwhile
-            rest = _REST * seconds if busy else 0.0
-            time.sleep(min(rest, _LONGEST_REST))
-            if not busy or time.monotonic() - self._started > _GRACE:
+            if not busy:
+                return
+            early = time.monotonic() - self._started < _GRACE
+            time.sleep(_LONGEST_REST if early else min(_REST * seconds, _LONGEST_REST))
+            if not early:
                 return
 
     def _run(self, graphs: PackageGraphs, copies: RepackingDevice) -> None:
@@ -81,7 +83,8 @@ class Repacking:
 
     def _change_over(self, graphs: PackageGraphs, copies: RepackingDevice) -> bool:
         """Whether there was something to repack."""
-        names = [name for name in ("verify", "prefill", "draft") if name in graphs.manifest.graphs]
+        # The draft graph last: see RepackingDevice.copies.
+        names = [name for name in ("prefill", "verify", "draft") if name in graphs.manifest.graphs]
         prepared = {name: graphs.prepare(name) for name in names}
         if not copies.copies:
             return False
