@@ -27,7 +27,7 @@ from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.pending import with_pending
-from trigraph.runtime.execution.repacking import Repacking, why_plain
+from trigraph.runtime.execution.repacking import Repacking, begin_repacking
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
@@ -150,8 +150,8 @@ def _repacking(
     """How the weights lie, and what changes that in the background."""
     if config.repack != "auto":
         return "repacked" if config.repack == "on" else "plain", None
-    plain = why_plain(graphs.device, weight_bytes, config.memory_share)
-    return (plain, None) if plain is not None else ("", Repacking(graphs, steps))
+    begun = begin_repacking(graphs, steps, weight_bytes, config.memory_share)
+    return (begun, None) if isinstance(begun, str) else ("", begun)
 
 
 def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> State:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -32,6 +32,26 @@ _MAX_RANK = 8
 _STRETCH = 64 << 20  # bytes populated in one call, so that the end of a program waits for no more
 
 
+class MappedFile(NamedTuple):
+    """A weight file, and where it is mapped."""
+
+    path: Path
+    descriptor: int
+    stamp: tuple[int, int]
+    """Its size in bytes and the time of its last change."""
+    address: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.stamp[0]
+
+    @property
+    def end(self) -> int:
+        """The address behind the last byte."""
+        return self.address + self.size
+
+
 class MappedWeights:
     """Weight files by location, open and mapped for as long as a graph reads them.
 
@@ -41,7 +61,7 @@ class MappedWeights:
     """
 
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
-        self._files: list[tuple[Path, int, tuple[int, int]]] = []
+        self.files: list[MappedFile] = []
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         for location, path in (files or {}).items():
             try:
@@ -52,8 +72,8 @@ class MappedWeights:
                 mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if stamp[0] else b""
             except OSError as error:
                 raise TrigraphError(f"{path}: cannot be read: {error.strerror}") from error
-            self._files.append((path, descriptor, stamp))
-            self._bytes[location] = np.frombuffer(mapped, np.uint8)
+            data = self._bytes[location] = np.frombuffer(mapped, np.uint8)
+            self.files.append(MappedFile(path, descriptor, stamp, data.ctypes.data))
 
     @property
     def nbytes(self) -> int:
@@ -62,9 +82,9 @@ class MappedWeights:
 
     def check(self) -> None:
         """Raise TrigraphError when a file was written since the model was loaded."""
-        for path, descriptor, stamp in self._files:
-            if _stamp(descriptor) != stamp:
-                raise TrigraphError(f"{path}: the weights were written to while in use; load the model again")
+        for file in self.files:
+            if _stamp(file.descriptor) != file.stamp:
+                raise TrigraphError(f"{file.path}: the weights were written to while in use; load the model again")
 
     def initializers(self, path: Path, graph: onnx.GraphProto) -> dict[str, ort.OrtValue]:
         """The graph's external initializers, in the mapped files: no copy, and one mapping for all sessions.

@@ -26,6 +26,7 @@ from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.heap import release
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import free_memory
+from trigraph.runtime.device.shared_copies import SharedCopies
 
 SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 """Rows that lie side by side, by instruction set: those whose products read repacked weights faster."""
@@ -52,6 +53,8 @@ class RepackingDevice(Device):
     longer copy replaces a shorter one, whose memory goes."""
     pause: Callable[[float], None] | None = None
     """Where steps run on the mapped files meanwhile: called after each piece of a copy, with the seconds it took."""
+    shared: SharedCopies | None = None
+    """Where copies are that other processes read too; only with `pause`."""
 
     @property
     def reads_mapped_weights(self) -> bool:
@@ -97,14 +100,23 @@ class RepackingDevice(Device):
         _check_memory(sum(weight.nbytes for weight in missing))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for weight in missing:
-                copy = weight.copied(pool) if self.pause is None else weight.copied_slowly(self.pause)
-                self.copies[weight.address] = copy
+                self.copies[weight.address] = self._copy(weight, pool)
                 done = sum(copy.nbytes for copy in self.copies.values())
                 progress("repack", done, max(done, weights.nbytes))
         return values | {
             name: ort.OrtValue.ortvalue_from_numpy(self.copies[weight.address][: weight.shape[0]])
             for name, weight in plain.items()
         }
+
+    def _copy(self, weight: _Plain, pool: ThreadPoolExecutor) -> Array:
+        if self.pause is None:
+            return weight.copied(pool)
+        fill = partial(weight.copy_slowly, self.pause)
+        if self.shared is not None:
+            return self.shared.copy(weight.address, weight.shape, fill, self.pause)
+        copy = aligned_zeros(weight.shape, np.dtype(np.uint8))
+        fill(copy)
+        return copy
 
     def _copied(self, weight: _Plain) -> int:
         """Bytes of it that were."""
@@ -185,15 +197,13 @@ class _Plain(NamedTuple):
         release(self.address, copy.nbytes)
         return copy
 
-    def copied_slowly(self, pause: Callable[[float], None]) -> Array:
-        """The same, in pieces of milliseconds with pauses between; the mapped pages are still in use."""
+    def copy_slowly(self, pause: Callable[[float], None], copy: Array) -> None:
+        """Fills such a copy in pieces of milliseconds with pauses between; the mapped pages are still in use."""
         _check_memory(self.nbytes, _SPARE)
-        copy = aligned_zeros(self.shape, np.dtype(np.uint8))
         for first in self._pieces(_SMALL_PIECE):
             started = time.perf_counter()
             self._copy_piece(copy, _SMALL_PIECE, first)
             pause(time.perf_counter() - started)
-        return copy
 
     def _pieces(self, size: int) -> range:
         """The first group of each piece of about `size` bytes."""

@@ -18,7 +18,8 @@ from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device import choice, repacked
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
+from trigraph.runtime.device.exchange import Array
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, _Plain
 from trigraph.runtime.execution import repacking
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 
@@ -116,6 +117,33 @@ def test_requests_meanwhile(folder: Path, small_models: None) -> None:
         after.run()
     assert [list(request.ids) for request in running] == [list(request.ids) for request in wanted]
     assert list(after.ids) == list(wanted[3].ids)
+
+
+@sets
+@pytest.mark.parametrize("folder", MODELS[:1], indirect=True)
+def test_replicas_share_copies(folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+    copy_piece = _Plain._copy_piece
+
+    def counted(weight: _Plain, copy: Array, size: int, first: int) -> None:
+        pieces.append(first)
+        copy_piece(weight, copy, size, first)
+
+    monkeypatch.setattr(_Plain, "_copy_piece", counted)
+    replicas, made = [], []
+    for _ in range(2):
+        replicas.append(engine := load(folder, context=200, memory_share=0.5))
+        assert engine.model.repacking is not None
+        engine.model.repacking.wait()
+        assert engine.model.weight_layout == "repacked"
+        made.append(len(pieces))
+    assert made[0] == made[1] > 0
+    texts = []
+    for engine in (*replicas, load(folder, context=200, repack="off")):
+        request = engine.generate(PROMPT, GREEDY)
+        request.run()
+        texts.append([*request.ids])
+    assert texts[0] == texts[1] == texts[2]
 
 
 @sets
