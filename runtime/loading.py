@@ -23,10 +23,10 @@ from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import explained_shortage, free_memory
-from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.pending import with_pending
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
@@ -87,7 +87,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     if device.reads_mapped_weights:
         weights.read_ahead()
     tokenizer, template = texts.result()
-    identity, costs = ModelIdentity.of(manifest), Costs()
+    identity, prefill_speed = ModelIdentity.of(manifest), PrefillSpeed()
     layout, repacking = _repacking(graphs, steps, weight_bytes, config)
     return Model(
         steps=steps,
@@ -99,11 +99,11 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         layout=layout,
         repacking=repacking,
         scheduling=scheduling,
-        costs=costs,
+        prefill_speed=prefill_speed,
         weights=weights,
         identity=identity,
         sampling=_sampling(folder, manifest),
-        disk=_disk(config.cache_dir, config.cache_size, identity, steps, costs),
+        disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
 
 
@@ -113,11 +113,11 @@ def _sampling(folder: Path, manifest: Manifest) -> Sampling:
 
 
 def _disk(
-    folder: str | Path | None, size: int | None, identity: ModelIdentity, steps: Steps, costs: Costs
+    folder: str | Path | None, size: int | None, identity: ModelIdentity, steps: Steps, prefill_speed: PrefillSpeed
 ) -> DiskTier | None:
     if folder is None and size is not None:
         raise TrigraphError("cache_size needs a cache_dir")
-    return None if folder is None else DiskTier(Path(folder), size, identity, steps, costs)
+    return None if folder is None else DiskTier(Path(folder), size, identity, steps, prefill_speed)
 
 
 def _notices(device: Device) -> list[str]:

@@ -17,9 +17,9 @@ from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
-from trigraph.runtime.drafting.costs import Costs
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
@@ -70,7 +70,7 @@ class Model:
     repacking: Repacking | None = None
     """What changes that in the background."""
     scheduling: Scheduling = field(default_factory=Scheduling)
-    costs: Costs = field(default_factory=Costs)
+    prefill_speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     weights: MappedWeights = field(default_factory=MappedWeights)
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     sampling: Sampling = field(default_factory=Sampling)
@@ -171,7 +171,7 @@ class Model:
     @cached_property
     def governor(self) -> Governor:
         """What decides how many tokens they draft."""
-        return Governor(self.costs)
+        return Governor()
 
     @cached_property
     def acceptance(self) -> Acceptance:

@@ -28,7 +28,7 @@ from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.session_file import SessionFile, page_tensors, write_session
 from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable
-from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.state.sequence import Sequence
@@ -56,7 +56,9 @@ class DiskTier:
     one that is gone, damaged or of another model is as good as none.
     """
 
-    def __init__(self, folder: Path, budget: int | None, model: ModelIdentity, steps: Steps, costs: Costs) -> None:
+    def __init__(
+        self, folder: Path, budget: int | None, model: ModelIdentity, steps: Steps, speed: PrefillSpeed
+    ) -> None:
         """`budget` in bytes, for all models together; by default 16 GiB, if that is half of what is free or less.
 
         Raises TrigraphError when no files can be made in the folder.
@@ -71,7 +73,7 @@ class DiskTier:
         # The KV of the MTP head is not complete in a program without speculation.
         kind = json.dumps([dataclasses.asdict(model), steps.can_draft], sort_keys=True)
         self._root, self._folder = folder, folder / hashlib.sha256(kind.encode()).hexdigest()[:16]
-        self._model, self._steps, self._costs = model, steps, costs
+        self._model, self._steps, self._speed = model, steps, speed
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -201,7 +203,7 @@ class DiskTier:
 
     def _seconds(self, tokens: int) -> float:
         """What a prefill of so many tokens takes, as far as is known."""
-        return tokens / self._costs.prefill_tokens(1.0)
+        return tokens / self._speed.tokens(1.0)
 
 
 def _reading(size: int) -> float:

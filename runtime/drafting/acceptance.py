@@ -12,7 +12,7 @@ _IDLE_MEMORY = 0.995  # the same, one round of all requests without one later: w
 _COMMON_HEAD, _COMMON_NGRAM = 24.0, 4.0
 _FIRST_WEIGHT = 2.0  # drafts that the rate before anything is known counts for
 _CHAIN_WEIGHT = 6.0  # drafts that the rate at the position before counts for
-_HEAD_PRIOR = 0.6  # of the MTP head's drafts
+_HEAD_PRIOR = 0.7  # of the MTP head's drafts
 _NGRAM_PRIORS = (0.3, 0.45, 0.6, 0.75, 0.85)  # of those of n-grams, by kind of match
 _KINDS = (0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 4)  # by length of the match; longer ones are of the last
 

@@ -64,12 +64,12 @@ class Governor:
         least = [c.least for c in candidates]
         if not any(len(c.chances) > c.least for c in candidates):
             return least
-        if not self.costs.verify.timed(sequences + sum(least), sequences):
-            return least  # a guess is not good enough for what drafts are held against
+        if not self.costs.verify.fresh(sequences + sum(least), sequences):
+            return least  # a guess, or an old time, will not do for what drafts are held against
         lengths = self._best(candidates)
         if by_head:
-            known = self.costs.verify.timed(sequences + sum(lengths), sequences)
             self._keep = min(2 * self._keep, _KEPT) if same else 1
+            known = self.costs.verify.timed(sequences + sum(lengths), sequences)
             self._lengths, self._left = lengths, self._keep if known else 0
         return lengths
 

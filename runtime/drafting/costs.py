@@ -18,10 +18,9 @@ _MOST_ENTRIES = 64  # numbers of rows for each number of sequences, and of those
 _SIMILAR = 3  # numbers of sequences whose times count for another one
 _DRAFT_SHARE = 0.2  # of a verify of one row, for a draft run of one before it was timed: low, so that it is tried
 _RUN_ROWS = 10  # rows that take as long as what a run takes besides, before two sizes were timed
-_PIECE_MEMORY = 0.9  # weight of a timed piece of a prompt, one piece later
-_FIRST_PIECE = 32  # tokens of a piece before any was timed
 _SETTLED = 8  # runs of one shape in a row, after which a change of its time is one of the machine
 _CHANGE = 1.15  # times as long, or as short: less is noise
+_AGE = 4  # to the power of its latest runs: other runs, after which the time of a size is no longer fresh
 
 
 class _Pace:
@@ -50,6 +49,10 @@ class _Table:
             del self._latest[oldest], self._last[oldest]
             self.seconds.pop(oldest, None)
 
+    def fresh(self, rows: int) -> bool:
+        """Whether a size was timed lately: the more often it was, the longer that lasts."""
+        return rows in self.seconds and self._runs - self._last[rows] < _AGE ** len(self._latest[rows])
+
     def shorten(self, rows: int, factor: float) -> None:
         """Divides the times of a size."""
         self._latest[rows] = deque((seconds / factor for seconds in self._latest[rows]), _LATEST)
@@ -57,9 +60,7 @@ class _Table:
 
 
 class RunCost:
-    """Seconds of one graph's runs, by rows (tokens of all sequences together) and sequences.
-
-    When runs of one shape show that other programs slow the machine down, the times of all shapes change with it."""
+    """Seconds of a graph's runs, by rows (of all sequences) and sequences; all change with the speed of the machine."""
 
     def __init__(self, pace: _Pace | None = None) -> None:
         self._tables: dict[int, _Table] = {}  # by sequences
@@ -68,6 +69,7 @@ class RunCost:
 
     def observe(self, rows: int, sequences: int, seconds: float) -> None:
         """Takes in a run."""
+        before, change = self.timed(rows, sequences), 1.0
         table = self._tables.pop(sequences) if sequences in self._tables else _Table()
         self._tables[sequences] = table  # behind all others
         table.observe(rows, seconds / self._pace.factor)
@@ -77,13 +79,21 @@ class RunCost:
         self._shape = rows, sequences
         if self._streak == _SETTLED:
             self._settled = table.seconds[rows]
-        elif self._streak > _SETTLED and not 1 / _CHANGE < (change := table.seconds[rows] / self._settled) < _CHANGE:
+        if self._streak > _SETTLED:
+            change = table.seconds[rows] / self._settled
+        elif rows == sequences and before:
+            change = min(1.0, seconds / before)  # without drafts: the others were timed in a slow start, too
+        if not 1 / _CHANGE < change < _CHANGE:
             self._pace.factor *= change
             table.shorten(rows, change)
 
-    def timed(self, rows: int, sequences: int) -> bool:
-        """Whether runs of that shape were timed lately."""
-        return sequences in self._tables and rows in self._tables[sequences].seconds
+    def timed(self, rows: int, sequences: int) -> float:
+        """Seconds of runs of that shape, if such were timed lately; else 0."""
+        return self._tables[sequences].seconds.get(rows, 0) * self._pace.factor if sequences in self._tables else 0
+
+    def fresh(self, rows: int, sequences: int) -> bool:
+        """Whether they were timed lately enough for others to be held against them."""
+        return sequences in self._tables and self._tables[sequences].fresh(rows)
 
     def seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
         """Of runs with these numbers of rows, which rise; without those far from all that were timed.
@@ -129,7 +139,7 @@ def _at(points: Sequence[tuple[int, float]], rows: int) -> float:
 
 
 class Costs:
-    """Seconds of verifies, draft runs and pieces of prompts, of a model on a machine. Requests share them."""
+    """Seconds of verifies and draft runs, of a model on a machine. Requests share them."""
 
     def __init__(self) -> None:
         pace = _Pace()
@@ -137,7 +147,6 @@ class Costs:
         """With all that a round does beside draft runs."""
         self.draft = RunCost(pace)
         self._gaps = deque[float](maxlen=_LATEST)  # from a round's end to the next one's start
-        self._tokens = self._seconds = 0.0  # decayed sums over pieces of prompts
 
     def round_seconds(self, sequences: int, sizes: Iterable[int]) -> dict[int, float]:
         """Of rounds that verify these numbers of rows, without draft runs, as far as they can be guessed."""
@@ -151,12 +160,3 @@ class Costs:
     def observe_gap(self, seconds: float) -> None:
         """Takes in the time between two rounds."""
         self._gaps.append(seconds)
-
-    def observe_prefill(self, tokens: int, seconds: float) -> None:
-        """Takes in the run of a piece of a prompt."""
-        self._tokens = _PIECE_MEMORY * self._tokens + tokens
-        self._seconds = _PIECE_MEMORY * self._seconds + seconds
-
-    def prefill_tokens(self, seconds: float) -> int:
-        """The tokens of a prompt whose run takes about `seconds`, at the rate of the latest pieces; at least 1."""
-        return max(1, int(seconds * self._tokens / self._seconds)) if self._seconds else _FIRST_PIECE

@@ -68,7 +68,7 @@ class Admission:
             prompts = len(active) - len(decoding) + min(len(self._waiting), room)
             if _FEW * prompts >= len(decoding):
                 seconds = max(seconds, _FILLING)
-        return min(max(1, self._model.costs.prefill_tokens(seconds)), self._steps.chunk)
+        return min(max(1, self._model.prefill_speed.tokens(seconds)), self._steps.chunk)
 
     def cut(self, prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
         """The next pieces of the prompts, in order, `piece` tokens at most; none goes past a checkpoint."""

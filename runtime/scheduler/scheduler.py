@@ -143,7 +143,7 @@ class Scheduler:
         ]
         started = time.perf_counter()
         rows = self._steps.prefill(sequences, pieces)
-        self._model.costs.observe_prefill(sum(map(len, pieces)), time.perf_counter() - started)
+        self._model.prefill_speed.observe(sum(map(len, pieces)), time.perf_counter() - started)
         for row, (request, _) in enumerate(prompts):
             self._arrived(request, rows, row)
 

@@ -11,7 +11,7 @@ from trigraph.runtime import Engine, load
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile
-from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation, activations, keys and values
@@ -131,10 +131,10 @@ def test_files_keep_the_bits(engine: Engine, plain: PlainText, tmp_path: Path) -
 
 
 def test_the_disk_keeps_the_bits(engine: Engine, plain: PlainText, tmp_path: Path) -> None:
-    costs = Costs()
-    costs.observe_prefill(1, 10.0)
+    speed = PrefillSpeed()
+    speed.observe(1, 10.0)
     for turn, length in enumerate((1, 63, 64, 65, 129)):
-        disk = DiskTier(tmp_path / str(turn), None, engine.identity, engine.steps, costs)
+        disk = DiskTier(tmp_path / str(turn), None, engine.identity, engine.steps, speed)
         cache = PrefixCache(engine.steps, disk)
         engine.steps.release(come_to(engine, plain, cache, length, "prompt" if turn % 2 else "drafts"))
         disk.finish()

@@ -16,7 +16,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
-from trigraph.runtime.drafting.costs import Costs
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 
 class Program:
@@ -26,9 +26,9 @@ class Program:
         self, folder: Path, model: FakeModel, budget: int | None = None, identity: ModelIdentity = MODEL, rate: int = 32
     ) -> None:
         """`rate`: tokens of a prompt a second."""
-        self.steps, costs = model.steps(128), Costs()
-        costs.observe_prefill(rate, 1.0)
-        self.disk = DiskTier(folder, budget, identity, self.steps, costs)
+        self.steps, speed = model.steps(128), PrefillSpeed()
+        speed.observe(rate, 1.0)
+        self.disk = DiskTier(folder, budget, identity, self.steps, speed)
         self.cache = PrefixCache(self.steps, self.disk)
 
     def __call__(self, *prompts: list[int]) -> list[int]:

@@ -29,7 +29,7 @@ from trigraph.runtime import load
 from trigraph.runtime.cache import disk_tier
 disk_tier._MIN_SECONDS = disk_tier._MIN_READS = 0
 engine = load(sys.argv[1], threads=1, cache_dir=sys.argv[2], context=1000)
-engine.model.costs.observe_prefill(1, 1000.0)
+engine.model.prefill_speed.observe(1, 1000.0)
 random = np.random.default_rng(int(sys.argv[3]))
 print("ready", flush=True)
 for _ in range(int(sys.argv[4])):

@@ -107,15 +107,3 @@ def test_a_pause_is_no_time_between_rounds() -> None:
     for gap in (0.1, 0.2, 0.1, 30.0):
         costs.observe_gap(gap)
     assert costs.round_seconds(1, [1]) == {1: 1.1}
-
-
-def test_pieces_of_prompts_come_to_take_the_time_that_is_asked_for() -> None:
-    costs = Costs()
-    assert costs.prefill_tokens(0.1) == 32
-    costs.observe_prefill(100, 0.5)
-    assert costs.prefill_tokens(0.1) == 20
-    assert costs.prefill_tokens(1e-6) == 1
-    for _ in range(60):
-        tokens = costs.prefill_tokens(0.12)
-        costs.observe_prefill(tokens, 0.02 + 0.001 * tokens)
-    assert costs.prefill_tokens(0.12) == pytest.approx(100, rel=0.1)

@@ -184,6 +184,23 @@ def test_a_machine_whose_speed_changes(seed: int) -> None:
     assert speed(None) > 0.97 * speed(0)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+@pytest.mark.parametrize("machine", ["experts", "dense"])
+def test_a_slow_start_is_not_remembered(machine: str, concurrency: int) -> None:
+    """Memory is touched for the first time: the first rounds of a program take nearly twice as long."""
+    later = []
+    for seed in range(4):
+        simulation, true = Simulation(MACHINES[machine], seed=seed), MACHINES[machine]
+
+        def slow(cost: Callable[[int, int], float], simulation: Simulation = simulation) -> Callable[[int, int], float]:
+            return lambda rows, sequences: (1.8 if sum(simulation.runs.values()) < 16 else 1) * cost(rows, sequences)
+
+        simulation.machine = Machine(slow(true.verify), slow(true.draft))
+        simulation.speed(crowd(concurrency, TOKENS, 0.8), concurrency)
+        later.append(simulation.speed(crowd(3 * concurrency, TOKENS, 0.8), concurrency))
+    assert np.mean(later) > 0.95 * max(sweep(machine, concurrency, 0.8))
+
+
 def test_drafts_at_any_price_stay_and_others_come_on_top() -> None:
     governor = known_governor()
     fixed, forced = Candidates([0.1, 0.01, 0.001], least=3), Candidates([1.0, 1.0], [5, 6], 2)
@@ -203,7 +220,7 @@ def test_n_grams_need_no_draft_step() -> None:
 def test_the_second_of_two_steps_of_the_cost_is_worth_reaching() -> None:
     """Up to 4 rows more cost a lot, the next 4 nothing: the best is not at the first dip."""
     governor = Governor(costs := Costs())
-    for rows in range(1, 9):
+    for rows in range(8, 0, -1):
         for _ in range(2):
             costs.verify.observe(rows, 1, 1.0 if rows == 1 else 1.9)
     for _ in range(2):

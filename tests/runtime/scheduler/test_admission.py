@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.model import Scheduling
 from trigraph.runtime.scheduler.admission import Admission
 
@@ -15,7 +16,7 @@ def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = 
         steps=SimpleNamespace(chunk=512, state=SimpleNamespace(sequences=room)),
         cache=None,
         scheduling=Scheduling(prefill_ms=prefill_ms),
-        costs=SimpleNamespace(prefill_tokens=lambda seconds: round(seconds * 1000)),
+        prefill_speed=SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
     )
     queue: Any = [None] * waiting
     rounds = [SimpleNamespace(seconds=seconds) for seconds in (0.1, 0.02, 0.02, 0.02, 0.001)]
@@ -48,3 +49,15 @@ def test_a_limit_that_was_set_holds() -> None:
     assert piece(1, 3, 0, prefill_ms=40) == 40
     assert piece(8, 1, 0, prefill_ms=40) == 40
     assert piece(0, 1, 0, prefill_ms=40) == 512
+
+
+def test_pieces_of_prompts_come_to_take_the_time_that_is_asked_for() -> None:
+    speed = PrefillSpeed()
+    assert speed.tokens(0.1) == 32
+    speed.observe(100, 0.5)
+    assert speed.tokens(0.1) == 20
+    assert speed.tokens(1e-6) == 1
+    for _ in range(60):
+        tokens = speed.tokens(0.12)
+        speed.observe(tokens, 0.02 + 0.001 * tokens)
+    assert speed.tokens(0.12) == pytest.approx(100, rel=0.1)
