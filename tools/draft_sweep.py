@@ -274,6 +274,7 @@ def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:
         layers=manifest.config.trunk_layers,
         started=started,
         repetitions=options.repetitions,
+        weights=engine.model.weight_layout,
         accept=options.accept or 0.0,
         prompt=options.prompt,
         tokens=options.tokens,

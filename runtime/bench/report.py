@@ -25,7 +25,7 @@ class Run:
     """ISO 8601, UTC."""
     repetitions: int
     """Samples of each kind."""
-    weights: str = "plain"
+    weights: str
     """How those of our engine lay."""
 
     def as_json(self) -> dict[str, Any]:

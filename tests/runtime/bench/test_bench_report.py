@@ -26,7 +26,13 @@ RESULTS = [
 
 def report(machine: Machine = MACHINE) -> Report:
     return Report(
-        machine=machine, model="a model", results=RESULTS, layers=4, started="2026-01-02 03:04 UTC", repetitions=7
+        machine=machine,
+        model="a model",
+        results=RESULTS,
+        layers=4,
+        started="2026-01-02 03:04 UTC",
+        repetitions=7,
+        weights="plain",
     )
 
 

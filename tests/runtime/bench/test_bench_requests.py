@@ -155,6 +155,7 @@ def test_a_table_and_json() -> None:
         layers=4,
         started="2026-01-02 03:04 UTC",
         repetitions=1,
+        weights="plain",
         prompt=128,
         tokens=64,
         shared_prefix=32,

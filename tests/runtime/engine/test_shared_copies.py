@@ -67,6 +67,10 @@ def end(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
 
 
+def refuse(copied: object) -> None:
+    pytest.fail("nothing is to be copied, or waited for")
+
+
 ALL = str([{size % 251} for size in SIZES])
 
 
@@ -98,7 +102,7 @@ def test_they_go_with_the_last_process_and_with_the_file(files: tuple[Path, Path
     other = shared_copies(weights, "R16")
     assert other is not None and not other.begun
     end(first)
-    read = copies.copy(weights.files[0].address, (SIZES[0],), pytest.fail, pytest.fail)
+    read = copies.copy(weights.files[0].address, (SIZES[0],), refuse, refuse)
     assert set(read.tolist()) == {SIZES[0] % 251}
     del copies, read
     again = shared_copies(weights, "R8")
@@ -122,6 +126,6 @@ def test_a_copy_that_another_process_makes_is_waited_for(files: tuple[Path, Path
     copies = shared_copies(weights, "R8")
     assert copies is not None
     with pytest.raises(StoppedError):
-        copies.copy(weights.files[0].address, (SIZES[0],), pytest.fail, stop)
+        copies.copy(weights.files[0].address, (SIZES[0],), refuse, stop)
     maker.kill()
     maker.communicate()
