@@ -65,7 +65,10 @@ class Oracle:
         with torch.no_grad():
             if patches:
                 grid = torch.tensor([[1, *grid] for grid in grids])
-                extra |= {"pixel_values": torch.cat([frames(rows) for rows in patches]).double(), "image_grid_thw": grid}
+                extra |= {
+                    "pixel_values": torch.cat([frames(rows) for rows in patches]).double(),
+                    "image_grid_thw": grid,
+                }
                 embeddings = self.model.get_image_features(extra["pixel_values"], grid).pooler_output
             positions, _ = self.model.model.get_rope_index(ids, kinds, extra.get("image_grid_thw"))
             logits = self.model(input_ids=ids, **extra).logits[0]
@@ -73,7 +76,7 @@ class Oracle:
 
 
 def load_oracle(model: Model, tower: Tower) -> Oracle:
-    """The whole model, in float64 as far as it goes: transformers keeps angles, the delta net and softmax in float32.
+    """The whole model, in float64 as far as it goes: angles, the delta net and softmax stay in float32.
 
     Skips the test without transformers.
     """
