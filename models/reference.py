@@ -247,10 +247,9 @@ class Reference:
 
     def _embed(self, table: Array, tokens: Tokens, image_rows: Array | None) -> Array:
         ids = np.asarray(tokens)
-        if image_rows is None:
-            return table[ids]
-        rows = table[np.minimum(ids, len(table) - 1)]
-        rows[ids >= len(table)] = image_rows[ids[ids >= len(table)] - len(table)]
+        rows: Array = table[ids if image_rows is None else np.minimum(ids, len(table) - 1)]
+        if image_rows is not None:
+            rows[ids >= len(table)] = image_rows[ids[ids >= len(table)] - len(table)]
         return rows
 
     def _advance(self, tokens: int, state: State, positions: Positions | None) -> Rotation:

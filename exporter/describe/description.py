@@ -159,7 +159,7 @@ def describe(path: Path, context: int | None = None, mmproj: Path | None = None)
     if found.kind == "package":
         return found
     tower, reasons = find_tower(path, found.config)
-    return dataclasses.replace(found, vision=tower and TowerDescription.of(tower), notices=reasons)
+    return dataclasses.replace(found, vision=None if tower is None else TowerDescription.of(tower), notices=reasons)
 
 
 def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, int]:

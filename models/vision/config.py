@@ -153,5 +153,6 @@ def _check_consistency(config: VisionConfig, keys: Keys) -> None:
             f"is {config.heads}, expected heads of a multiple of 4 in a width of {config.width}; "
             "convert the model again",
         )
-    if None not in (least := config.min_pixels, most := config.max_pixels) and least > most:
+    least, most = config.min_pixels, config.max_pixels
+    if least is not None and most is not None and least > most:
         raise keys.error("image_min_pixels", f"is {least}, more than image_max_pixels, {most}; convert the model again")

@@ -19,12 +19,14 @@ ROPE_THETA = 10000.0
 def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
     difference = x - x.mean(axis=-1, keepdims=True)
     variance: Array = (difference * difference).mean(axis=-1, keepdims=True)
-    return difference / np.sqrt(variance + eps) * weight + bias
+    normed: Array = difference / np.sqrt(variance + eps)
+    return normed * weight + bias
 
 
 def gelu_tanh(x: Array) -> Array:
     """The approximation of GELU that the blocks were trained with."""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    tanh: Array = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    return 0.5 * x * (1 + tanh)
 
 
 def gelu_erf(x: Array) -> Array:

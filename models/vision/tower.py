@@ -47,7 +47,7 @@ class Tower:
         for name in sorted(self.tensors):
             tensor = self.tensors[name]
             found.update(f"{name} {tensor.type} {tensor.shape}".encode())
-            found.update(self.file.raw(name))
+            found.update(self.file.raw(name).data)
         return found.hexdigest()
 
 

@@ -14,9 +14,11 @@ import warnings
 from typing import Any
 
 try:
-    from PIL import Image
-except ImportError:
-    Image = None  # type: ignore[assignment]
+    from PIL import Image, UnidentifiedImageError
+except ImportError as error:
+    missing: str | None = error.name
+else:
+    missing = None
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 MOST_RATIO = 200
@@ -28,8 +30,8 @@ _BAND = 512  # rows that transparency is taken from at a time
 
 def main(memory: int) -> None:
     """Responds to requests until stdin ends, under a limit of `memory` bytes."""
-    if Image is None:
-        _respond({"missing": "Pillow"})
+    if missing is not None:
+        _respond({"missing": missing})
         return
     warnings.simplefilter("ignore")  # of large images, which have a limit here
     Image.init()
@@ -38,14 +40,12 @@ def main(memory: int) -> None:
         request = json.loads(line)
         data = sys.stdin.buffer.read(request["bytes"])
         try:
-            source, image = read(data, request["pixels"], request["least"], request["most"])
-            size = {"height": image.height, "width": image.width, "source": source}
-            _respond(size, image.tobytes())
+            _respond(*_answer(*read(data, request["pixels"], request["least"], request["most"])))
         except MemoryError:
             _respond({"error": f"it takes more than {memory >> 20} MiB of memory"})
         except Exception as error:  # whatever a decoder may raise
             _respond({"error": " ".join(str(error).split())[:200] or type(error).__name__})
-        data = image = None  # before the next request arrives
+        del data  # before the next request arrives
 
 
 def read(data: bytes, pixels: int, least: int, most: int) -> tuple[tuple[int, int], Image.Image]:
@@ -57,8 +57,8 @@ def read(data: bytes, pixels: int, least: int, most: int) -> tuple[tuple[int, in
     # WebP's decoder allocates its canvas when the file is opened; Pillow looks first, and refuses twice this number.
     Image.MAX_IMAGE_PIXELS = pixels // 2 if data[8:12] == b"WEBP" else None
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Image.UnidentifiedImageError:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except UnidentifiedImageError:
         raise ValueError("it is not a JPEG, PNG, WebP or GIF image, or its header is damaged") from None
     except Image.DecompressionBombError:
         raise ValueError(f"it has more pixels than the limit of {pixels}; make it smaller") from None
@@ -131,6 +131,10 @@ def opaque(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", band.size, (255, 255, 255, 255))
         found.paste(Image.alpha_composite(white, band).convert("RGB"), (0, top))
     return found
+
+
+def _answer(source: tuple[int, int], image: Image.Image) -> tuple[dict[str, Any], bytes]:
+    return {"height": image.height, "width": image.width, "source": source}, image.tobytes()
 
 
 def _respond(fields: dict[str, Any], content: bytes = b"") -> None:

@@ -26,12 +26,12 @@ class ResizedImage:
     @property
     def height(self) -> int:
         """In tokens."""
-        return self.pixels.shape[0] // TOKEN
+        return int(self.pixels.shape[0]) // TOKEN
 
     @property
     def width(self) -> int:
         """In tokens."""
-        return self.pixels.shape[1] // TOKEN
+        return int(self.pixels.shape[1]) // TOKEN
 
     @property
     def tokens(self) -> int:
@@ -57,7 +57,7 @@ class ResizedImage:
     def digest(self, tower_sha256: str) -> bytes:
         """SHA-256 of everything that the image's rows depend on: tower, preprocessing, size and pixels."""
         found = hashlib.sha256(f"{tower_sha256} {PREPROCESSING} {self.height} {self.width} ".encode())
-        found.update(np.ascontiguousarray(self.pixels))
+        found.update(np.ascontiguousarray(self.pixels).data)
         return found.digest()
 
 

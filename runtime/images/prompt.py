@@ -67,11 +67,14 @@ def prompt_with_images(text: str, tokenizer: Tokenizer, sizes: Sequence[tuple[in
 
     Raises TrigraphError for a vocabulary without image tokens, and unless there is one for each image.
     """
-    pad = tokenizer.id_of(IMAGE_TOKEN)
-    if pad is None and sizes:
-        raise TrigraphError(f"the vocabulary has no token {IMAGE_TOKEN}; leave the images out, or use another model")
-    ids = tokenizer.encode(text)
-    if (count := ids.count(pad) if pad is not None else 0) != len(sizes):
+    ids, pad = tokenizer.encode(text), tokenizer.id_of(IMAGE_TOKEN)
+    if pad is None:
+        if sizes:
+            raise TrigraphError(
+                f"the vocabulary has no token {IMAGE_TOKEN}; leave the images out, or use another model"
+            )
+        return ImagePrompt(tuple(ids), ())
+    if (count := ids.count(pad)) != len(sizes):
         raise TrigraphError(
             f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(sizes)} images are given; "
             "give one for each, and use a chat template that reads images"

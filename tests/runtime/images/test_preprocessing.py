@@ -36,13 +36,14 @@ def ours(data: bytes, tokens: int = 1024) -> ResizedImage:
 def processor() -> Any:
     """transformers' processor that resizes with Pillow; the width first, whatever Pillow would do."""
     pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as module
 
-    class WidthFirst(Qwen2VLImageProcessorPil):  # type: ignore[misc]
+    theirs: Any = module.Qwen2VLImageProcessorPil
+
+    class WidthFirst(theirs):  # type: ignore[misc]
         def resize(self, image: Any, size: Any, resample: Any, factor: int, **kwargs: Any) -> Any:
-            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
-
-            height, width = smart_resize(*image.shape[1:], factor, size.shortest_edge, size.longest_edge)
+            rows, columns = image.shape[1:]
+            height, width = module.smart_resize(rows, columns, factor, size.shortest_edge, size.longest_edge)
             found = Image.fromarray(image.transpose(1, 2, 0))
             for one in ((width, found.height), (width, height)):
                 found = found.resize(one, resample)

@@ -20,7 +20,8 @@ from trigraph.models.rope_positions import ImageSpan
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images import decoder_process
 from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
-from trigraph.runtime.text.template import ChatTemplate, TemplateError
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.template_renderer import TemplateError
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 TEMPLATES = ("qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8")
@@ -87,12 +88,12 @@ def processor(tokenizer: Tokenizer) -> Any:
     size = {"shortest_edge": AREA[0], "longest_edge": AREA[1]}
     images = Qwen2VLImageProcessorPil(patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, size=size)
 
-    class Processor(transformers.Qwen3VLProcessor):  # type: ignore[misc]
-        def __init__(self) -> None:  # without its video processor, which needs torchvision
-            self.image_processor, self.tokenizer, self.chat_template = images, text, None
-            self.image_token, self.image_token_id = "<|image_pad|>", text.convert_tokens_to_ids("<|image_pad|>")
-
-    return Processor()
+    # Its video processor needs torchvision, so this is the part that images need.
+    pad = text.convert_tokens_to_ids("<|image_pad|>")
+    found = SimpleNamespace(image_processor=images, tokenizer=text, image_token="<|image_pad|>", image_token_id=pad)
+    replace: Any = transformers.Qwen3VLProcessor.replace_image_token
+    found.replace_image_token = lambda inputs, index: replace(found, inputs, index)
+    return found
 
 
 @pytest.mark.slow
@@ -136,9 +137,10 @@ def theirs(processor: Any, source: str, messages: list[dict[str, Any]], variable
         ids += part_ids["input_ids"]
     kinds = torch.tensor([[int(token == processor.image_token_id) for token in ids]])
     config = SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2))
+    methods: Any = Qwen3_5Model
     model = SimpleNamespace(config=config)
-    model.get_vision_position_ids = lambda *given, **how: Qwen3_5Model.get_vision_position_ids(model, *given, **how)
-    positions, _ = Qwen3_5Model.get_rope_index(model, torch.tensor([ids]), kinds, grids)
+    model.get_vision_position_ids = lambda *given, **how: methods.get_vision_position_ids(model, *given, **how)
+    positions, _ = methods.get_rope_index(model, torch.tensor([ids]), kinds, grids)
     return ids, positions[:, 0].numpy()
 
 
