@@ -16,7 +16,7 @@ from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.limited.process import LimitedProcess
 
 _PROGRAM = Path(__file__).with_name("decoder_process.py")
-_MAX_MEMORY = 1 << 30  # bytes of the process: 64 megapixels of a progressive JPEG take three quarters of it
+_MAX_MEMORY = 3 << 29  # bytes of the process: 64 megapixels of WebP with transparency take almost all of it
 _MAX_STARTING_SECONDS = 60.0
 
 

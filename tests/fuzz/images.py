@@ -19,7 +19,7 @@ from trigraph.runtime.images.decoder import ImageDecoder
 from trigraph.runtime.images.limits import ImageLimits
 
 _TOWER = VisionConfig("tower", 1, 96, 4, 128, 256, 8, 1e-6, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 3 << 29
 _CHECKED = 50  # one of so many cases is followed by an image that must come out as ever
 
 

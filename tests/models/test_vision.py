@@ -19,7 +19,7 @@ from trigraph.models.vision.reference import TowerReference
 from trigraph.models.vision.tower import Tower, open_tower
 
 # Of embeddings up to 5, and of logits up to 10; transformers computes some of it in float32.
-EMBEDDINGS, LOGITS = 2e-5, 5e-5
+EMBEDDINGS, LOGITS, HEAD_LOGITS = 2e-5, 5e-5, 2e-4
 ARCHITECTURES = {"qwen35": "tiny-dense", "qwen35moe": "tiny-moe"}
 Synthetic = Callable[[str, str], Path]
 
@@ -79,9 +79,13 @@ def test_transformers(models: tuple[Model, Tower, Oracle], prompt: str) -> None:
         assert difference(ours, theirs) < EMBEDDINGS
     ids, at = with_rows(model, tokens, spans), positions(len(tokens), spans)
     np.testing.assert_array_equal(at, expected.positions)
-    _, logits = Reference(model).trunk(ids, image_rows=rows_of(embeddings, model), positions=at)
+    reference, rows = Reference(model), rows_of(embeddings, model)
+    hidden, logits = reference.trunk(ids, image_rows=rows, positions=at)
     assert difference(logits, expected.logits) < LOGITS
     np.testing.assert_array_equal(logits.argmax(-1), expected.logits.argmax(-1))
+    before = np.concatenate([np.zeros_like(hidden[:1]), hidden[:-1]])
+    _, head_logits = reference.mtp(ids, before, image_rows=rows, positions=at)
+    assert difference(head_logits, expected.head_logits) < HEAD_LOGITS
 
 
 def make_prompt(
@@ -120,6 +124,14 @@ def rows_of(embeddings: list[Array], model: Model) -> Array:
 def test_transformers_on_real_shapes(tmp_path: Path, size: tuple[int, int]) -> None:
     """Heads of 72, a table of 48 x 48, and a feed-forward width that is no multiple of 32."""
     tower = write_tower(tmp_path, "mmproj-qwen3.6-35b-a3b", layers=3)
+    patches, grid = random_patches(*size), (2 * size[0], 2 * size[1])
+    assert difference(TowerReference(tower)(patches, *grid), tower_embeddings(tower, patches, grid)) < EMBEDDINGS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(32, 32), (7, 146)])
+def test_transformers_on_large_images(tmp_path: Path, size: tuple[int, int]) -> None:
+    tower = write_tower(tmp_path, "mmproj-tiny-dense", quant="F32")
     patches, grid = random_patches(*size), (2 * size[0], 2 * size[1])
     assert difference(TowerReference(tower)(patches, *grid), tower_embeddings(tower, patches, grid)) < EMBEDDINGS
 

@@ -67,7 +67,7 @@ def load_transformers(model: Model) -> tuple[Any, Any | None]:
     if not model.config.mtp_layers:
         return trunk, None
     head: Any = MtpModel(trunk, 1)
-    missing, unexpected = head.eval().load_state_dict(as_tensors(torch, _head_weights(model)), strict=False)
+    missing, unexpected = head.eval().load_state_dict(as_tensors(torch, head_weights(model)), strict=False)
     shared = ("embed_tokens.", "shared_head.", "rotary_emb.")
     assert not unexpected and all(name.startswith(shared) for name in missing), (missing, unexpected)
     return trunk, head
@@ -150,7 +150,7 @@ def trunk_weights(model: Model) -> Weights:
     return weights
 
 
-def _head_weights(model: Model) -> Weights:
+def head_weights(model: Model) -> Weights:
     """Without embedding and output matrix, which MtpModel shares with the trunk."""
     layer = model.config.trunk_layers
     prefix = f"blk.{layer}.nextn"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from support.transformers_oracle import Weights, as_tensors, transformers_config, trunk_weights
+from support.transformers_oracle import Weights, as_tensors, head_weights, transformers_config, trunk_weights
 from trigraph.models import Model
 from trigraph.models.vision import shapes
 from trigraph.models.vision.config import POSITION_TABLE, VisionConfig
@@ -40,13 +40,16 @@ class Answer:
     """[3, T]"""
     embeddings: list[npt.NDArray[np.float64]]
     """Of each image."""
+    head_logits: npt.NDArray[np.float64]
+    """Of the MTP head: entry p from the row of token p, its position, and the hidden row p - 1."""
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """The torch model; its image token is the vocabulary's last one."""
+    """The torch model and its MTP head; the image token is the vocabulary's last one."""
 
     model: Any
+    head: Any
 
     @property
     def image_token(self) -> int:
@@ -63,16 +66,28 @@ class Oracle:
         extra: dict[str, Any] = {"mm_token_type_ids": kinds}
         embeddings: Any = []
         with torch.no_grad():
+            rows = self.model.get_input_embeddings()(ids)
             if patches:
-                grid = torch.tensor([[1, *grid] for grid in grids])
-                extra |= {
-                    "pixel_values": torch.cat([frames(rows) for rows in patches]).double(),
-                    "image_grid_thw": grid,
-                }
+                grid, pixels = torch.tensor([[1, *grid] for grid in grids]), torch.cat(list(map(frames, patches)))
+                extra |= {"pixel_values": pixels.double(), "image_grid_thw": grid}
                 embeddings = self.model.get_image_features(extra["pixel_values"], grid).pooler_output
+                rows[ids == self.image_token] = torch.cat(list(embeddings))
             positions, _ = self.model.model.get_rope_index(ids, kinds, extra.get("image_grid_thw"))
+            hidden = self.model.model(input_ids=ids, **extra).last_hidden_state
             logits = self.model(input_ids=ids, **extra).logits[0]
-        return Answer(logits.numpy(), positions[:, 0].numpy(), [rows.numpy() for rows in embeddings])
+            head_logits = self._head_logits(rows, hidden, positions)
+        return Answer(logits.numpy(), positions[:, 0].numpy(), [rows.numpy() for rows in embeddings], head_logits)
+
+    def _head_logits(self, rows: Any, hidden: Any, positions: Any) -> npt.NDArray[np.float64]:
+        """By the head's layer itself: its model takes ids alone, and so knows no rows of images."""
+        import torch
+
+        before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
+        mask = torch.full((1, 1, *[rows.shape[1]] * 2), -torch.inf, dtype=hidden.dtype).triu(1)
+        angles = self.head.rotary_emb(rows, positions)
+        found = self.head.layers[0](rows, before, angles, mask, position_ids=None, past_key_values=None)
+        logits: npt.NDArray[np.float64] = self.head.shared_head(found)[0].numpy()
+        return logits
 
 
 def load_oracle(model: Model, tower: Tower) -> Oracle:
@@ -81,6 +96,8 @@ def load_oracle(model: Model, tower: Tower) -> Oracle:
     Skips the test without transformers.
     """
     torch, transformers = _libraries()
+    from transformers.modeling_layers import MtpModel
+
     config_class, model_class = (getattr(transformers, name) for name in _CLASSES[model.config.architecture])
     text, vocab = transformers_config(model), model.config.vocab
     special = {name: vocab - 1 - index for index, name in enumerate(IMAGE_TOKENS)}
@@ -93,7 +110,10 @@ def load_oracle(model: Model, tower: Tower) -> Oracle:
     loaded: Any = model_class(config)
     loaded.eval().load_state_dict(as_tensors(torch, weights), strict=True)
     loaded.set_experts_implementation("eager")  # others have no float64
-    return Oracle(loaded.double())
+    head: Any = MtpModel(loaded, 1)
+    head.eval().load_state_dict(as_tensors(torch, head_weights(model)), strict=False)
+    head.set_experts_implementation("eager")
+    return Oracle(loaded.double(), head.double())
 
 
 def tower_embeddings(tower: Tower, patches: npt.NDArray[np.float32], grid: tuple[int, int]) -> npt.NDArray[np.float32]:
