@@ -15,8 +15,9 @@ from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
-from trigraph.models.config import MAX_SIZE, ModelConfig
+from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError, named
+from trigraph.models.keys import MAX_SIZE
 from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
 from trigraph.models.rope_scaling import parse_rope_scaling

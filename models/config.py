@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.keys import Keys
 from trigraph.models.rope_scaling import MOST_FACTOR, RopeScaling
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
-MAX_SIZE = 1 << 31  # of any dimension, and of a context
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -92,64 +88,21 @@ class ModelConfig:
         return ARCHITECTURES[self.architecture].fused_beta_alpha
 
 
-class _Keys:
-    """Typed access to the metadata of one file, under the architecture's prefix."""
-
-    def __init__(self, file: GGUFFile, prefix: str) -> None:
-        self.path, self.metadata, self.prefix = file.paths[0], file.metadata, prefix
-
-    def error(self, key: str, text: str) -> TrigraphError:
-        return TrigraphError(f"{self.path}: key '{self.prefix}{key}' {text}")
-
-    def get(self, key: str, expected: str, types: tuple[type, ...], default: Any) -> Any:
-        value = self.metadata.get(self.prefix + key, default)
-        if value is None:
-            raise self.error(key, "is missing; convert the model again with a current converter")
-        if type(value) not in types:
-            raise self.error(key, f"is {describe_type(value)}, expected {expected}; convert the model again")
-        return value
-
-    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        value: int = self.get(key, "an integer", (int,), default)
-        if value < least:
-            raise self.error(key, f"is {value}, expected at least {least}; convert the model again")
-        if value > MAX_SIZE:
-            raise self.error(key, f"is {value}, expected at most {MAX_SIZE}; convert the model again")
-        return value
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value: float = self.get(key, "a number", (float, int), default)
-        if not (math.isfinite(value) and value > 0):
-            raise self.error(key, f"is {value}, expected a positive number; convert the model again")
-        return float(value)
-
-    def boolean(self, key: str, default: bool) -> bool:
-        value: bool = self.get(key, "a boolean", (bool,), default)
-        return value
-
-
-def describe_type(value: object) -> str:
-    """What a metadata value is, in the words of the GGUF format."""
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype.name}"
-    if isinstance(value, list):
-        return "an array of strings"
-    return {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}[type(value)]
-
-
 def read_config(file: GGUFFile) -> ModelConfig:
     """The configuration in a file's metadata.
 
     Raises TrigraphError, naming key and value, for a missing or wrong-typed key, an unknown architecture, and values
     that contradict each other or ask for something that is not implemented.
     """
-    name = _Keys(file, "general.").get("architecture", "a string", (str,), None)
+    name = Keys(file, "general.").get("architecture", "a string", (str,), None)
+    if name == "clip":
+        raise TrigraphError(f"{file.paths[0]}: holds a vision tower (mmproj) alone; give the file of the text model")
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "
             f"use a model of one of {', '.join(ARCHITECTURES)}"
         )
-    keys = _Keys(file, f"{name}.")
+    keys = Keys(file, f"{name}.")
     _check_neutral(keys)
 
     mtp_layers = keys.integer("nextn_predict_layers", 0, least=0)
@@ -166,12 +119,12 @@ def read_config(file: GGUFFile) -> ModelConfig:
     moe = architecture.moe
     config = ModelConfig(
         architecture=name,
-        name=_Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
+        name=Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
         trunk_layers=blocks - mtp_layers,
         recurrent=_recurrent_layers(keys, blocks, mtp_layers),
         mtp_layers=mtp_layers,
         hidden=keys.integer("embedding_length"),
-        vocab=_vocabulary_size(_Keys(file, "tokenizer.ggml.")),
+        vocab=_vocabulary_size(Keys(file, "tokenizer.ggml.")),
         context_length=keys.integer("context_length"),
         rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         heads=keys.integer("attention.head_count"),
@@ -197,14 +150,14 @@ def read_config(file: GGUFFile) -> ModelConfig:
     return config
 
 
-def _check_neutral(keys: _Keys) -> None:
+def _check_neutral(keys: Keys) -> None:
     for key, neutral in _NEUTRAL.items():
         value = keys.get(key, "a number or a string", (bool, int, float, str), neutral[0])
         if value not in neutral:
             raise keys.error(key, f"is {quote(value)}, which is not supported; use a file without it")
 
 
-def _rope_scaling(keys: _Keys) -> RopeScaling | None:
+def _rope_scaling(keys: Keys) -> RopeScaling | None:
     kind = keys.get("rope.scaling.type", "a string", (str,), "none")
     factor = keys.positive("rope.scaling.factor", 1.0)
     if kind != "yarn":
@@ -229,25 +182,20 @@ def _rope_scaling(keys: _Keys) -> RopeScaling | None:
     )
 
 
-def _vocabulary_size(keys: _Keys) -> int:
+def _vocabulary_size(keys: Keys) -> int:
     tokens: list[str] = keys.get("tokens", "an array of strings", (list,), None)
     if not tokens:
         raise keys.error("tokens", "is empty; convert the model again")
     return len(tokens)
 
 
-def _recurrent_layers(keys: _Keys, blocks: int, mtp_layers: int) -> tuple[bool, ...]:
+def _recurrent_layers(keys: Keys, blocks: int, mtp_layers: int) -> tuple[bool, ...]:
     """Which trunk layers are Gated DeltaNet: listed, or all but every n-th."""
     trunk = blocks - mtp_layers
-    listed = keys.metadata.get(keys.prefix + "attention.recurrent_layers")
+    listed = keys.array("attention.recurrent_layers", "b", "an array of booleans")
     if listed is None:
         interval = keys.integer("full_attention_interval", 4)
         return tuple((layer + 1) % interval != 0 for layer in range(trunk))
-    if not isinstance(listed, np.ndarray) or listed.dtype != np.bool_:
-        raise keys.error(
-            "attention.recurrent_layers",
-            f"is {describe_type(listed)}, expected an array of booleans; convert the model again",
-        )
     if len(listed) not in (trunk, blocks):
         raise keys.error(
             "attention.recurrent_layers",
@@ -256,7 +204,7 @@ def _recurrent_layers(keys: _Keys, blocks: int, mtp_layers: int) -> tuple[bool, 
     return tuple(listed[:trunk].tolist())
 
 
-def _check_consistency(config: ModelConfig, keys: _Keys) -> None:
+def _check_consistency(config: ModelConfig, keys: Keys) -> None:
     def require(condition: bool, key: str, value: object, expected: str) -> None:
         if not condition:
             raise keys.error(key, f"is {value}, expected {expected}; convert the model again")

@@ -17,9 +17,14 @@ from trigraph.models import names
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
+from trigraph.models.rope_positions import axes_of_pairs, rope_sections
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.integer]
+Positions: TypeAlias = npt.NDArray[np.int64]
+"""Of T tokens, by axis (time, row, column): [3, T]. Text has three equal ones."""
+Rotation: TypeAlias = tuple[Array, Array]
+"""Cosines and sines of rotary pairs, for each token."""
 Weights: TypeAlias = Callable[[str], Array]
 """The tensors of one block, by the part of the name after the block's number."""
 Past: TypeAlias = tuple[Array, Array]
@@ -59,34 +64,40 @@ def l2_norm(x: Array, eps: float) -> Array:
     return x / np.sqrt(square + eps)
 
 
-def rope(x: Array, positions: npt.NDArray[np.int64], c: ModelConfig) -> Array:
-    """Rotate the first dimensions of each head [T, heads, head dim]; element i is paired with i + dims / 2."""
+def rotation(positions: Positions, c: ModelConfig, axes: npt.NDArray[np.int64]) -> Rotation:
+    """Cosines and sines [T, 1, pairs] of tokens at `positions` [3, T]; `axes` [pairs] chooses one for each pair."""
     dims, scaling = c.rope_dims, c.rope_scaling
     frequency, magnitude = c.rope_theta ** (-np.arange(0, dims, 2) / dims), 1.0
     if scaling is not None:
         start, end = scaling.ramp(dims, c.rope_theta)
         slow = np.clip((np.arange(dims // 2) - start) / max(end - start, 0.001), 0, 1)
         frequency, magnitude = frequency * (1 - slow) + frequency / scaling.factor * slow, scaling.magnitude
-    angle = positions[:, None, None] * frequency
-    cos, sin = np.cos(angle) * magnitude, np.sin(angle) * magnitude
-    a, b, rest = x[..., : dims // 2], x[..., dims // 2 : dims], x[..., dims:]
+    angle = (positions[axes].T * frequency)[:, None]
+    return np.cos(angle) * magnitude, np.sin(angle) * magnitude
+
+
+def rotate(x: Array, rotation: Rotation) -> Array:
+    """Rotate the first dimensions of each head [T, heads, head dim]; element i is paired with i + pairs."""
+    cos, sin = rotation
+    pairs = cos.shape[-1]
+    a, b, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
-def attention(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[Array, Past]:
-    """Gated causal attention over the past and the tokens of x [T, hidden]."""
+def attention(x: Array, w: Weights, c: ModelConfig, past: Past, turn: Rotation) -> tuple[Array, Past]:
+    """Gated attention over the past and the tokens of x [T, hidden], causal by place in the sequence."""
     tokens, start = len(x), len(past[0])
-    positions = start + np.arange(tokens)
     q, gate = np.split((x @ w(names.ATTN_Q).T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
     k = (x @ w(names.ATTN_K).T).reshape(tokens, c.kv_heads, c.head_dim)
     v = (x @ w(names.ATTN_V).T).reshape(tokens, c.kv_heads, c.head_dim)
-    q = rope(rms_norm(q, w(names.ATTN_Q_NORM), c.rms_eps), positions, c)
-    k = rope(rms_norm(k, w(names.ATTN_K_NORM), c.rms_eps), positions, c)
+    q = rotate(rms_norm(q, w(names.ATTN_Q_NORM), c.rms_eps), turn)
+    k = rotate(rms_norm(k, w(names.ATTN_K_NORM), c.rms_eps), turn)
     k, v = np.concatenate([past[0], k]), np.concatenate([past[1], v])
 
     group = c.heads // c.kv_heads
     scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
-    scores = np.where(np.arange(start + tokens) <= positions[:, None], scores, -np.inf)
+    places = start + np.arange(tokens)
+    scores = np.where(np.arange(start + tokens) <= places[:, None], scores, -np.inf)
     out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
     return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)
 
@@ -150,29 +161,53 @@ class State:
     """The past of each block of one sequence. A call that gets one advances it."""
 
     past: dict[int, Past] = field(default_factory=dict)
+    next_position: int = 0
+    """Of the next token, if it is text: the number of tokens so far, or less where images were among them."""
 
     def copy(self) -> State:
         """An independent state; it shares the arrays, which no call writes into."""
-        return State(dict(self.past))
+        return State(dict(self.past), self.next_position)
 
 
 class Reference:
-    """The forward pass of a model, weights in float64. Without a `state`, a call starts a new sequence."""
+    """The forward pass of a model, weights in float64. Without a `state`, a call starts a new sequence.
+
+    `image_rows` [I, hidden] are embeddings of images: token vocab + i is row i of them. `positions` default to those of
+    text, which goes on where the state ends.
+    """
 
     def __init__(self, model: Model) -> None:
+        """Raises TrigraphError when the sections of the file's rotary dimensions are damaged."""
         self.model, self.config = model, model.config
+        self._axes = axes_of_pairs(model.config.rope_dims // 2, rope_sections(model.file, model.config))
         self._weights: dict[str, Array] = {}
 
-    def trunk(self, tokens: Tokens, state: State | None = None) -> tuple[Array, Array]:
+    def trunk(
+        self,
+        tokens: Tokens,
+        state: State | None = None,
+        *,
+        image_rows: Array | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Array, Array]:
         """Hidden states after the output norm [T, hidden] and logits [T, vocab]."""
         state = State() if state is None else state
-        x = self._tensor(names.TOKEN_EMBD)[np.asarray(tokens)]
+        x = self._embed(self._tensor(names.TOKEN_EMBD), tokens, image_rows)
+        turn = self._advance(len(x), state, positions)
         for layer, recurrent in enumerate(self.config.recurrent):
-            x = self._block(layer, recurrent, x, state)
+            x = self._block(layer, recurrent, x, state, turn)
         hidden = rms_norm(x, self._tensor(names.OUTPUT_NORM), self.config.rms_eps)
         return hidden, hidden @ self._output().T
 
-    def mtp(self, tokens: Tokens, previous: Array, state: State | None = None) -> tuple[Array, Array]:
+    def mtp(
+        self,
+        tokens: Tokens,
+        previous: Array,
+        state: State | None = None,
+        *,
+        image_rows: Array | None = None,
+        positions: Positions | None = None,
+    ) -> tuple[Array, Array]:
         """The MTP head: its hidden states after the head's norm [T, hidden], and logits [T, vocab].
 
         `previous` [T, hidden] is the hidden state of the token before each: the trunk's (zeros before the first token
@@ -183,10 +218,11 @@ class Reference:
         state = State() if state is None else state
         layer, eps = self.config.trunk_layers, self.config.rms_eps
         w = self._block_weights(layer)
-        embedding = self._first(names.in_block(layer, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)[np.asarray(tokens)]
+        table = self._first(names.in_block(layer, names.NEXTN_EMBED_TOKENS), names.TOKEN_EMBD)
+        embedding = self._embed(table, tokens, image_rows)
         pair = [rms_norm(embedding, w(names.NEXTN_ENORM), eps), rms_norm(previous, w(names.NEXTN_HNORM), eps)]
         x = np.concatenate(pair, axis=-1) @ w(names.NEXTN_EH_PROJ).T
-        x = self._block(layer, False, x, state)
+        x = self._block(layer, False, x, state, self._advance(len(x), state, positions))
         norm = self._first(names.in_block(layer, names.NEXTN_SHARED_HEAD_NORM), names.OUTPUT_NORM)
         hidden = rms_norm(x, norm, eps)
         return hidden, hidden @ self._output(names.in_block(layer, names.NEXTN_SHARED_HEAD_HEAD)).T
@@ -209,11 +245,28 @@ class Reference:
         all_logits = np.stack(rows[:count])
         return all_logits.argmax(axis=-1), all_logits
 
-    def _block(self, layer: int, recurrent: bool, x: Array, state: State) -> Array:
+    def _embed(self, table: Array, tokens: Tokens, image_rows: Array | None) -> Array:
+        ids = np.asarray(tokens)
+        rows: Array = table[ids if image_rows is None else np.minimum(ids, len(table) - 1)]
+        if image_rows is not None:
+            rows[ids >= len(table)] = image_rows[ids[ids >= len(table)] - len(table)]
+        return rows
+
+    def _advance(self, tokens: int, state: State, positions: Positions | None) -> Rotation:
+        """The rotation of the next tokens; the state's position goes behind them."""
+        if positions is None:
+            positions = np.tile(state.next_position + np.arange(tokens), (3, 1))
+        state.next_position = int(positions[:, -1].max()) + 1
+        return rotation(positions, self.config, self._axes)
+
+    def _block(self, layer: int, recurrent: bool, x: Array, state: State, turn: Rotation) -> Array:
         c, w = self.config, self._block_weights(layer)
-        mixer = gated_delta_net if recurrent else attention
         past = state.past.get(layer) or self._empty_past(recurrent)
-        mixed, state.past[layer] = mixer(rms_norm(x, w(names.ATTN_NORM), c.rms_eps), w, c, past)
+        y = rms_norm(x, w(names.ATTN_NORM), c.rms_eps)
+        if recurrent:
+            mixed, state.past[layer] = gated_delta_net(y, w, c, past)
+        else:
+            mixed, state.past[layer] = attention(y, w, c, past, turn)
         x = x + mixed
         y = rms_norm(x, w(names.POST_ATTENTION_NORM), c.rms_eps)
         if c.experts:

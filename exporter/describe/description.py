@@ -18,6 +18,8 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import Model, open_model
+from trigraph.models.vision.config import TOKEN, VisionConfig
+from trigraph.models.vision.tower import Tower, find_tower, open_tower
 
 # What imports rich waits for a description to be shown: a run shows none.
 if TYPE_CHECKING:
@@ -31,6 +33,27 @@ class TypeShare:
 
     tensors: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class TowerDescription:
+    """A vision tower in summary."""
+
+    path: str
+    config: VisionConfig
+    parameters: int
+    bytes: int
+
+    @classmethod
+    def of(cls, tower: Tower) -> TowerDescription:
+        """The description of an open tower."""
+        size = sum(tensor.nbytes for tensor in tower.tensors.values())
+        return cls(str(tower.file.paths[0]), tower.config, tower.parameters, size)
+
+    def __str__(self) -> str:
+        c, millions = self.config, round(self.parameters / 1e6)
+        shape = f"{c.layers} layers of width {c.width}, {c.heads} heads of {c.head_dim}, feed-forward {c.ffn}"
+        return f"{shape}; {millions} M parameters, {readable_size(self.bytes)}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +79,8 @@ class Description:
     operators: Mapping[str, Mapping[str, int]]
     """For each graph of a package, its nodes by operator."""
     notices: tuple[str, ...]
+    vision: TowerDescription | None = None
+    """From the mmproj file that is given, or beside the model."""
 
     def as_json(self) -> dict[str, Any]:
         """The description in JSON's types."""
@@ -63,29 +88,34 @@ class Description:
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
+        from rich.text import Text
 
         tables = [self._summary(), self._weights()]
         if self.operators:
             tables.append(self._operators())
-        return Group(*tables, *self.notices)
+        return Group(*tables, *map(Text, self.notices))
 
     def _summary(self) -> Table:
         from rich.table import Table
         from rich.text import Text
 
         config = self.config
-        # The name may be anything: show no markup, and nothing that a terminal would obey.
-        name = "".join(character for character in config.name[:200] if character.isprintable())
-        table = Table(title=Text(f"{name} ({config.architecture})", style="table.title"), show_header=False)
-        for row in (
+        title = Text(f"{printable(config.name)} ({config.architecture})", style="table.title")
+        table = Table(title=title, show_header=False)
+        rows = [
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),
             ("MTP head", "yes" if self.mtp else "no: drafts are n-grams alone"),
             ("hidden size, vocabulary", f"{config.hidden}, {config.vocab}{' (tied)' if config.tied else ''}"),
             ("state of a sequence", readable_size(self.state_bytes)),
             (f"KV of {self.context} positions ({self.kv_type})", readable_size(self.kv_bytes)),
-        ):
-            table.add_row(*row)
+        ]
+        if self.vision is not None:
+            rows.append(("vision tower", str(self.vision)))
+            rows.append(("", printable(Path(self.vision.path).name)))
+            rows.append(("tokens of an image", f"one for {TOKEN} x {TOKEN} pixels, so 1024 for 1024 x 1024"))
+        for name, value in rows:
+            table.add_row(name, Text(value))
         return table
 
     def _weights(self) -> Table:
@@ -110,18 +140,26 @@ class Description:
         return table
 
 
-def describe(path: Path, context: int | None = None) -> Description:
+def describe(path: Path, context: int | None = None, mmproj: Path | None = None) -> Description:
     """Describe a GGUF file or a package, with memory for `context` positions a sequence (default: the most).
 
-    Raises TrigraphError for anything that is neither, and for a context that is not positive.
+    `mmproj` is the file with the vision tower; for a GGUF file the default is one beside it. Raises TrigraphError for
+    anything that is neither, for a context that is not positive, and for a tower that does not belong to the model.
     """
     if context is not None and context < 1:
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
-        return _describe_package(path, read_manifest(path), context)
-    model = open_model(path)
-    context = context or model.config.context_length
-    return _describe(path, model, state_tensors(model.config, "f16"), context)
+        found = _describe_package(path, read_manifest(path), context)
+    else:
+        model = open_model(path)
+        context = context or model.config.context_length
+        found = _describe(path, model, state_tensors(model.config, "f16"), context)
+    if mmproj is not None:
+        return dataclasses.replace(found, vision=TowerDescription.of(open_tower(mmproj, found.config)))
+    if found.kind == "package":
+        return found
+    tower, reasons = find_tower(path, found.config)
+    return dataclasses.replace(found, vision=None if tower is None else TowerDescription.of(tower), notices=reasons)
 
 
 def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, int]:
@@ -189,6 +227,11 @@ def model_of(folder: Path, manifest: Manifest) -> Model:
 def _count_operators(path: Path) -> dict[str, int]:
     graph = load_graph(path).graph
     return dict(Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.node))
+
+
+def printable(text: str) -> str:
+    """A name that may be anything, for a terminal: short, and nothing that a terminal would obey."""
+    return "".join(character for character in text[:200] if character.isprintable())
 
 
 def readable_size(count: int) -> str:

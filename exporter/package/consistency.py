@@ -8,9 +8,10 @@ from pathlib import Path
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
-from trigraph.models.config import MAX_LAYERS, MAX_SIZE, ModelConfig
+from trigraph.models.config import MAX_LAYERS, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
+from trigraph.models.keys import MAX_SIZE
 
 _MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}
 

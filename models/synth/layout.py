@@ -16,7 +16,7 @@ from trigraph.models.shapes import mtp_shapes, trunk_shapes
 from trigraph.models.synth.types import matrix_type
 from trigraph.models.synth.vocabulary import CHAT_TEMPLATE, Vocabulary, make_vocabulary
 
-_FILE_TYPES = {
+FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
     "BF16": gguf.LlamaFileType.MOSTLY_BF16,
@@ -99,7 +99,7 @@ def add_metadata(writer: gguf.GGUFWriter, geometry: Geometry, name: str, quant: 
     g, architecture = geometry, ARCHITECTURES[geometry.architecture]
     writer.add_type("model")
     writer.add_name(name)
-    writer.add_file_type(_FILE_TYPES[quant])
+    writer.add_file_type(FILE_TYPES[quant])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_block_count(g.layers + g.mtp_layers)
     if g.mtp_layers:

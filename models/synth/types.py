@@ -67,6 +67,11 @@ def matrix_type(quant: str, geometry: Geometry, name: str, row_length: int, inde
         wanted = quant
     else:
         wanted = _quantised_type(quant, geometry, name)
+    return fitting_type(wanted, row_length)
+
+
+def fitting_type(wanted: str, row_length: int) -> str:
+    """`wanted`, or the type that converters take instead where its blocks do not fit a row."""
     for candidate in (wanted, _NARROW.get(wanted, wanted)):
         if row_length % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[candidate]][0] == 0:
             return candidate

@@ -15,11 +15,14 @@ from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
-from trigraph.models.synth import QUANTS, write_synthetic
+from trigraph.models.synth import QUANTS, TOWER_QUANTS, write_synthetic, write_synthetic_mmproj
+from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.device.choice import open_device
+
+_SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES)
 
 
 def export(
@@ -75,6 +78,10 @@ def inspect(
         Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, or USER/REPO:QUANT.")
     ] = None,
     hub: Hub = None,
+    mmproj: Annotated[
+        Path | None,
+        typer.Option(help="GGUF file with the vision tower; an mmproj-*.gguf beside the model is found."),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -96,7 +103,7 @@ def inspect(
 ) -> None:
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
     path, _ = given_model(path, hub)
-    description = describe(path, context or None)
+    description = describe(path, context or None, mmproj)
     if graph is not None:
         write_picture(path, graph, context)
     if device is not None:
@@ -113,17 +120,24 @@ def synth(
     geometry: Annotated[
         str,
         typer.Argument(
-            metavar="GEOMETRY", help=f"One of {', '.join(GEOMETRIES)}.", autocompletion=lambda: list(GEOMETRIES)
+            metavar="GEOMETRY", help=f"One of {', '.join(_SYNTHETIC)}.", autocompletion=lambda: list(_SYNTHETIC)
         ),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT.gguf", help="File to write.")],
-    layers: Annotated[int | None, typer.Option(help="Number of trunk layers (default: the model's)")] = None,
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers, without the MTP head (default: the model's)")
+    ] = None,
     vocab: Annotated[int | None, typer.Option(help="Vocabulary size (default: the model's)")] = None,
     experts: Annotated[int | None, typer.Option(help="Experts in each layer (default: the model's)")] = None,
     mtp: Annotated[bool, typer.Option("--mtp/--no-mtp", help="Whether the file holds an MTP head.")] = True,
     quant: Annotated[
-        str, typer.Option(help=f"One of {', '.join(QUANTS)}.", autocompletion=lambda: list(QUANTS))
-    ] = "Q4_K_M",
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(QUANTS)} (default: Q4_K_M); of mmproj files one of {', '.join(TOWER_QUANTS)}"
+            " (default: F16).",
+            autocompletion=lambda: list(QUANTS),
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the weights.")] = 0,
 ) -> None:
     """Write a GGUF file with random weights in the shapes and types of a published model."""
@@ -134,7 +148,13 @@ def synth(
             total[0] = size
             progress("write", done, size)
 
-        write_synthetic(
-            geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant, seed=seed, progress=show
-        )
+        if geometry in VISION_GEOMETRIES:
+            if vocab is not None or experts is not None or not mtp:
+                raise TrigraphError(f"geometry {geometry} is a vision tower; leave --vocab, --experts and --no-mtp out")
+            write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
+        else:
+            write_synthetic(
+                geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",
+                seed=seed, progress=show,
+            )  # fmt: skip
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")

@@ -1,6 +1,6 @@
 """Renders a chat template for `template.py`: the template and then a request per line on stdin, responses on stdout.
 
-It imports nothing else of the project, so it starts quickly. Its argument is its memory limit in bytes.
+It imports nothing else of the project, so it starts quickly; `limited/start.py` calls it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class GenerationTag(Extension):
         return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
-def main() -> None:
-    """Responds to requests until stdin ends."""
-    memory = int(sys.argv[1])
-    _limit(memory)
+def main(memory: int) -> None:
+    """Responds to requests until stdin ends, under a limit of `memory` bytes."""
     description = json.loads(sys.stdin.readline())
     compiled = cache(lambda: compile_template(**description))
     _respond("ready", True)
@@ -83,19 +81,6 @@ def _respond(kind: str, content: Any) -> None:
     print(json.dumps({kind: content}), flush=True)
 
 
-def _limit(memory: int) -> None:
-    """Limits memory and forbids writing files, where the system can."""
-    try:
-        import resource
-    except ImportError:
-        return
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
-        try:
-            resource.setrlimit(kind, (most, most))
-        except (ValueError, OSError):  # not on every system
-            continue
-
-
 def _trim_heap() -> None:
     """Gives the system back what a large request took."""
     if sys.platform == "linux":
@@ -122,7 +107,3 @@ def _to_json(
 ) -> str:
     # jinja2's own filter escapes HTML, which no model was trained on.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-if __name__ == "__main__":
-    main()

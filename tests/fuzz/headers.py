@@ -47,14 +47,14 @@ class Fuzzer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._models = [_read(write_random(folder / "m.gguf", name, preset="nano", **how)) for name, how in _FILES]
+        self._models = [read(write_random(folder / "m.gguf", name, preset="nano", **how)) for name, how in _FILES]
 
     def run(self, seed: int, case: int) -> str:
         """Write a damaged file and do with it what our commands do."""
         rng = random.Random(f"{seed}:{case}")
         for leftover in self._folder.glob("case*"):
             leftover.unlink()
-        path = self._write(rng)
+        path = self.write(rng)
         model = open_model(path)
         Console(file=io.StringIO()).print(describe(path))
         metadata = model.file.metadata
@@ -70,7 +70,8 @@ class Fuzzer:
             shutil.rmtree(package, ignore_errors=True)
         return "exported"
 
-    def _write(self, rng: random.Random) -> Path:
+    def write(self, rng: random.Random) -> Path:
+        """A damaged file."""
         pairs, tensors, size = rng.choice(self._models)
         pairs, tensors = pairs.copy(), tensors.copy()
         if rng.random() < 0.05:
@@ -114,7 +115,7 @@ class Fuzzer:
             os.truncate(path, rng.choice((0, 1, 23, 24, 1 << 32, 1 << 40)))
 
 
-def _read(path: Path) -> tuple[Pairs, Tensors, int]:
+def read(path: Path) -> tuple[Pairs, Tensors, int]:
     """Metadata, tensors without their bytes, and the size of the data."""
     file = GGUFFile.open(path)
     start = file.header_bytes[path]

@@ -28,6 +28,8 @@ class Limits:
 # Module of the fuzz package with a class `Fuzzer(folder)`, and its limits.
 TARGETS = {
     "headers": Limits(cpu_seconds=1, bytes=256 << 20),
+    "towers": Limits(cpu_seconds=1, bytes=256 << 20),
+    "images": Limits(cpu_seconds=1, bytes=2 << 30),  # that process' own limit is lower
     "packages": Limits(cpu_seconds=2, bytes=512 << 20),
     "sessions": Limits(cpu_seconds=2, bytes=512 << 20),
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),

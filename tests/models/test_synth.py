@@ -16,9 +16,12 @@ from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import open_model
 from trigraph.models.reference import Reference
-from trigraph.models.synth import QUANTS, blocks, write_synthetic
+from trigraph.models.synth import QUANTS, blocks, write_synthetic, write_synthetic_mmproj
 from trigraph.models.synth.layout import tensors
+from trigraph.models.synth.mmproj import tower_tensors
 from trigraph.models.tensor_types import TENSOR_TYPES, dequantize
+from trigraph.models.vision.geometries import VISION_GEOMETRIES
+from trigraph.models.vision.tower import open_tower
 
 SMALL = ("tiny-dense", "tiny-moe", "tiny-next")
 Synthetic = Callable[[str, str], Path]
@@ -125,6 +128,38 @@ def test_real_sizes(geometry: str, quant: str, gigabytes: float) -> None:
     assert size / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("geometry", "quant", "count", "millions", "megabytes"),
+    [
+        ("mmproj-qwen3.5-0.8b", "F16", 154, 101, 205),
+        ("mmproj-qwen3.5-2b", "F16", 298, 331, 668),
+        ("mmproj-qwen3.5-4b", "F16", 298, 334, 675),
+        ("mmproj-qwen3.6-27b", "F16", 334, 461, 931),
+        ("mmproj-qwen3.6-35b-a3b", "Q8_0", 334, 447, 616),
+    ],
+)
+def test_real_sizes_of_towers(geometry: str, quant: str, count: int, millions: int, megabytes: int) -> None:
+    found = tower_tensors(VISION_GEOMETRIES[geometry], quant)
+    assert len(found) == count
+    assert round(sum(tensor.count for tensor in found) / 1e6) == millions
+    assert sum(tensor.nbytes for tensor in found) / 1e6 == pytest.approx(megabytes, rel=0.01)
+
+
+def test_types_of_towers() -> None:
+    types = {tensor.name: tensor.type for tensor in tower_tensors(VISION_GEOMETRIES["mmproj-qwen3.5-9b"], "Q8_0")}
+    assert (types["v.blk.3.ffn_up.weight"], types["v.blk.3.ffn_down.weight"]) == ("Q8_0", "F16")
+    assert {types[name] for name in ("v.patch_embd.weight", "v.position_embd.weight", "mm.0.bias")} == {"F32"}
+    half = {tensor.name: tensor.type for tensor in tower_tensors(VISION_GEOMETRIES["mmproj-qwen3.5-9b"], "F16")}
+    assert (half["v.patch_embd.weight"], half["v.blk.0.ln1.weight"]) == ("F16", "F32")
+
+
+@pytest.mark.parametrize("name", VISION_GEOMETRIES)
+def test_towers_belong_to_models(name: str) -> None:
+    text = GEOMETRIES.get(name.removeprefix("mmproj-"))
+    assert (text is None and name == "mmproj-qwen3.5-2b") or text is not None
+    assert text is None or text.hidden == VISION_GEOMETRIES[name].hidden
+
+
 def test_narrow_rows_take_a_type_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GEOMETRIES, "narrow", replace(GEOMETRIES["tiny-moe"], expert_ffn=96, shared_ffn=40))
     write_synthetic("narrow", tmp_path / "n.gguf")
@@ -142,6 +177,21 @@ def test_deterministic_by_seed(tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         write_synthetic("tiny-dense", tmp_path / name, layers=1, seed=seed)
     assert _digest(tmp_path / "a") == _digest(tmp_path / "b") != _digest(tmp_path / "c")
+
+
+def test_towers(tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        write_synthetic_mmproj("mmproj-tiny-dense", tmp_path / name, seed=seed)
+    assert _digest(tmp_path / "a") == _digest(tmp_path / "b") != _digest(tmp_path / "c")
+    write_synthetic_mmproj("mmproj-qwen3.5-0.8b", tmp_path / "cut.gguf", layers=1)
+    tower = open_tower(tmp_path / "cut.gguf")
+    assert (tower.config.layers, tower.config.width, tower.config.head_dim) == (1, 768, 64)
+    weights = tower.array("v.blk.0.ffn_up.weight")
+    assert np.sqrt(np.mean(weights**2)) == pytest.approx(768**-0.5, rel=0.02)
+    with pytest.raises(TrigraphError, match=r"unknown quant 'Q4_K_M'; those of mmproj files are F16"):
+        write_synthetic_mmproj("mmproj-tiny-dense", tmp_path / "d", quant="Q4_K_M")
+    with pytest.raises(TrigraphError, match="unknown geometry 'tiny-dense'; the known ones are mmproj-qwen"):
+        write_synthetic_mmproj("tiny-dense", tmp_path / "d")
 
 
 def test_cut_down(tmp_path: Path) -> None:

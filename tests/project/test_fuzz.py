@@ -20,8 +20,11 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("target", "count"),
-    [("headers", 3000), ("packages", 150), ("sessions", 300), ("operators", 300), ("constraints", 150)],
-)
+    [
+        ("headers", 3000), ("towers", 1500), ("images", 3000), ("packages", 150), ("sessions", 300), ("operators", 300),
+        ("constraints", 150),
+    ],
+)  # fmt: skip
 def test_no_defects(target: str, count: int, operator_library: Path) -> None:
     report = run_campaign(target, count, seed=7)
     print(report)

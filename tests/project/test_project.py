@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # A room imports only from those before it, and from the top folders before its own; see support.imports.
 ROOMS = {
-    "models": ["*", "synth", "tiny"],
+    "models": ["*", "vision", "synth", "tiny"],
     "custom_ops": [
         "__init__",
         "scripting",
@@ -29,7 +29,9 @@ ROOMS = {
     ],
     "exporter": ["package", "graphs", "placement", "export", "describe", "__init__"],
     "runtime": [
+        "limited",
         "text",
+        "images",
         "device",
         "state",
         "execution",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 from unittest.mock import patch
 
-from trigraph.models import synth
+from trigraph.models.synth import write, write_synthetic
 from trigraph.models.synth.layout import SynthTensor
 
 ALIGNMENT = 32
@@ -17,8 +17,8 @@ def write_hollow(
     geometry: str, path: Path, *, layers: int | None = None, vocab: int | None = None, quant: str = "Q4_K_M"
 ) -> Path:
     """What `write_synthetic` writes, with zeros for all tensor data; returns `path`."""
-    with patch.object(synth, "_write_tensors", _skip_tensors):
-        synth.write_synthetic(geometry, path, layers=layers, vocab=vocab, quant=quant)
+    with patch.object(write, "_write_tensors", _skip_tensors):
+        write_synthetic(geometry, path, layers=layers, vocab=vocab, quant=quant)
     return path
 
 

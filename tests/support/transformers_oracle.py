@@ -60,14 +60,14 @@ def load_transformers(model: Model) -> tuple[Any, Any | None]:
     from transformers.modeling_layers import MtpModel
 
     config_class, model_class = (getattr(transformers, name) for name in _CLASSES[model.config.architecture])
-    config = config_class(**_transformers_config(model))
+    config = config_class(**transformers_config(model))
     config._attn_implementation = "eager"
     trunk: Any = model_class(config)
-    trunk.eval().load_state_dict(_tensors(torch, _trunk_weights(model)), strict=True)
+    trunk.eval().load_state_dict(as_tensors(torch, trunk_weights(model)), strict=True)
     if not model.config.mtp_layers:
         return trunk, None
     head: Any = MtpModel(trunk, 1)
-    missing, unexpected = head.eval().load_state_dict(_tensors(torch, _head_weights(model)), strict=False)
+    missing, unexpected = head.eval().load_state_dict(as_tensors(torch, head_weights(model)), strict=False)
     shared = ("embed_tokens.", "shared_head.", "rotary_emb.")
     assert not unexpected and all(name.startswith(shared) for name in missing), (missing, unexpected)
     return trunk, head
@@ -89,11 +89,12 @@ def new_head(head: Any) -> Head:
     return Head(head, MtpCache(config=head.config))
 
 
-def _tensors(torch: Any, weights: Weights) -> dict[str, Any]:
+def as_tensors(torch: Any, weights: Weights) -> dict[str, Any]:
     return {name: torch.tensor(value) for name, value in weights.items()}
 
 
-def _transformers_config(model: Model) -> dict[str, Any]:
+def transformers_config(model: Model) -> dict[str, Any]:
+    """Arguments of the configuration of the text model."""
     c = model.config
     rope: dict[str, Any] = {
         "rope_type": "default",
@@ -135,7 +136,8 @@ def _transformers_config(model: Model) -> dict[str, Any]:
     }
 
 
-def _trunk_weights(model: Model) -> Weights:
+def trunk_weights(model: Model) -> Weights:
+    """Everything but the head, by transformers' names."""
     embedding = model.array("token_embd.weight")
     weights = {
         "model.embed_tokens.weight": embedding,
@@ -148,7 +150,7 @@ def _trunk_weights(model: Model) -> Weights:
     return weights
 
 
-def _head_weights(model: Model) -> Weights:
+def head_weights(model: Model) -> Weights:
     """Without embedding and output matrix, which MtpModel shares with the trunk."""
     layer = model.config.trunk_layers
     prefix = f"blk.{layer}.nextn"

@@ -184,10 +184,8 @@ def test_a_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch, capsys: py
     template = {"source": "{{ messages[0].content }}", "special_tokens": {}}
     requests = [{"messages": [{"content": str(number)}]} for number in range(5)]
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(json.dumps(line) + "\n" for line in (template, *requests))))
-    monkeypatch.setattr("sys.argv", ["template_process.py", "0"])
-    monkeypatch.setattr(template_process, "_limit", lambda memory: None)  # that of a process of its own
     with patch.object(template_process, "compile_template", wraps=template_process.compile_template) as compiled:
-        template_process.main()
+        template_process.main(0)
     assert compiled.call_count == 1
     responses = map(json.loads, capsys.readouterr().out.splitlines())
     assert [*responses] == [{"ready": True}, *({"text": str(number)} for number in range(5))]

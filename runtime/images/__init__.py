@@ -1,0 +1,1 @@
+"""Images as a vision tower reads them: decoded under limits, resized to whole tokens, cut into patches."""

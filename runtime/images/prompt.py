@@ -1,0 +1,91 @@
+"""Prompts with images: what a chat template is given in their places, and what stands there among the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trigraph.models.errors import TrigraphError
+from trigraph.models.rope_positions import ImageSpan, positions
+from trigraph.runtime.text.history import Message
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+IMAGE_TOKEN = "<|image_pad|>"
+PLACEHOLDER: Mapping[str, str] = {"type": "image"}
+"""What a template sees of an image."""
+
+
+@dataclass(frozen=True)
+class ImagePrompt:
+    """Tokens of a prompt, and its images."""
+
+    ids: tuple[int, ...]
+    """With the image token in every place of an image."""
+    images: tuple[ImageSpan, ...]
+
+    @property
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Of each token, by axis. [3, T]"""
+        return positions(len(self.ids), self.images)
+
+    @property
+    def shift(self) -> int:
+        """The difference between position and place of the tokens after the prompt; never positive."""
+        return sum(image.shift for image in self.images)
+
+
+def without_images(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
+    """Messages for a template, and the images that were in them, in order.
+
+    A part of a message's content whose type is `image` holds one as its `image`, whatever that is; the template gets a
+    placeholder. Raises TrigraphError for such a part without an image.
+    """
+    images: list[Any] = []
+    return [_without(message, images) for message in messages], images
+
+
+def _without(message: Message, images: list[Any]) -> Message:
+    content = message.get("content")
+    if not isinstance(content, (list, tuple)):
+        return message
+    here = [isinstance(part, Mapping) and part.get("type") == "image" for part in content]
+    images += [part.get("image") for part, is_image in zip(content, here, strict=True) if is_image]
+    if any(image is None for image in images):
+        raise TrigraphError(
+            f"a message of role {message.get('role')!r} has a part of type 'image' without an image; "
+            "give it one as its 'image'"
+        )
+    return {**message, "content": [PLACEHOLDER if here[at] else part for at, part in enumerate(content)]}
+
+
+def prompt_with_images(text: str, tokenizer: Tokenizer, sizes: Sequence[tuple[int, int]]) -> ImagePrompt:
+    """A rendered prompt in tokens, each image token in it repeated for an image of (height, width) tokens, in order.
+
+    Raises TrigraphError for a vocabulary without image tokens, and unless there is one for each image.
+    """
+    ids, pad = tokenizer.encode(text), tokenizer.id_of(IMAGE_TOKEN)
+    if pad is None:
+        if sizes:
+            raise TrigraphError(
+                f"the vocabulary has no token {IMAGE_TOKEN}; leave the images out, or use another model"
+            )
+        return ImagePrompt(tuple(ids), ())
+    if (count := ids.count(pad)) != len(sizes):
+        raise TrigraphError(
+            f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(sizes)} images are given; "
+            "give one for each, and use a chat template that reads images"
+        )
+    found: list[int] = []
+    images: list[ImageSpan] = []
+    start = 0
+    for height, width in sizes:
+        place = ids.index(pad, start)
+        found += ids[start:place]
+        images.append(ImageSpan(len(found), height, width))
+        found += [pad] * images[-1].tokens
+        start = place + 1
+    return ImagePrompt((*found, *ids[start:]), tuple(images))

@@ -1,0 +1,183 @@
+"""Prompts with images by Qwen's real templates and vocabulary, compared with transformers' processor."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.pictures import pixels
+from support.real_vocabulary import real_metadata, real_template
+from trigraph.models.errors import TrigraphError
+from trigraph.models.gguf_file import GGUFFile
+from trigraph.models.rope_positions import ImageSpan
+from trigraph.models.tokenizer import tokenizer_json
+from trigraph.runtime.images import decoder_process
+from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
+from trigraph.runtime.text.template import ChatTemplate
+from trigraph.runtime.text.template_renderer import TemplateError
+from trigraph.runtime.text.tokenizer import Tokenizer
+
+TEMPLATES = ("qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8")
+SIZES = {"small": (70, 100), "wide": (40, 900), "tall": (777, 333), "square": (512, 512)}
+PICTURES = {name: Image.fromarray(pixels(*size)) for name, size in SIZES.items()}
+AREA = 64 << 10, 1 << 20
+
+
+def see(name: str) -> dict[str, Any]:
+    return {"type": "image", "image": PICTURES[name]}
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+CALL = {"function": {"name": "look", "arguments": {"at": "it"}}}
+CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
+    "text": [{"role": "user", "content": "Who are you?"}],
+    "one": [{"role": "user", "content": [see("small"), say("What is this?")]}],
+    "text around": [{"role": "user", "content": [say("This "), see("wide"), say(" and "), see("tall"), say("?")]}],
+    "side by side": [{"role": "user", "content": [see("square"), see("small"), say("Which?")]}],
+    "turns": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [see("small"), say("What is <|image_pad|> this?")]},
+        {"role": "assistant", "content": "A wave.", "reasoning_content": "Hm."},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": [say("And this?"), see("tall")]},
+    ],
+    "of a tool": [
+        {"role": "user", "content": [see("wide"), say("Look closer.")]},
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "content": [see("square"), say("closer")]},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(tokenizer_json(real_metadata(248320)))
+
+
+def template_of(name: str, tokenizer: Tokenizer) -> ChatTemplate:
+    return ChatTemplate(real_template(name), {}, tokenizer.control_names)
+
+
+def size_of(image: Image.Image) -> tuple[int, int]:
+    """In tokens."""
+    height, width = decoder_process.smart_resize(image.height, image.width, 32, *AREA)
+    return height // 32, width // 32
+
+
+@pytest.fixture(scope="module")
+def processor(tokenizer: Tokenizer) -> Any:
+    """transformers' processor of these models, with the same vocabulary."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: nothing to compare with")
+    from tokenizers import Tokenizer as HFTokenizer
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    text = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=HFTokenizer.from_str(tokenizer.as_json()), eos_token="<|im_end|>"
+    )
+    size = {"shortest_edge": AREA[0], "longest_edge": AREA[1]}
+    images = Qwen2VLImageProcessorPil(patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3, size=size)
+
+    # Its video processor needs torchvision, so this is the part that images need.
+    pad = text.convert_tokens_to_ids("<|image_pad|>")
+    found = SimpleNamespace(image_processor=images, tokenizer=text, image_token="<|image_pad|>", image_token_id=pad)
+    replace: Any = transformers.Qwen3VLProcessor.replace_image_token
+    found.replace_image_token = lambda inputs, index: replace(found, inputs, index)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def test_transformers(tokenizer: Tokenizer, processor: Any, name: str, conversation: str) -> None:
+    """The same tokens and positions, thinking or not; what a user types is text."""
+    messages, template = CONVERSATIONS[conversation], template_of(name, tokenizer)
+    for variables in ({}, {"enable_thinking": False}):
+        given, images = without_images(messages)
+        sizes = [size_of(image) for image in images]
+        found = prompt_with_images(template.render(given, variables=variables), tokenizer, sizes)
+        ids, positions = theirs(processor, template.source, messages, variables)
+        assert list(found.ids) == ids
+        np.testing.assert_array_equal(found.positions, positions)
+        assert found.shift == positions.max() + 1 - len(ids)
+
+
+def theirs(processor: Any, source: str, messages: list[dict[str, Any]], variables: dict[str, Any]) -> Any:
+    """Tokens and positions."""
+    import torch
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5Model
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    # A name that a user types is text here; transformers would make a token of it.
+    content = json.loads(json.dumps(without_images(messages)[0]).replace("<|image_pad|>", "\ufdd0"))
+    text = render_jinja_template([content], chat_template=source, add_generation_prompt=True, **variables)[0][0]
+    images = without_images(messages)[1]
+    grids = None
+    if images:
+        inputs = processor.image_processor(images, return_tensors="pt")
+        grids = inputs["image_grid_thw"]
+        for index in range(len(images)):
+            text = text.replace("<|image_pad|>", processor.replace_image_token(inputs, index).replace("pad", "PAD"), 1)
+    ids: list[int] = []
+    for number, part in enumerate(re.split(r"(<\|[a-z_]+\|>)", text.replace("PAD", "pad"))):
+        control = number % 2 == 1
+        part_ids = processor.tokenizer(
+            part.replace("\ufdd0", "<|image_pad|>"), split_special_tokens=not control, add_special_tokens=False
+        )
+        ids += part_ids["input_ids"]
+    kinds = torch.tensor([[int(token == processor.image_token_id) for token in ids]])
+    config = SimpleNamespace(vision_config=SimpleNamespace(spatial_merge_size=2))
+    methods: Any = Qwen3_5Model
+    model = SimpleNamespace(config=config)
+    model.get_vision_position_ids = lambda *given, **how: methods.get_vision_position_ids(model, *given, **how)
+    positions, _ = methods.get_rope_index(model, torch.tensor([ids]), kinds, grids)
+    return ids, positions[:, 0].numpy()
+
+
+def test_places(tokenizer: Tokenizer) -> None:
+    found = prompt_with_images("a<|image_pad|>b<|image_pad|>", tokenizer, [(2, 3), (1, 1)])
+    pad = tokenizer.id_of("<|image_pad|>")
+    assert found.images == (ImageSpan(1, 2, 3), ImageSpan(8, 1, 1))
+    assert [token == pad for token in found.ids] == [False, *[True] * 6, False, True]
+    assert found.positions[:, -2:].tolist() == [[4, 5]] * 3 and found.shift == -3
+    assert prompt_with_images("ab", tokenizer, []) == ImagePrompt(tuple(tokenizer.encode("ab")), ())
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("a", [(1, 1)]), ("<|image_pad|>", []), ("<|image_pad|>", [(1, 1)] * 2)])
+def test_places_and_images_differ(tokenizer: Tokenizer, text: str, sizes: list[tuple[int, int]]) -> None:
+    with pytest.raises(TrigraphError, match=f"has {text.count('pad')} places for images .*{len(sizes)} images are"):
+        prompt_with_images(text, tokenizer, sizes)
+
+
+def test_a_vocabulary_without_images(tiny_gguf: Path) -> None:
+    tokenizer = Tokenizer(tokenizer_json(GGUFFile.open(tiny_gguf).metadata))
+    with pytest.raises(TrigraphError, match=r"has no token <\|image_pad\|>; leave the images out"):
+        prompt_with_images("a", tokenizer, [(1, 1)])
+    assert prompt_with_images("a", tokenizer, []).shift == 0
+
+
+def test_the_template_sees_no_data(tokenizer: Tokenizer) -> None:
+    messages = CONVERSATIONS["turns"]
+    given, images = without_images(messages)
+    assert images == [PICTURES["small"], PICTURES["tall"]]
+    assert given[1]["content"][0] == {"type": "image"} and messages[1]["content"][0]["image"] is PICTURES["small"]
+    assert given[0] == messages[0]
+    json.dumps(given)
+
+
+def test_images_that_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(TrigraphError, match="role 'user' has a part of type 'image' without an image"):
+        without_images([{"role": "user", "content": [{"type": "image"}]}])
+    given, _ = without_images([{"role": "system", "content": [see("small")]}, *CONVERSATIONS["text"]])
+    with pytest.raises(TemplateError, match="System message cannot contain images"):
+        template_of("qwen3_5_think", tokenizer).render(given)
