@@ -12,6 +12,7 @@
 
 #include "../kernel.h"
 #include "../simd.h"
+#include "../softmax.h"
 #include "entry.h"
 #include "split.h"
 
@@ -49,13 +50,10 @@ struct Attention : AttentionStep {
   void merge(const HeadTile& tile, const Softmax& total, const Softmax& split) const {
     for (int64_t m = 0; m < tile.count * group; ++m) {
       if (split.sum[m] == 0) continue;
-      const float largest = std::max(total.largest[m], split.largest[m]);
-      const vf keep = exp(splat(total.largest[m] - largest)), take = exp(splat(split.largest[m] - largest));
-      total.largest[m] = largest;
-      total.sum[m] = lane0(fmadd(splat(total.sum[m]), keep, mul(splat(split.sum[m]), take)));
+      const Merge merge(total.largest + m, total.sum + m, split.largest[m], split.sum[m]);
       float* values = total.values + m * width();
       for (int64_t i = 0; i < width(); i += VL)
-        store(values + i, fmadd(load(values + i), keep, mul(load(split.values + m * width() + i), take)));
+        store(values + i, fmadd(load(values + i), merge.keep, mul(load(split.values + m * width() + i), merge.take)));
     }
   }
 

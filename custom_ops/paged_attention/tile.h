@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "../simd.h"
+#include "../softmax.h"
 #include "entry.h"
 #include "split.h"
 
@@ -161,27 +162,6 @@ inline void with_rows(int64_t rows, Body&& body) {
   if constexpr (n > 1)
     if (rows < n) return with_rows<n - 1>(rows, body);
   body(std::integral_constant<int, n>{});
-}
-
-// Turns `count` scores into exp(score - largest); returns largest and the sum.
-struct Weights {
-  float largest, sum;
-};
-inline Weights exponentiate(float* scores, int64_t count) {
-  const int64_t whole = count / VL * VL, padded = whole < count ? whole + VL : whole;
-  for (int64_t p = count; p < padded; ++p) scores[p] = scores[0];
-  vf most = load(scores);
-  for (int64_t p = VL; p < padded; p += VL) most = max(most, load(scores + p));
-  float lanes[VL];
-  store(lanes, most);
-  const float largest = *std::max_element(lanes, lanes + VL);
-  vf sum = zero();
-  for (int64_t p = 0; p < padded; p += VL) {
-    store(scores + p, exp(sub(load(scores + p), splat(largest))));
-    if (p == whole) std::fill(scores + count, scores + padded, 0.0f);
-    sum = add(sum, load(scores + p));
-  }
-  return {largest, reduce_add(sum)};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA
