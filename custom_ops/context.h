@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "ort_api.h"
 #include "tensor.h"
@@ -46,6 +47,14 @@ class KernelInfo {
   float real(const char* name, float fallback) const {
     float value = 0;
     return given(api_->KernelInfoGetAttribute_float(info_, name, &value)) ? value : fallback;
+  }
+  // Empty without the attribute.
+  std::vector<int64_t> integers(const char* name) const {
+    size_t count = 0;
+    if (!given(api_->KernelInfoGetAttributeArray_int64(info_, name, nullptr, &count))) return {};
+    std::vector<int64_t> values(count);
+    require(api_->KernelInfoGetAttributeArray_int64(info_, name, values.data(), &count), name, "integers");
+    return values;
   }
   // fallback == nullptr: the attribute is required.
   std::string text(const char* name, const char* fallback = nullptr) const {

@@ -76,7 +76,9 @@ struct OrtApi {
   void(ORT_API_CALL* ReleaseStatus)(OrtStatus*);
   void* entries_94_131[38];
   void(ORT_API_CALL* ReleaseAllocator)(OrtAllocator*);
-  void* entries_133_192[60];
+  void* entries_133_162[30];
+  OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_int64)(const OrtKernelInfo*, const char*, int64_t*, size_t*);
+  void* entries_164_192[29];
   OrtStatus*(ORT_API_CALL* KernelContext_GetGPUComputeStream)(const OrtKernelContext*, void**);
   void* entries_194_273[80];
   OrtStatus*(ORT_API_CALL* KernelContext_ParallelFor)(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
@@ -128,6 +130,7 @@ static_assert(offsetof(OrtApi, GetTensorMutableData) == 51 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelInfoGetAttribute_string) == 87 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetOutput) == 91 * sizeof(void*));
 static_assert(offsetof(OrtApi, ReleaseAllocator) == 132 * sizeof(void*));
+static_assert(offsetof(OrtApi, KernelInfoGetAttributeArray_int64) == 163 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_GetGPUComputeStream) == 193 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelContext_ParallelFor) == 274 * sizeof(void*));
 static_assert(offsetof(OrtApi, KernelInfoGetAllocator) == 278 * sizeof(void*));

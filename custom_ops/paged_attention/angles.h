@@ -63,6 +63,16 @@ struct RopeScaling {
   double factor, start, end, magnitude;
 };
 
+// Multi-axis rotary embedding: the pairs that time, row and column turn. They take turns (pair i has axis i mod 3) as
+// long as their sections last; time turns all others.
+struct RopeSections {
+  int64_t time, row, column;
+  TRIGRAPH_EVERYWHERE int axis(int64_t i) const {
+    const int turn = static_cast<int>(i % 3);
+    return i < 3 * (turn == 1 ? row : turn == 2 ? column : 0) ? turn : 0;
+  }
+};
+
 // Radians that pair `i` of `dims` / 2 turns a position: theta^(-2 i / dims), scaled.
 TRIGRAPH_EVERYWHERE inline double frequency(double log_theta, int64_t i, int64_t dims, const RopeScaling& scaling) {
   const double turn = exact_exp(-2.0 * static_cast<double>(i) / static_cast<double>(dims) * log_theta);

@@ -193,12 +193,13 @@ __device__ __forceinline__ void ask_for_query(const float* query, const float* n
 
 // The query, normed, rotated and scaled, to where scores read it, by its warp.
 template <int W>
-__device__ __forceinline__ void few_query(const Rotation& rotation, int count, float* own, FewShared<W>& shared) {
+__device__ __forceinline__ void few_query(const Rotation& rotation, int heads, int count, float* own,
+                                          FewShared<W>& shared) {
   const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float scale = 1.0f / sqrtf(static_cast<float>(W));
   await_copies(0);
   __syncwarp();
-  if (m < count) norm_rotate(own, own + W, rotation, shared.position[m], W, scale, own);
+  if (m < count) norm_rotate(own, own + W, rotation, shared.head[m] / heads, shared.position[m], W, scale, own);
   float* to = shared.query + lane / kHalf * FewShared<W>::kStride + m * kHalf + lane % kHalf;
 #pragma unroll
   for (int i = 0; i < W / kWarp; ++i)
@@ -225,7 +226,7 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
       reinterpret_cast<const uint4*>(keys + uint64_t{shared.entry[min(thread / 2, seen - 1)]} * W) + thread % 2;
   read_key<W>(own_key, 0, kEarly<W>, key);
   if (thread < kMakers) {
-    if (begins) few_query<W>(rotation, count, scratch + thread / kWarp * 2 * W, shared);
+    if (begins) few_query<W>(rotation, shape.heads(), count, scratch + thread / kWarp * 2 * W, shared);
   } else {
     for (int i = thread - kMakers; i < seen * kPieces; i += kFewThreads - kMakers)
       copy_ahead(own_values + i,

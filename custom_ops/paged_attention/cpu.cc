@@ -138,13 +138,14 @@ void attend(const Context& context, const Rotary& rotary, bool rotated, WalkSpli
   const int64_t count = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
   rotary.check(norm, cache.width);
   const Sequences sequences(context.input(4), context.input(5), context.input(6), count, cache, true);
+  const AxisPositions positions = rotary.positions(context.input(7), count);
   const Tensor out = context.output(0, {count, columns / 2});
 
   struct Angles;
   auto* angles = static_cast<float*>(scratch<Angles>(count * rotary.angle_size() * sizeof(float)));
   const std::vector<Run> runs = sequences.runs(kAngleRows);
   context.parallel_for(static_cast<int64_t>(runs.size()), [&](int64_t i) {
-    rotary.angles(runs[i].position, runs[i].count, angles + runs[i].row * rotary.angle_size());
+    rotary.angles(runs[i], positions, angles + runs[i].row * rotary.angle_size());
   });
   const int64_t tokens = std::min(sequences.longest(), std::max(kVerifyTokens, kTargetRows / group));
   const Attention step{{cache, sequences, rotary, q_gate.as<const float>(), norm.as<const float>(), angles,

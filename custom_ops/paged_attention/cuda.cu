@@ -130,6 +130,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
            kMostWidth);
     const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache, true,
                            Operator::paged_attention);
+    const Rotation rotation(rotary_, rotary_.positions(context.input(7), rows));
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
     constexpr bool kRotated = std::is_same_v<T, Q8>;
@@ -141,32 +142,32 @@ struct PagedAttention : PagedAttentionSignature<T> {
                                static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
     const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
     if constexpr (std::is_same_v<T, __half>)
-      if (few && enqueue_few(context, sequences, shape, y)) return;
+      if (few && enqueue_few(context, sequences, rotation, shape, y)) return;
     if (cache.width <= kWideHead && !few)
-      enqueue<kMostQueries>(context, sequences, shape, y);
+      enqueue<kMostQueries>(context, sequences, rotation, shape, y);
     else
-      enqueue<kMostQueries / 2>(context, sequences, shape, y);
+      enqueue<kMostQueries / 2>(context, sequences, rotation, shape, y);
   }
 
  private:
   // For heads of some widths, where a block may have the shared memory that it takes.
-  bool enqueue_few(const Context& context, const Ragged& sequences, const AttentionShape& shape,
-                   const Tensor& y) const {
+  bool enqueue_few(const Context& context, const Ragged& sequences, const Rotation& rotation,
+                   const AttentionShape& shape, const Tensor& y) const {
     switch (shape.width) {
       case 64:
-        return enqueue_few<64>(context, sequences, shape, y);
+        return enqueue_few<64>(context, sequences, rotation, shape, y);
       case 128:
-        return enqueue_few<128>(context, sequences, shape, y);
+        return enqueue_few<128>(context, sequences, rotation, shape, y);
       case 256:
-        return enqueue_few<256>(context, sequences, shape, y);
+        return enqueue_few<256>(context, sequences, rotation, shape, y);
       default:
         return false;
     }
   }
 
   template <int W>
-  bool enqueue_few(const Context& context, const Ragged& sequences, const AttentionShape& shape,
-                   const Tensor& y) const {
+  bool enqueue_few(const Context& context, const Ragged& sequences, const Rotation& rotation,
+                   const AttentionShape& shape, const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, kFewQueries);
     const int64_t blocks = tiles * shape.kv_heads;
     const int64_t floats = blocks * splits * kFewQueries * (W + 2);
@@ -176,7 +177,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, kFewBlocks / blocks)));
-    launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, Rotation(rotary_), shape,
+    launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, rotation, shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
            context.input(3).as<__half>(), partials, y.as<float>());
     return true;
@@ -191,7 +192,8 @@ struct PagedAttention : PagedAttentionSignature<T> {
   }
 
   template <int Q>
-  void enqueue(const Context& context, const Ragged& sequences, const AttentionShape& shape, const Tensor& y) const {
+  void enqueue(const Context& context, const Ragged& sequences, const Rotation& rotation, const AttentionShape& shape,
+               const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, Q);
     const int64_t blocks = tiles * shape.kv_heads;
     const int64_t floats = blocks * splits * Q * (shape.width + 2);
@@ -201,7 +203,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, kFullDevice / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
-    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, Rotation(rotary_), shape,
+    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, rotation, shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());
   }

@@ -107,13 +107,26 @@ struct Rotation {
   int dims;
   float eps;
   RopeScaling scaling;
-  explicit Rotation(const RotaryAttributes& from)
-      : log_theta(exact_log(from.theta)), dims(static_cast<int>(from.dims)), eps(from.eps), scaling(from.scaling) {}
+  RopeSections sections;
+  AxisPositions positions;
+  Rotation(const RotaryAttributes& from, const AxisPositions& positions)
+      : log_theta(exact_log(from.theta)),
+        dims(static_cast<int>(from.dims)),
+        eps(from.eps),
+        scaling(from.scaling),
+        sections(from.sections),
+        positions(positions) {}
+
+  // What turns pair i of a row at a place of its sequence.
+  __device__ int64_t position(int i, int64_t row, int64_t place) const {
+    return positions.data ? positions.data[sections.axis(i) * positions.rows + row] : place;
+  }
 };
 
-// head = rotate(x / rms(x) * norm) * scale by one warp; NEOX pairs (i, i + dims / 2). `head` is shared memory.
-__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t position,
-                                   int width, float scale, float* head) {
+// head = rotate(x / rms(x) * norm) * scale by one warp, for a row at a place of its sequence; NEOX pairs
+// (i, i + dims / 2). `head` is shared memory.
+__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t row,
+                                   int64_t place, int width, float scale, float* head) {
   constexpr int kTogether = 8;  // elements that a lane reads before the first is used
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
   for (int first = lane; first < width; first += kTogether * kWarp) {
@@ -137,8 +150,8 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   }
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    const Angle turn =
-        angle(static_cast<double>(position) * frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
+    const Angle turn = angle(static_cast<double>(rotation.position(i, row, place)) *
+                             frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
     const float a = head[i], b = head[half + i];
     const float c = static_cast<float>(turn.cosine * rotation.scaling.magnitude);
     const float s = static_cast<float>(turn.sine * rotation.scaling.magnitude);

@@ -19,6 +19,7 @@ struct PagedKVWrite : PagedKVWriteSignature<T> {
     const NewEntries in(context, rotary_);
     const CacheShape& cache = in.cache;
     const Sequences sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false);
+    const AxisPositions positions = rotary_.positions(context.input(8), in.k.dims[0]);
     T* keys = context.output_like(0, in.past_key).as<T>();
     T* values = context.output_like(1, in.past_value).as<T>();
     copy_cache(context, cache, in.past_key.as<const T>(), keys, in.past_value.as<const T>(), values);
@@ -29,7 +30,7 @@ struct PagedKVWrite : PagedKVWriteSignature<T> {
       const int64_t angle_size = rotary_.angle_size();
       auto* head = static_cast<float*>(scratch<Memory>((cache.width + run.count * angle_size) * sizeof(float)));
       float* angles = head + cache.width;
-      rotary_.angles(run.position, run.count, angles);
+      rotary_.angles(run, positions, angles);
       for (int64_t i = 0; i < run.count; ++i) {
         const float *k = in.k.as<float>() + (run.row + i) * cache.columns(),
                     *v = in.v.as<float>() + (run.row + i) * cache.columns();

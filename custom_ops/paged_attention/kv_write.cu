@@ -28,7 +28,7 @@ struct Entries {
     const int64_t from = (row * cache.heads + kv_head) * width;
     const int64_t to = (sequences.entry(s, position) * cache.heads + kv_head) * cache.stride;
     if (threadIdx.x < kWarp) {
-      norm_rotate(k + from, norm, rotation, position, width, 1.0f, head);
+      norm_rotate(k + from, norm, rotation, row, position, width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
     } else if (threadIdx.x < kThreads) {
       head += width;
@@ -63,11 +63,12 @@ Entries<T> entries_of(const Context& context, const RotaryAttributes& rotary) {
   const CacheShape& cache = in.cache;
   const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false,
                          Operator::paged_kv_write);
+  const AxisPositions positions = rotary.positions(context.input(8), in.k.dims[0]);
   const Tensor key = context.output_like(0, in.past_key), value = context.output_like(1, in.past_value);
   copy_other_buffer(in.past_key, key, sizeof(T), stream_of(context));
   copy_other_buffer(in.past_value, value, sizeof(T), stream_of(context));
   return {sequences,
-          Rotation(rotary),
+          Rotation(rotary, positions),
           in.k.as<float>(),
           in.v.as<float>(),
           in.norm.as<float>(),
@@ -98,9 +99,10 @@ struct PagedKVWriteLastRows {
   static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedKVWriteLastRows";
   static constexpr Argument kInputs[] = {
-      {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
-      {"past_value", kType}, {"cu_seqlens", DType::i32}, {"past_lens", DType::i32}, {"page_table", DType::i32},
-      {"x", DType::f32},     {"also", DType::f32, true}};
+      {"k", DType::f32},         {"v", DType::f32},          {"k_norm", DType::f32},
+      {"past_key", kType},       {"past_value", kType},      {"cu_seqlens", DType::i32},
+      {"past_lens", DType::i32}, {"page_table", DType::i32}, {"positions", DType::i32, true},
+      {"x", DType::f32},         {"also", DType::f32, true}};
   static constexpr Argument kOutputs[] = {{"present_key", kType},          {"present_value", kType},
                                           {"last_cu_seqlens", DType::i32}, {"last_past_lens", DType::i32},
                                           {"last_x", DType::f32},          {"last_also", DType::f32, true}};
@@ -109,7 +111,7 @@ struct PagedKVWriteLastRows {
 
   void compute(Context& context) const {
     const Entries<T> entries = entries_of<T>(context, rotary_);
-    const Last last = last_of(context, context.input(5), context.input(6), context.input(8), context.input(9), 2);
+    const Last last = last_of(context, context.input(5), context.input(6), context.input(9), context.input(10), 2);
     if (!last.starts.rows) fail("input x has no rows");
     const dim3 grid(static_cast<unsigned>(last.starts.rows), static_cast<unsigned>(entries.cache.heads + 1));
     launch(write_and_take_last<T>, grid, kCopyThreads, entries.shared_bytes(), stream_of(context), entries, last);

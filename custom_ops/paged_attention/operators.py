@@ -31,17 +31,23 @@ def _attention_cost(node: Node, work: Workload) -> Cost:
 
 
 def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.paged_attention.function import paged_kv_write
-    from trigraph.custom_ops.paged_attention.quantised_function import paged_kv_write_q8_0
+    from trigraph.custom_ops.paged_attention import function, quantised_function
 
-    return paged_kv_write_q8_0 if "type" in attributes else paged_kv_write
+    if "type" in attributes:
+        bodies = quantised_function.paged_kv_write_q8_0, quantised_function.paged_kv_write_q8_0_by_axis
+    else:
+        bodies = function.paged_kv_write, function.paged_kv_write_by_axis
+    return bodies[inputs == 9]
 
 
 def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.paged_attention.function import paged_attention
-    from trigraph.custom_ops.paged_attention.quantised_function import paged_attention_q8_0
+    from trigraph.custom_ops.paged_attention import function, quantised_function
 
-    return paged_attention_q8_0 if "type" in attributes else paged_attention
+    if "type" in attributes:
+        bodies = quantised_function.paged_attention_q8_0, quantised_function.paged_attention_q8_0_by_axis
+    else:
+        bodies = function.paged_attention, function.paged_attention_by_axis
+    return bodies[inputs == 8]
 
 
 OPERATORS = (

@@ -1,5 +1,7 @@
 """The same operators over a cache of rotated heads in Q8_0 blocks, uint8 [pages, page size, KV, D / 32 x 34]."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from onnx import numpy_helper
 
@@ -12,6 +14,7 @@ from trigraph.custom_ops.paged_attention.function import (
     queries,
     sequence_ends,
     stored_entries,
+    turning,
 )
 from trigraph.custom_ops.paged_attention.reference import MOST_KEY, MOST_VALUE
 from trigraph.custom_ops.scripting import FLOAT, FLOAT16, INT64, UINT8, Tensor, body, op, row_positions
@@ -65,30 +68,72 @@ def quantised_entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor
 
 
 @body
+def written_q8_0(
+    k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
+    sequence: Tensor, place: Tensor, turns: Tensor, page_table: Tensor,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
+    rope_magnitude: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The cache with the rows' entries, at places [T] of their sequences, turned by positions [T, pairs or 1]."""
+    shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2, end=3), op.Shape(k_norm), axis=0)
+    key = norm_rotate(
+        op.Reshape(k, shape), k_norm, turns,
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip
+    entry = places(sequence, place, page_table, op.Shape(past_key, start=1, end=2))
+    present_key = op.ScatterND(past_key, entry, quantise(rotate(key, most=MOST_KEY)))
+    present_value = op.ScatterND(past_value, entry, quantise(rotate(op.Reshape(v, shape), most=MOST_VALUE)))
+    return present_key, present_value
+
+
+@body
 def paged_kv_write_q8_0(
     k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
     cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor,
     rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
     rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sequence, _, position = row_positions(cu_seqlens, past_lens)
-    shape = op.Concat(op.Shape(sequence), op.Shape(past_key, start=2, end=3), op.Shape(k_norm), axis=0)
-    key = norm_rotate(
-        op.Reshape(k, shape),
-        k_norm,
-        position,
-        rope_dims,
-        rope_theta,
-        eps,
-        rope_factor,
-        rope_ramp_start,
-        rope_ramp_end,
-        rope_magnitude,
-    )
-    place = places(sequence, position, page_table, op.Shape(past_key, start=1, end=2))
-    present_key = op.ScatterND(past_key, place, quantise(rotate(key, most=MOST_KEY)))
-    present_value = op.ScatterND(past_value, place, quantise(rotate(op.Reshape(v, shape), most=MOST_VALUE)))
+    sequence, _, place = row_positions(cu_seqlens, past_lens)
+    present_key, present_value = written_q8_0(
+        k, v, k_norm, past_key, past_value, sequence, place, op.Unsqueeze(place, [1]), page_table,
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip
     return present_key, present_value
+
+
+@body
+def paged_kv_write_q8_0_by_axis(
+    k: Tensor, v: Tensor, k_norm: Tensor, past_key: Tensor, past_value: Tensor,
+    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, positions: Tensor,
+    rope_sections: Sequence[int], rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0,
+    rope_ramp_start: int = 0, rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    sequence, _, place = row_positions(cu_seqlens, past_lens)
+    present_key, present_value = written_q8_0(
+        k, v, k_norm, past_key, past_value, sequence, place, turning(positions, rope_dims, rope_sections), page_table,
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip
+    return present_key, present_value
+
+
+@body
+def attended_q8_0(
+    q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
+    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, turns: Tensor,
+    rope_dims: int, rope_theta: float, eps: float, rope_factor: float, rope_ramp_start: int, rope_ramp_end: int,
+    rope_magnitude: float,
+) -> Tensor:  # fmt: skip
+    """What PagedAttention makes of queries that are turned by positions [R, pairs or 1]."""
+    sequence, number, place = row_positions(cu_seqlens, past_lens)
+    q, gate = queries(
+        q_gate, q_norm, turns,
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip
+    ends = sequence_ends(cu_seqlens, past_lens)
+    keys, values = quantised_entries(key, page_table, ends), quantised_entries(value, page_table, ends)
+    y = attend_rows(rotate(q, most=MOST_KEY), keys, values, sequence, number, place, cu_seqlens)
+    y = rotate(op.Reshape(y, op.Shape(gate)), most=MOST_VALUE)
+    return op.Flatten(y * op.Sigmoid(gate))
 
 
 @body
@@ -98,21 +143,21 @@ def paged_attention_q8_0(
     rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0, rope_ramp_start: int = 0,
     rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    sequence, number, position = row_positions(cu_seqlens, past_lens)
-    q, gate = queries(
-        q_gate,
-        q_norm,
-        position,
-        rope_dims,
-        rope_theta,
-        eps,
-        rope_factor,
-        rope_ramp_start,
-        rope_ramp_end,
-        rope_magnitude,
-    )
-    ends = sequence_ends(cu_seqlens, past_lens)
-    keys, values = quantised_entries(key, page_table, ends), quantised_entries(value, page_table, ends)
-    y = attend_rows(rotate(q, most=MOST_KEY), keys, values, sequence, number, position, cu_seqlens)
-    y = rotate(op.Reshape(y, op.Shape(gate)), most=MOST_VALUE)
-    return op.Flatten(y * op.Sigmoid(gate))
+    _, _, place = row_positions(cu_seqlens, past_lens)
+    return attended_q8_0(
+        q_gate, q_norm, key, value, cu_seqlens, past_lens, page_table, op.Unsqueeze(place, [1]),
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip
+
+
+@body
+def paged_attention_q8_0_by_axis(
+    q_gate: Tensor, q_norm: Tensor, key: Tensor, value: Tensor,
+    cu_seqlens: Tensor, past_lens: Tensor, page_table: Tensor, positions: Tensor,
+    rope_sections: Sequence[int], rope_dims: int, rope_theta: float, eps: float, rope_factor: float = 1.0,
+    rope_ramp_start: int = 0, rope_ramp_end: int = 0, rope_magnitude: float = 1.0,
+) -> Tensor:  # fmt: skip
+    return attended_q8_0(
+        q_gate, q_norm, key, value, cu_seqlens, past_lens, page_table, turning(positions, rope_dims, rope_sections),
+        rope_dims, rope_theta, eps, rope_factor, rope_ramp_start, rope_ramp_end, rope_magnitude,
+    )  # fmt: skip

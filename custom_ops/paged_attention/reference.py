@@ -10,10 +10,14 @@ the values' rotation is undone after attention.
 Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p theta^(-2i / rope_dims).
 With a context extended by YaRN, pairs from rope_ramp_end on are rope_factor times slower, those up to rope_ramp_start
 keep their speed, and sines and cosines are multiplied with rope_magnitude.
+With `positions` [3, T] (time, row, column: multi-axis rotary embedding), p is a row's position on the axis that turns
+the pair. The axes take turns, pair i has axis i mod 3, each for as many pairs as `rope_sections` says; time turns all
+others. What a row sees, and where its entry lies, is said by its place in the sequence as before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Required, TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -38,17 +42,27 @@ class Rotary(TypedDict, total=False):
     rope_ramp_start: int
     rope_ramp_end: int
     rope_magnitude: float
+    rope_sections: Sequence[int]
+
+
+def _turning(place: NDArray[np.int64], positions: Ints | None, rotary: Rotary) -> NDArray[np.int64]:
+    """The position that turns each rotary pair of each row: [T, rope_dims / 2], or [T, 1] if it is the same for all."""
+    if positions is None:
+        return place[:, None]
+    pair = np.arange(rotary["rope_dims"] // 2)
+    axis = np.where(pair < 3 * np.array(rotary["rope_sections"])[pair % 3], pair % 3, 0)
+    return positions[axis].T.astype(np.int64)
 
 
 def _norm_rotate(x: Array, weight: Array, positions: NDArray[np.int64], rotary: Rotary) -> Array:
-    """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T]; float64."""
+    """RMS norm over the last axis of x [T, heads, D], then rotary at positions [T, pairs or 1]; float64."""
     x = x.astype(np.float64)
     x = x / np.sqrt((x * x).mean(-1, keepdims=True) + rotary["eps"]) * weight
     rope_dims, start = rotary["rope_dims"], rotary.get("rope_ramp_start", 0)
     half, length = rope_dims // 2, max(rotary.get("rope_ramp_end", 0) - start, 0.001)
     slow = np.clip((np.arange(half) - start) / length, 0, 1)
     frequency = float(rotary["rope_theta"]) ** (-2.0 * np.arange(half) / max(rope_dims, 1))
-    angles = positions[:, None, None] * frequency * (1 - slow + slow / rotary.get("rope_factor", 1.0))
+    angles = positions[:, None] * frequency * (1 - slow + slow / rotary.get("rope_factor", 1.0))
     magnitude = rotary.get("rope_magnitude", 1.0)
     cosine, sine = np.cos(angles) * magnitude, np.sin(angles) * magnitude
     a, b = x[..., :half], x[..., half:rope_dims]
@@ -97,6 +111,7 @@ def paged_kv_write(
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
+    positions: Ints | None = None,
     **rotary: Unpack[Rotary],
 ) -> tuple[Cache, Cache]:
     """The cache with the rows' entries written: k [T, KV * D] normed and rotated, v [T, KV * D] as it is."""
@@ -104,7 +119,7 @@ def paged_kv_write(
     sequence, position = _positions(cu_seqlens, past_lens)
     pages, offsets = page_table[sequence, position // page], position % page
     key, value = past_key.copy(), past_value.copy()
-    turned = _norm_rotate(k.reshape(-1, heads, width), k_norm, position, rotary)
+    turned = _norm_rotate(k.reshape(-1, heads, width), k_norm, _turning(position, positions, rotary), rotary)
     key[pages, offsets] = encode(turned, MOST_KEY, key.dtype)
     value[pages, offsets] = encode(v.reshape(-1, heads, width), MOST_VALUE, value.dtype)
     return key, value
@@ -118,6 +133,7 @@ def paged_attention(
     cu_seqlens: Ints,
     past_lens: Ints,
     page_table: Ints,
+    positions: Ints | None = None,
     **rotary: Unpack[Rotary],
 ) -> Array:
     """sigmoid(gate) * softmax(q k / sqrt(D)) v of q_gate [R, H * 2D], each head's [q | gate]: float32 [R, H * D].
@@ -129,7 +145,7 @@ def paged_attention(
     heads = q_gate.shape[1] // (2 * width)
     q_gate = q_gate.reshape(-1, heads, 2 * width)
     sequence, position = _positions(cu_seqlens, past_lens)
-    q = _norm_rotate(q_gate[..., :width], q_norm, position, rotary)
+    q = _norm_rotate(q_gate[..., :width], q_norm, _turning(position, positions, rotary), rotary)
     q = rotate(q, MOST_KEY) if rotated else q
     gate = q_gate[..., width:].astype(np.float64)
     out = np.empty((len(q), heads, width), np.float32)

@@ -6,27 +6,35 @@
 
 #include "../simd.h"
 #include "angles.h"
-#include "signature.h"
+#include "ragged.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 class Rotary : public RotaryAttributes {
  public:
   explicit Rotary(const KernelInfo& info) : RotaryAttributes(info) {
-    for (int64_t i = 0; i < dims / 2; ++i) frequency_.push_back(frequency(exact_log(theta), i, dims, scaling));
+    for (int64_t i = 0; i < dims / 2; ++i) {
+      frequency_.push_back(frequency(exact_log(theta), i, dims, scaling));
+      axis_.push_back(sections.axis(i));
+    }
   }
 
   int64_t angle_size() const { return dims; }
 
-  // Of `count` positions from `position` on: rope_dims / 2 cosines, then as many sines.
-  void angles(int64_t position, int64_t count, float* out) const {
+  // Of each row of a run: rope_dims / 2 cosines, then as many sines.
+  void angles(const Run& run, const AxisPositions& positions, float* out) const {
     const int64_t half = dims / 2;
-    for (int64_t t = 0; t < count; ++t, ++position, out += dims)
+    double turn[kMostDims / 2];
+    for (int64_t t = 0; t < run.count; ++t, out += dims) {
+      const int32_t* axes = positions.data ? positions.data + run.row + t : nullptr;
+      for (int64_t i = 0; i < half; ++i)
+        turn[i] = static_cast<double>(axes ? axes[axis_[i] * positions.rows] : run.position + t) * frequency_[i];
       for (int64_t i = 0; i < half; ++i) {
-        const Angle a = angle(static_cast<double>(position) * frequency_[i]);
+        const Angle a = angle(turn[i]);
         out[i] = static_cast<float>(a.cosine * scaling.magnitude);
         out[half + i] = static_cast<float>(a.sine * scaling.magnitude);
       }
+    }
   }
 
   // out = rotate(x / rms(x) * norm) * scale, for one head; NEOX pairs (i, i + rope_dims / 2). `out` is not x.
@@ -47,6 +55,7 @@ class Rotary : public RotaryAttributes {
 
  private:
   std::vector<double> frequency_;  // [dims / 2], radians a position
+  std::vector<int> axis_;          // [dims / 2]
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "../kernel.h"
 #include "angles.h"
@@ -43,8 +44,9 @@ struct PagedKVWriteSignature {
   static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedKVWrite";
   static constexpr Argument kInputs[] = {
-      {"k", DType::f32},     {"v", DType::f32},          {"k_norm", DType::f32},    {"past_key", kType},
-      {"past_value", kType}, {"cu_seqlens", DType::i32}, {"past_lens", DType::i32}, {"page_table", DType::i32}};
+      {"k", DType::f32},         {"v", DType::f32},          {"k_norm", DType::f32},
+      {"past_key", kType},       {"past_value", kType},      {"cu_seqlens", DType::i32},
+      {"past_lens", DType::i32}, {"page_table", DType::i32}, {"positions", DType::i32, true}};
   static constexpr Argument kOutputs[] = {{"present_key", kType}, {"present_value", kType}};
 };
 
@@ -53,10 +55,17 @@ struct PagedAttentionSignature {
   static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedAttention";
   static constexpr Argument kInputs[] = {
-      {"q_gate", DType::f32},    {"q_norm", DType::f32},     {"key", kType},
-      {"value", kType},          {"cu_seqlens", DType::i32}, {"past_lens", DType::i32},
-      {"page_table", DType::i32}};
+      {"q_gate", DType::f32},     {"q_norm", DType::f32},         {"key", kType},
+      {"value", kType},           {"cu_seqlens", DType::i32},     {"past_lens", DType::i32},
+      {"page_table", DType::i32}, {"positions", DType::i32, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+};
+
+// Where rows stand on each axis of rotary embedding. Any number will do: where a row lies in its sequence, and what it
+// sees, is said elsewhere.
+struct AxisPositions {
+  const int32_t* data;  // [3, rows], or nullptr: each row's place in its sequence, on all axes
+  int64_t rows;
 };
 
 struct RotaryAttributes {
@@ -65,6 +74,8 @@ struct RotaryAttributes {
   double theta;
   float eps;
   RopeScaling scaling;
+  bool by_axis;  // as `sections` say
+  RopeSections sections{};
 
   explicit RotaryAttributes(const KernelInfo& info)
       : dims(info.integer("rope_dims")), theta(info.real("rope_theta")), eps(info.real("eps")), scaling(read(info)) {
@@ -73,6 +84,7 @@ struct RotaryAttributes {
            static_cast<long long>(kMostDims));
     if (!(theta > 0) || std::isinf(theta)) fail("attribute rope_theta is %g, not above 0 and finite", theta);
     if (!(eps >= 0)) fail("attribute eps is %g, below 0", static_cast<double>(eps));
+    read_sections(info.integers("rope_sections"));
   }
 
   static RopeScaling read(const KernelInfo& info) {
@@ -81,6 +93,33 @@ struct RotaryAttributes {
     if (!(factor >= 1) || std::isinf(factor)) fail("attribute rope_factor is %g, not at least 1", factor);
     if (!(magnitude > 0) || std::isinf(magnitude)) fail("attribute rope_magnitude is %g, not above 0", magnitude);
     return {factor, static_cast<double>(start), static_cast<double>(end), magnitude};
+  }
+
+  void read_sections(const std::vector<int64_t>& given) {
+    by_axis = !given.empty();
+    if (!by_axis) return;
+    if (given.size() != 3) fail("attribute rope_sections has %zu numbers, expected 3", given.size());
+    int64_t pairs = 0;
+    for (int64_t n : given) {
+      if (n < 0 || n > dims / 2)
+        fail("attribute rope_sections holds %lld, outside 0 to %lld pairs", static_cast<long long>(n),
+             static_cast<long long>(dims / 2));
+      pairs += n;
+    }
+    if (pairs != dims / 2)
+      fail("attribute rope_sections adds up to %lld pairs, but rope_dims has %lld", static_cast<long long>(pairs),
+           static_cast<long long>(dims / 2));
+    sections = {given[0], given[1], given[2]};
+  }
+
+  // The input `positions` of a step with so many rows, or what stands for it.
+  AxisPositions positions(const Tensor& given, int64_t rows) const {
+    const bool absent = !given.rank;
+    if (absent && by_axis) fail("input %s is missing, which attribute rope_sections needs", given.name);
+    if (absent) return {nullptr, rows};
+    if (!by_axis) fail("attribute rope_sections is missing, which input %s needs", given.name);
+    given.expect({3, rows});
+    return {given.as<int32_t>(), rows};
   }
 
   // Checks the norm weight, and that the head is wide enough to rotate.

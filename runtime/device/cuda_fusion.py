@@ -112,7 +112,8 @@ class _Fusion:
         """An attention's new entries, and the last rows of the same step."""
         if list(entries.input[5:7]) != list(last.input[:2]):
             return
-        inputs, outputs = [*entries.input, *last.input[2:]], [*entries.output, *last.output]
+        inputs = [*[*entries.input, ""][:9], *last.input[2:]]  # `positions` may be absent
+        outputs = [*entries.output, *last.output]
         self._fused[id(last)] = _node("PagedKVWriteLastRows", entries, inputs, outputs, _attributes(entries))
         self._fused[id(entries)] = None
 

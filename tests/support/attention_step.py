@@ -23,11 +23,13 @@ class Heads:
     group: int = 2  # query heads of a kv head
     page: int = 16
     dtype: Any = np.float16
+    sections: tuple[int, int, int] | None = None  # of positions on three axes
 
     @property
     def rotary(self) -> dict[str, Any]:
         """Attributes that the reference takes too."""
-        return {"rope_dims": self.width // 4, **ROPE}
+        sections = {} if self.sections is None else {"rope_sections": self.sections}
+        return {"rope_dims": self.width // 4, **ROPE, **sections}
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -57,10 +59,12 @@ class Step:
     cu_seqlens: NDArray[np.int32]
     past_lens: NDArray[np.int32]
     page_table: NDArray[np.int32]
+    positions: NDArray[np.int32] | None = None
 
     @property
     def sequences(self) -> tuple[Any, ...]:
-        return self.cu_seqlens, self.past_lens, self.page_table
+        axes = () if self.positions is None else (self.positions,)
+        return self.cu_seqlens, self.past_lens, self.page_table, *axes
 
     @property
     def write(self) -> tuple[Any, ...]:
@@ -80,6 +84,7 @@ class Step:
             cu_seqlens=np.array([0, count], np.int32),
             past_lens=self.past_lens[sequence : sequence + 1] + np.int32(first),
             page_table=self.page_table[sequence : sequence + 1],
+            positions=None if self.positions is None else self.positions[:, rows],
         )
 
 
@@ -112,6 +117,7 @@ def make_step(heads: Heads, lengths: Sequence[int], pasts: Sequence[int], seed: 
         cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
         past_lens=np.array(pasts, np.int32),
         page_table=table,
+        positions=None if heads.sections is None else rng.integers(0, 5000, (3, rows), np.int32),
     )
 
 

@@ -31,6 +31,7 @@ OPERATOR_TESTS = (
     "custom_ops/test_paged_attention_errors.py",
     "custom_ops/test_rms_norm.py",
     "models/test_rope_scaling.py::test_operators",
+    "custom_ops/test_paged_attention_positions.py",
     "models/test_rope_scaling.py::test_positions_near_a_million",
     "custom_ops/test_router.py",
     "custom_ops/test_row_operators.py",

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from support.attention_step import Heads, make_step
 from support.block_weights import activations, weights
 from support.operators import ONNX_TYPE, provider, same_bits
 from support.row_bits import portable_kernels
@@ -233,3 +234,20 @@ def test_what_somebody_else_reads_stays() -> None:
     inputs |= {"raw": inputs.pop("x"), "norm": np.ones(512, np.float32)}
     outputs = {"y": np.float32, "shared": np.float32}
     check(nodes, inputs, outputs, ["RMSNorm", "GatedBlockMatMul", "GroupedExpertFFN"])
+
+
+@pytest.mark.parametrize("sections", [None, (3, 3, 2)], ids=["text", "positions on three axes"])
+def test_entries_and_last_rows(sections: tuple[int, int, int] | None) -> None:
+    heads = Heads(sections=sections)
+    step = make_step(heads, [3, 1, 5], [20, 0, 7])
+    names = ["k", "v", "norm", "past_key", "past_value", "cu_seqlens", "past_lens", "table", "positions"]
+    inputs = dict(zip(names, step.write, strict=False)) | {"x": activations(9, 48)}
+    check(
+        [
+            node("PagedKVWrite", " ".join(names[: len(step.write)]), "key value", **heads.attributes),
+            node("LastRows", "cu_seqlens past_lens x", "starts past last_x"),
+        ],
+        inputs,
+        {"key": np.float16, "value": np.float16, "starts": np.int32, "past": np.int32, "last_x": np.float32},
+        ["PagedKVWriteLastRows"],
+    )

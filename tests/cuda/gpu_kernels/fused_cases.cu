@@ -61,6 +61,7 @@ Case entries_and_last_rows(const Model& m, int64_t sequences) {
   Case made = entries(m, sequences);
   made.name = "entries and last rows";
   made.op = "PagedKVWriteLastRows";
+  made.inputs.push_back({i32, {}, Fill::number});  // no positions
   made.inputs.push_back({f32, {-1, m.hidden}, Fill::normal});
   for (const Output& output : {Output{i32, {-3}}, Output{i32, {-2}}, Output{f32, {-2, m.hidden}}})
     made.outputs.push_back(output);

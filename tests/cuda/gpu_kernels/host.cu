@@ -70,6 +70,9 @@ void add_kernel_info(OrtApi& api) {
   api.KernelInfoGetAttribute_string = [](const OrtKernelInfo* info, const char* name, char* out, size_t* size) {
     return attribute(info, name, [&](const Attribute& a) { std::strncpy(out, a.text.c_str(), *size - 1); });
   };
+  api.KernelInfoGetAttributeArray_int64 = [](const OrtKernelInfo*, const char* name, int64_t*, size_t*) {
+    return missing(name);
+  };
   api.KernelInfoGetAllocator = [](const OrtKernelInfo*, OrtMemType, OrtAllocator** out) -> OrtStatus* {
     *out = &allocator;
     return nullptr;
