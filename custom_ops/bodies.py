@@ -9,7 +9,7 @@ from trigraph.custom_ops.registry import operator
 from trigraph.custom_ops.scripting import Function
 
 # Attributes that choose a body, as the number of inputs does.
-_CHOOSING = ("types", "type", "gate_type", "up_type", "down_type", "normalize", "probability")
+_CHOOSING = ("types", "type", "gate_type", "up_type", "down_type", "normalize", "probability", "activation")
 
 
 def overload(attributes: Mapping[str, Any], inputs: int) -> str:

@@ -9,6 +9,10 @@
 namespace trigraph::TRIGRAPH_BASE {
 
 const OrtCustomOp* block_gather();
+const OrtCustomOp* layer_norm();
+const OrtCustomOp* bias_activation();
+const OrtCustomOp* position_rows();
+const OrtCustomOp* patch_attention();
 const OrtCustomOp* rms_norm();
 const OrtCustomOp* joined_rms_norm();
 const OrtCustomOp* router();
@@ -33,15 +37,27 @@ const OrtCustomOp* grouped_expert_ffn();
 
 std::vector<const OrtCustomOp*> operators() {
   using namespace TRIGRAPH_BASE;
-  return {block_matmul(),        gated_block_matmul(),
-          block_gather(),        rms_norm(),
-          joined_rms_norm(),     router(),
-          top_token(),           last_rows(),
-          previous_rows(),       gated_delta_net(),
-          grouped_expert_ffn(),  paged_kv_write_f16(),
-          paged_kv_write_f32(),  paged_kv_write_q8_0(),
-          paged_attention_f16(), paged_attention_f32(),
-          paged_attention_q8_0()};
+  return {block_matmul(),
+          gated_block_matmul(),
+          block_gather(),
+          rms_norm(),
+          joined_rms_norm(),
+          router(),
+          top_token(),
+          last_rows(),
+          previous_rows(),
+          gated_delta_net(),
+          grouped_expert_ffn(),
+          paged_kv_write_f16(),
+          paged_kv_write_f32(),
+          paged_kv_write_q8_0(),
+          paged_attention_f16(),
+          paged_attention_f32(),
+          paged_attention_q8_0(),
+          layer_norm(),
+          bias_activation(),
+          position_rows(),
+          patch_attention()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -29,6 +29,8 @@ enum class Reason : int {
   gdn_pending,
   gdn_read_written,
   last_position,
+  table_row,
+  place,
 };
 
 // Every number is a long long.
@@ -55,7 +57,9 @@ constexpr const char* kSentences[] = {
     "input accepted[%lld] is %lld, but slot %lld holds %lld pending tokens",
     "input slots_in[%lld] is %lld, which sequence %lld writes in the same step",
     "input past_lens[%lld] is %lld, not a position that %lld more follow",
+    "input rows[%lld][%lld] is %lld, outside the %lld rows of the table",
+    "input places[%lld][%lld] is %lld, below 0",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::last_position) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::place) + 1);
 
 }  // namespace trigraph

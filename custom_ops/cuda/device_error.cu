@@ -6,8 +6,8 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",
-                                "PagedAttention", "LastRows",      "PreviousRows"};
+constexpr const char* kOps[] = {"BlockGather", "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",  "PagedAttention",
+                                "LastRows",    "PreviousRows",  "PositionRows",     "PatchAttention"};
 
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 

@@ -18,7 +18,9 @@ enum class Operator : int {
   paged_kv_write,
   paged_attention,
   last_rows,
-  previous_rows
+  previous_rows,
+  position_rows,
+  patch_attention
 };
 
 // Written by the device, read by the host.

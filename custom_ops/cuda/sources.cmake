@@ -16,6 +16,10 @@ set(CUDA_SOURCES
   grouped_expert_ffn/cuda.cu
   grouped_expert_ffn/few_experts.cu
   rms_norm/cuda.cu
+  layer_norm/cuda.cu
+  bias_activation/cuda.cu
+  position_rows/cuda.cu
+  patch_attention/cuda.cu
   router/cuda.cu
   rows/cuda.cu
   top_token/cuda.cu

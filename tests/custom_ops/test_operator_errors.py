@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fuzz.calls import CALLS, Array, Call
+from fuzz.calls import CALLS
+from fuzz.draw import Array, Call
 from support.operators import Operator
 
 NAMES = {
@@ -27,13 +28,20 @@ NAMES = {
     "GroupedExpertFFN": ("x", "ids", "weights", "gate", "down", "up", "shared", "shared_gate"),
     "RMSNorm": ("x", "weight", "residual"),
     "JoinedRMSNorm": ("x", "weight", "other", "other_weight"),
+    "LayerNorm": ("x", "weight", "bias"),
+    "BiasActivation": ("x", "bias", "residual"),
+    "PositionRows": ("x", "bias", "table", "rows", "weights"),
+    "PatchAttention": ("qkv", "places", "cu_seqlens"),
     "Router": ("logits",),
     "TopToken": ("logits",),
     "LastRows": ("cu_seqlens", "past_lens", "x", "also"),
     "PreviousRows": ("x", "before", "cu_seqlens"),
-    "PagedKVWrite": ("k", "v", "k_norm", "past_key", "past_value", "cu_seqlens", "past_lens", "page_table"),
-    "PagedAttention": ("q_gate", "q_norm", "key", "value", "cu_seqlens", "past_lens", "page_table"),
+    "PagedKVWrite": (
+        "k", "v", "k_norm", "past_key", "past_value", "cu_seqlens", "past_lens", "page_table", "positions",
+    ),
+    "PagedAttention": ("q_gate", "q_norm", "key", "value", "cu_seqlens", "past_lens", "page_table", "positions"),
 }  # fmt: skip
+OPTIONAL = {("BiasActivation", "residual")}  # nothing else says whether they must be there
 EACH_INPUT = [(op, index) for op, names in NAMES.items() for index in range(len(names))]
 INPUT_IDS = [f"{op}-{NAMES[op][index]}" for op, index in EACH_INPUT]
 INT32, INT64 = ((-1, -(2**bits), 2**bits - 1) for bits in (31, 63))
@@ -46,6 +54,8 @@ FREE = {
     "BlockMatMul": {("x", 0), ("weight", 0), ("weight_1", 0), ("weight_2", 0), ("weight_3", 0)},
     "GatedBlockMatMul": {("weight", 0)},
     "BlockGather": {("ids", 0), ("table", 0), ("table", 1)},
+    "LayerNorm": {("x", 0)},
+    "PositionRows": {("table", 0)},
     "Router": {("logits", 0), ("logits", 1)},
     "TopToken": {("logits", 0), ("logits", 1)},
     "LastRows": {("x", 1), ("also", 1)},
@@ -121,6 +131,9 @@ def test_another_type(op: str, index: int) -> None:
 @pytest.mark.parametrize(("op", "index"), EACH_INPUT, ids=INPUT_IDS)
 def test_a_missing_input(op: str, index: int) -> None:
     call, name = valid_call(op), NAMES[op][index]
+    if (op, name) in OPTIONAL:
+        run(call, **{name: None})
+        return
     with pytest.raises(Exception, match=rf"{op}|{name}"):
         run(call, **{name: None})
 
@@ -130,7 +143,7 @@ def attributes() -> Iterator[Any]:
         for name, value in valid_call(op).attributes.items():
             if name != "activations":  # has a default
                 yield op, name, None, rf"attribute (up_type|{name}) is missing"
-                yield op, name, [1, 2], rf"attribute (up_type|{name}) is missing"
+                yield op, name, [1, 2], rf"attribute (up_type|{name}) (is missing|has 2 numbers)"
             if isinstance(value, str):
                 yield op, name, "Q9_K", "Q9_K"
                 yield op, name, "x" * 100, f"attribute {name} is missing or is not a short string|up_type"
@@ -203,6 +216,9 @@ def test_nothing_at_all(op: str, name: str) -> None:
         ("LastRows", "cu_seqlens", INT32),
         ("LastRows", "past_lens", (-1, -(2**31))),
         ("PreviousRows", "cu_seqlens", INT32),
+        ("PositionRows", "rows", INT32),
+        ("PatchAttention", "places", (-1, -(2**31))),
+        ("PatchAttention", "cu_seqlens", INT32),
         ("PagedKVWrite", "page_table", INT32),
         ("PagedKVWrite", "cu_seqlens", INT32),
         ("PagedKVWrite", "past_lens", INT32),

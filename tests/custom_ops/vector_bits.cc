@@ -1,13 +1,15 @@
-// Runs what Gated DeltaNet and attention are made of on fixed inputs, and prints a hash of each result. Built for
+// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result. Built for
 // several instruction sets by test_emulated_sets.py: the lines must be the same.
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "bias_activation/activate.h"
 #include "gated_delta_net/scan.h"
 #include "paged_attention/angles.h"
 #include "paged_attention/tile.h"
+#include "patch_attention/block.h"
 
 using namespace trigraph::TRIGRAPH_ISA;
 
@@ -46,6 +48,8 @@ void functions() {
     report_lanes("exp", x, [](vf v) { return exp(v); });
     report_lanes("silu", x, [](vf v) { return silu(v); });
     report_lanes("softplus", x, [](vf v) { return softplus(v); });
+    report_lanes("gelu by tanh", x, [](vf v) { return activate<Activation::gelu_tanh>(v); });
+    report_lanes("gelu by erf", x, [](vf v) { return activate<Activation::gelu_erf>(v); });
     Floats sums, four(4);
     for (size_t i = 0; i + 4 * VL <= x.size(); i += 4 * VL) {
       for (size_t j = 0; j < 4; ++j) sums.push_back(reduce_add(load(&x[i + j * VL])));
@@ -118,6 +122,37 @@ void attention(int64_t width, int64_t positions) {
   report("attended " + name, out);
 }
 
+// Two images, the second one of several splits.
+void patch_attention(int64_t width) {
+  constexpr int64_t kHeads = 2, kSecond = 7, kCount = 7 + 530;
+  const Floats qkv = numbers(kCount * 3 * kHeads * width, 2);
+  std::vector<int32_t> places(2 * kCount), starts{0, kSecond, kCount};
+  for (int64_t i = 0; i < 2 * kCount; ++i) places[i] = static_cast<int32_t>(i * 7 % 61);
+  const auto tensor = [](std::vector<int32_t>& values) {
+    Tensor made;
+    made.data = values.data(), made.rank = 1, made.dims[0] = static_cast<int64_t>(values.size());
+    return made;
+  };
+  Tensor by_axis = tensor(places);
+  by_axis.rank = 2, by_axis.dims[0] = 2, by_axis.dims[1] = kCount;
+  std::vector<double> frequencies;
+  for (int64_t j = 0; j < width / 4; ++j)
+    frequencies.push_back(frequency(exact_log(1e4), j, width / 2, RopeScaling{1, 0, 0, 1}));
+  Floats angles(kCount * width), out(kCount * kHeads * width);
+  turn_angles(by_axis, frequencies, 0, kCount, angles.data());
+  const Patches patches{qkv.data(), kCount, kHeads, width, angles.data(), SequenceStarts(tensor(starts), kCount)};
+  Floats memory(PackedHead::floats(patches)), own(PatchWalk::floats(patches));
+  const PackedHead packed = PackedHead::at(patches, memory.data());
+  for (int64_t head = 0; head < kHeads; ++head)
+    for (int64_t image = 0; image < 2; ++image) {
+      const int64_t length = patches.length(image);
+      for (int64_t i = 0; i < length; i += kPatchSplit) packed.pack(patches, head, image, i / kPatchSplit);
+      for (int64_t i = 0; i < length; i += kBlockRows)
+        PatchWalk{patches, head, packed, out.data()}.run({image, i, std::min(kBlockRows, length - i)}, own.data());
+    }
+  report("patch attention " + std::to_string(width), out);
+}
+
 void widened() {
   const Floats x = numbers(8 * kQ8Width, 3);
   std::vector<Q8> head(8 * kQ8Bytes);
@@ -149,6 +184,7 @@ int main() {
     attention<uint16_t, 4>(width, 24);
     attention<uint16_t, 3>(width, 5);
   }
+  for (int64_t width : {4, 20, 64, 72}) patch_attention(width);
   widened();
   angles();
 }

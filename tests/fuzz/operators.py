@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.calls import CALLS, TYPES, Array, Call
+from fuzz.calls import CALLS
 from fuzz.damage import number
+from fuzz.draw import TYPES, Array, Call
 from support.operators import Operator
 from trigraph.custom_ops import instruction_sets
 
@@ -103,6 +104,8 @@ def _damage_attribute(rng: random.Random, attributes: dict[str, Any]) -> None:
     value = attributes[name]
     if isinstance(value, str):
         attributes[name] = rng.choice((*TYPES, "", "Q9_K", "float16", "x" * 100))
+    elif isinstance(value, list):
+        value[rng.randrange(len(value))] = rng.choice((0, 1, -1, 3, 2**31, 2**62, -(2**63)))
     elif isinstance(value, int):
         attributes[name] = rng.choice((0, 1, -1, 2, 3, value + 1, 2**31, 2**62, -(2**63)))
     else:

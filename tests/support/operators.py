@@ -18,6 +18,7 @@ from trigraph.runtime.device.device import aligned_zeros
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
 
 OPERATOR_TESTS = (
+    "custom_ops/test_bias_activation.py",
     "custom_ops/test_block_gather.py",
     "custom_ops/test_block_matmul.py",
     "custom_ops/test_exact_products.py",
@@ -25,13 +26,16 @@ OPERATOR_TESTS = (
     "custom_ops/test_gated_delta_net_bits.py",
     "custom_ops/test_gated_delta_net_errors.py",
     "custom_ops/test_grouped_expert_ffn.py",
+    "custom_ops/test_layer_norm.py",
     "custom_ops/test_operator_errors.py",
     "custom_ops/test_paged_attention.py",
     "custom_ops/test_paged_attention_bits.py",
     "custom_ops/test_paged_attention_errors.py",
+    "custom_ops/test_paged_attention_positions.py",
+    "custom_ops/test_patch_attention.py",
+    "custom_ops/test_position_rows.py",
     "custom_ops/test_rms_norm.py",
     "models/test_rope_scaling.py::test_operators",
-    "custom_ops/test_paged_attention_positions.py",
     "models/test_rope_scaling.py::test_positions_near_a_million",
     "custom_ops/test_router.py",
     "custom_ops/test_row_operators.py",
