@@ -1,5 +1,5 @@
-// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result. Built for
-// several instruction sets by test_emulated_sets.py: the lines must be the same.
+// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result. Built
+// for several instruction sets by test_emulated_sets.py: the lines must be the same.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -129,11 +129,11 @@ void patch_attention(int64_t width) {
   std::vector<int32_t> places(2 * kCount), starts{0, kSecond, kCount};
   for (int64_t i = 0; i < 2 * kCount; ++i) places[i] = static_cast<int32_t>(i * 7 % 61);
   const auto tensor = [](std::vector<int32_t>& values) {
-    Tensor made;
+    trigraph::Tensor made;
     made.data = values.data(), made.rank = 1, made.dims[0] = static_cast<int64_t>(values.size());
     return made;
   };
-  Tensor by_axis = tensor(places);
+  trigraph::Tensor by_axis = tensor(places);
   by_axis.rank = 2, by_axis.dims[0] = 2, by_axis.dims[1] = kCount;
   std::vector<double> frequencies;
   for (int64_t j = 0; j < width / 4; ++j)
