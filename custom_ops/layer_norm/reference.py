@@ -13,5 +13,6 @@ def layer_norm(x: Floats, weight: Floats, bias: Floats, *, eps: float) -> Floats
     """
     wide = x.astype(np.float64)
     centred = wide - wide.mean(-1, keepdims=True)
-    y = centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + eps) * weight + bias
-    return y.astype(np.float32)
+    scaled = centred / np.sqrt(np.mean(centred * centred, -1, keepdims=True) + eps)
+    y: Floats = (scaled * weight + bias).astype(np.float32)
+    return y

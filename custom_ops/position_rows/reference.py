@@ -13,4 +13,5 @@ def position_rows(x: Floats, bias: Floats, table: Floats, rows: NDArray[np.int32
     four entries for each patch.
     """
     added = (table[rows].astype(np.float64) * weights[..., None]).sum(0)
-    return (x.astype(np.float64) + bias + added).astype(np.float32)
+    y: Floats = (x.astype(np.float64) + bias + added).astype(np.float32)
+    return y

@@ -22,16 +22,13 @@ from support.operators import LIBRARY, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
 _MOST_ROWS = 300 if LIBRARY == "cuda" else 600  # the emulator of a GPU is slow
-HEADS = [
-    Heads(dtype=dtype, **shape)
-    for dtype in (np.float16, np.float32)
-    for shape in (
-        {"width": 256, "kv": 1, "group": 8, "page": 64},
-        {"width": 128, "kv": 2, "group": 3, "page": 7},
-        {"width": 48, "kv": 1, "group": 1, "page": 16},
-        {"width": 80, "kv": 1, "group": 13, "page": 16},
-    )
-] + [
+SHAPES: list[dict[str, Any]] = [
+    {"width": 256, "kv": 1, "group": 8, "page": 64},
+    {"width": 128, "kv": 2, "group": 3, "page": 7},
+    {"width": 48, "kv": 1, "group": 1, "page": 16},
+    {"width": 80, "kv": 1, "group": 13, "page": 16},
+]
+HEADS = [Heads(dtype=dtype, **shape) for dtype in (np.float16, np.float32) for shape in SHAPES] + [
     Heads(width=256, kv=1, group=8, page=64, dtype=np.uint8),
     Heads(width=128, kv=2, group=3, page=7, dtype=np.uint8),
     Heads(width=96, kv=1, group=1, page=16, dtype=np.uint8),
