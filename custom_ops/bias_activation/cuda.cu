@@ -12,13 +12,13 @@ template <Activation activation>
 __device__ __forceinline__ float activate(float x) {
   if constexpr (activation == Activation::gelu_tanh) {
     x = kTanhLeast > x ? kTanhLeast : x;
-    return x * sigmoid(x * fmaf(x * x, kTanh[1], kTanh[0]));
+    return x * sigmoid(x * fmaf(x * x, kTanh3, kTanh1));
   } else if constexpr (activation == Activation::gelu_erf) {
     const float positive = 0.0f > x ? 0.0f : x, negated = 0.0f - x, most = x > negated ? x : negated;
     const float size = kMostTail < most ? kMostTail : most;
-    float sum = kTail[kTailTerms - 1];
+    float sum = tail_term(kTailTerms - 1);
 #pragma unroll
-    for (int i = kTailTerms - 2; i >= 0; --i) sum = fmaf(sum, size, kTail[i]);
+    for (int i = kTailTerms - 2; i >= 0; --i) sum = fmaf(sum, size, tail_term(i));
     return positive - size * 0.5f * exp(0.0f - size * sum);
   } else {
     return x;

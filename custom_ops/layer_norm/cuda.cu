@@ -23,7 +23,7 @@ __device__ __forceinline__ float sum_of(const float* row, int64_t width, float* 
 
 // grid: [rows]. A row without its mean is staged where its norm goes.
 __global__ void __launch_bounds__(kThreads)
-    normalize_rows(const float* x, const float* weight, const float* bias, int64_t width, float eps, float* y) {
+    layer_norm_rows(const float* x, const float* weight, const float* bias, int64_t width, float eps, float* y) {
   __shared__ float sum, squares;
   x += blockIdx.x * width;
   y += blockIdx.x * width;
@@ -44,7 +44,7 @@ struct LayerNorm : LayerNormSignature {
     const Tensor x = context.input(0), weight = context.input(1), bias = context.input(2);
     check(x, weight, bias);
     const Tensor y = context.output_like(0, x);
-    launch(normalize_rows, static_cast<unsigned>(x.dims[0]), kThreads, 0, stream_of(context), x.as<float>(),
+    launch(layer_norm_rows, static_cast<unsigned>(x.dims[0]), kThreads, 0, stream_of(context), x.as<float>(),
            weight.as<float>(), bias.as<float>(), x.dims[1], eps, y.as<float>());
   }
 };

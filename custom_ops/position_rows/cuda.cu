@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = blockIdx.x, count = gridDim.x;
   const float* added[kRows];
   float weight[kRows];
+#pragma unroll
   for (int k = 0; k < kRows; ++k) {
     const int32_t id = rows[k * count + row];
     if (id < 0 || id >= table.count) {
