@@ -66,9 +66,9 @@ struct RopeScaling {
 // Multi-axis rotary embedding: the pairs that time, row and column turn. They take turns (pair i has axis i mod 3) as
 // long as their sections last; time turns all others.
 struct RopeSections {
-  int64_t time, row, column;
-  TRIGRAPH_EVERYWHERE int axis(int64_t i) const {
-    const int turn = static_cast<int>(i % 3);
+  int32_t row, column;
+  TRIGRAPH_EVERYWHERE int axis(int i) const {
+    const int turn = i % 3;
     return i < 3 * (turn == 1 ? row : turn == 2 ? column : 0) ? turn : 0;
   }
 };

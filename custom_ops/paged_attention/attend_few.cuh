@@ -199,7 +199,8 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int heads, i
   const float scale = 1.0f / sqrtf(static_cast<float>(W));
   await_copies(0);
   __syncwarp();
-  if (m < count) norm_rotate(own, own + W, rotation, shared.head[m] / heads, shared.position[m], W, scale, own);
+  if (m < count)
+    norm_rotate(own, own + W, rotation, static_cast<int>(shared.head[m]) / heads, shared.position[m], W, scale, own);
   float* to = shared.query + lane / kHalf * FewShared<W>::kStride + m * kHalf + lane % kHalf;
 #pragma unroll
   for (int i = 0; i < W / kWarp; ++i)

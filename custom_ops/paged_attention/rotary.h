@@ -15,7 +15,7 @@ class Rotary : public RotaryAttributes {
   explicit Rotary(const KernelInfo& info) : RotaryAttributes(info) {
     for (int64_t i = 0; i < dims / 2; ++i) {
       frequency_.push_back(frequency(exact_log(theta), i, dims, scaling));
-      axis_.push_back(sections.axis(i));
+      axis_.push_back(sections.axis(static_cast<int>(i)));
     }
   }
 

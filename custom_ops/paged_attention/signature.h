@@ -109,7 +109,7 @@ struct RotaryAttributes {
     if (pairs != dims / 2)
       fail("attribute rope_sections adds up to %lld pairs, but rope_dims has %lld", static_cast<long long>(pairs),
            static_cast<long long>(dims / 2));
-    sections = {given[0], given[1], given[2]};
+    sections = {static_cast<int32_t>(given[1]), static_cast<int32_t>(given[2])};
   }
 
   // The input `positions` of a step with so many rows, or what stands for it.
