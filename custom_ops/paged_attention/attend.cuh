@@ -75,8 +75,8 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
   if (m >= Q) return;
   if (m < count) {
     const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, static_cast<int>(shared.head[m]) / shape.heads(),
-                shared.position[m], width, scale, own);
+    const int64_t at = rotation.at(static_cast<int>(shared.head[m]) / shape.heads(), shared.position[m]);
+    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, at, width, scale, own);
     if (shape.key_rotation) rotate(own, width, shape.key_rotation);
   }
   for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;

@@ -199,8 +199,10 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int heads, i
   const float scale = 1.0f / sqrtf(static_cast<float>(W));
   await_copies(0);
   __syncwarp();
-  if (m < count)
-    norm_rotate(own, own + W, rotation, static_cast<int>(shared.head[m]) / heads, shared.position[m], W, scale, own);
+  if (m < count) {
+    const int64_t at = rotation.at(static_cast<int>(shared.head[m]) / heads, shared.position[m]);
+    norm_rotate(own, own + W, rotation, at, W, scale, own);
+  }
   float* to = shared.query + lane / kHalf * FewShared<W>::kStride + m * kHalf + lane % kHalf;
 #pragma unroll
   for (int i = 0; i < W / kWarp; ++i)

@@ -117,16 +117,19 @@ struct Rotation {
         sections(from.sections),
         positions(positions) {}
 
-  // What turns pair i of a row at a place of its sequence.
-  __device__ int64_t position(int i, int64_t row, int64_t place) const {
-    return positions.data ? positions.data[sections.axis(i) * positions.rows + row] : place;
+  // What norm_rotate takes of a row at a place of its sequence: where its positions are, or the place.
+  __device__ int64_t at(int64_t row, int64_t place) const { return positions.data ? row : place; }
+  // What turns pair i.
+  __device__ int64_t position(int i, int64_t at) const {
+    if (!positions.data) return at;
+    return positions.data[sections.axis(i) * static_cast<int>(positions.rows) + static_cast<int>(at)];
   }
 };
 
-// head = rotate(x / rms(x) * norm) * scale by one warp, for a row at a place of its sequence; NEOX pairs
-// (i, i + dims / 2). `head` is shared memory.
-__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t row,
-                                   int64_t place, int width, float scale, float* head) {
+// head = rotate(x / rms(x) * norm) * scale by one warp, `at` is Rotation::at; NEOX pairs (i, i + dims / 2). `head` is
+// shared memory.
+__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t at, int width,
+                                   float scale, float* head) {
   constexpr int kTogether = 8;  // elements that a lane reads before the first is used
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
   for (int first = lane; first < width; first += kTogether * kWarp) {
@@ -150,8 +153,8 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   }
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    const Angle turn = angle(static_cast<double>(rotation.position(i, row, place)) *
-                             frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
+    const double speed = frequency(rotation.log_theta, i, rotation.dims, rotation.scaling);
+    const Angle turn = angle(static_cast<double>(rotation.position(i, at)) * speed);
     const float a = head[i], b = head[half + i];
     const float c = static_cast<float>(turn.cosine * rotation.scaling.magnitude);
     const float s = static_cast<float>(turn.sine * rotation.scaling.magnitude);

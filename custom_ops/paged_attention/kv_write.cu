@@ -28,7 +28,7 @@ struct Entries {
     const int64_t from = (row * cache.heads + kv_head) * width;
     const int64_t to = (sequences.entry(s, position) * cache.heads + kv_head) * cache.stride;
     if (threadIdx.x < kWarp) {
-      norm_rotate(k + from, norm, rotation, row, position, width, 1.0f, head);
+      norm_rotate(k + from, norm, rotation, rotation.at(row, position), width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
     } else if (threadIdx.x < kThreads) {
       head += width;
