@@ -23,6 +23,25 @@ inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
 }
 
+// Multiprocessors of the device in use.
+inline int64_t multiprocessors() {
+  int device = 0, count = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for its multiprocessors");
+  return count;
+}
+
+// While one lives, what its thread allocates and frees ends no capture of another thread's stream, nor fails for it.
+class BesideCaptures {
+ public:
+  BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 #if defined(__CUDACC__)
 // Whether the kernels' code for the current device can wait for the launch before.
 inline bool can_begin_early(const void* kernel) {
