@@ -109,8 +109,9 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
 
 // The fewest tiles of a block, a power of two, so that blocks of `tiles` in all fit a device at once.
 int tiles_of(int64_t tiles, int most) {
+  const int64_t full_device = kExpertBlocks * multiprocessors();
   int own = 1;
-  while (2 * own <= most && tiles / own > kFullDevice) own *= 2;
+  while (2 * own <= most && tiles / own > full_device) own *= 2;
   return own;
 }
 

@@ -9,11 +9,15 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kMostWidth = 1024;      // of a head
-constexpr int kWideHead = 256;        // wider ones leave shared memory for tiles of half as many queries
-constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy
-constexpr int64_t kFewBlocks = 128;   // that each fill a multiprocessor
-constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
+constexpr int kMostWidth = 1024;  // of a head
+constexpr int kWideHead = 256;    // wider ones leave shared memory for tiles of half as many queries
+constexpr int kBlocksEach = 4;    // of a multiprocessor that keep it busy
+// Bytes of splits that wait to be merged.
+#if defined(__CUDACC__)
+constexpr int64_t kPartialBytes = int64_t{256} << 20;
+#else
+const int64_t kPartialBytes = emulator::setting("TRIGRAPH_EMULATED_PARTIAL_BYTES", int64_t{256} << 20);
+#endif
 
 // The splits of a tile, in order, by the whole block.
 template <int Q>
@@ -53,19 +57,15 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
   __syncthreads();
 }
 
-// grid: [tiles, kv heads, splits that are walked at once, or 1].
+// The splits of a tile that are the block's, and y where it is the last one; false for a page that is none of the
+// cache.
 template <class T, int Q>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
-           const T* keys, const T* values, Partials partials, float* y) {
-  allow_next();
-  __shared__ Shared<Q> shared;
-  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
+__device__ __forceinline__ bool walk_tile(const Ragged& sequences, const Rotation& rotation,
+                                          const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
+                                          const float* norm, const T* keys, const T* values, const Partials& partials,
+                                          Shared<Q>& shared, float* y) {
   const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
-  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
-  if (!first_block && (!count || splits <= begin)) return;
-  if (!sequences.holds() || !count) return;
-
+  const int step = partials.memory ? static_cast<int>(gridDim.z) : 1;
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
   auto* query = reinterpret_cast<float*>(shared_memory());
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
@@ -76,12 +76,15 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
     shared.position[thread] = tile.past + row;
   }
   __syncthreads();
-  for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
+  bool good = true;
+  for (int split = begin; split < splits; split += step) {
     const bool first = partials.memory || split == 0;
     const int seen = shared.seen(count - 1, split);
     const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
-    shared.entry[thread] = static_cast<uint32_t>(sequences.entry(tile.sequence, position) * shape.kv_heads + kv_head);
-    __syncthreads();
+    const int64_t entry = sequences.entry(tile.sequence, position);
+    shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
+    good = !__syncthreads_or(entry < 0);
+    if (!good) break;
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
       prepare_query<Q>(rotation, shape, shared, count, q_gate, norm, total + thread / kWarp * width, query);
@@ -95,11 +98,31 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
     if (partials.memory) write_partial(width, shared, total, partials.at<Q>(width, split));
   }
   if (partials.memory) {
-    const int blocks = min(splits, static_cast<int>(gridDim.z));
-    if (!is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
+    const int blocks = min(splits, step);
+    if (!is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return good;
     merge_splits(width, count, partials, shared, total);
   }
   finish(shape, count, q_gate, shared, total, y);
+  return good;
+}
+
+// A step that cannot be is told by its first block, or by those that meet its bad pages; they still arrive.
+// grid: [tiles, kv heads, splits that are walked at once, or 1].
+template <class T, int Q>
+__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
+    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
+           const T* keys, const T* values, Partials partials, float* y) {
+  allow_next();
+  __shared__ Shared<Q> shared;
+  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
+  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  partials.of(tile, splits);
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;
+  if (!first_block && (!count || (partials.memory ? splits : 1) <= begin)) return;
+  bool good = sequences.holds();
+  if (good && count)
+    good = walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials, shared, y);
+  if (!good) sequences.tell();
 }
 
 // Shared memory that a block may ask for.
@@ -116,7 +139,12 @@ inline size_t most_shared_bytes() {
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info), done_(kFullDevice) {
+  explicit PagedAttention(const KernelInfo& info)
+      : rotary_(info),
+        arena_(info),
+        multiprocessors_(multiprocessors()),
+        full_device_(kBlocksEach * multiprocessors_),
+        done_(full_device_) {
     check_cache_type<T>(info);
   }
 
@@ -168,14 +196,14 @@ struct PagedAttention : PagedAttentionSignature<T> {
   bool enqueue_few(const Context& context, const Ragged& sequences, const AttentionShape& shape,
                    const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, kFewQueries);
-    const int64_t blocks = tiles * shape.kv_heads;
-    const int64_t floats = blocks * splits * kFewQueries * (W + 2);
+    const int64_t blocks = tiles * shape.kv_heads, all = tiles * splits;
+    const int64_t floats = all * shape.kv_heads * kFewQueries * (W + 2);
     const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
-    if (bytes > most_shared_bytes_ || blocks > kFewBlocks || floats * 4 > kPartialBytes) return false;
+    if (bytes > most_shared_bytes_ || blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
     const Arena::Memory memory = arena_.take<float>(floats);
-    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const Partials partials{memory.as<float>(), all, done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
-                    static_cast<unsigned>(std::min(splits, kFewBlocks / blocks)));
+                    static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
     launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, Rotation(rotary_), shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
            context.input(3).as<__half>(), partials, y.as<float>());
@@ -193,13 +221,14 @@ struct PagedAttention : PagedAttentionSignature<T> {
   template <int Q>
   void enqueue(const Context& context, const Ragged& sequences, const AttentionShape& shape, const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, Q);
-    const int64_t blocks = tiles * shape.kv_heads;
-    const int64_t floats = blocks * splits * Q * (shape.width + 2);
-    const bool split = splits > 1 && blocks < kFullDevice && floats * 4 <= kPartialBytes;
-    const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
-    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const int64_t blocks = tiles * shape.kv_heads, floats = shape.kv_heads * Q * (shape.width + 2);  // of a split
+    const bool split = splits > 1 && blocks < full_device_;
+    // Long contexts leave room for the lengths that texts have, not for all of them at their longest.
+    const int64_t room = split ? std::min(tiles * splits, kPartialBytes / 4 / floats) : 0;
+    const Arena::Memory memory = arena_.take<float>(room * floats);
+    const Partials partials{memory.as<float>(), room, done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
-                    split ? static_cast<unsigned>(std::min(splits, kFullDevice / blocks)) : 1);
+                    split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
     launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, Rotation(rotary_), shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
@@ -208,6 +237,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
 
   RotaryAttributes rotary_;
   Arena arena_;
+  int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
   size_t most_shared_bytes_ = most_shared_bytes();
 };

@@ -12,7 +12,7 @@ struct Ragged {
   const int32_t *starts, *past, *table;  // cu_seqlens, past_lens, page_table
   int sequences;
   int64_t columns, page_size, pages, rows;
-  bool whole;  // page ids are checked for all positions from 0 on, not for the step's own only
+  bool whole;  // all pages from position 0 on are used, not the step's own alone
   Operator op;
   ErrorRecord* record;
 
@@ -42,24 +42,35 @@ struct Ragged {
     return low;
   }
   __device__ int64_t position_of(int64_t row, int sequence) const { return past[sequence] + row - starts[sequence]; }
-  // Index of a position's entry in the cache seen as [pages * page size] entries.
+  // Index of a position's entry in the cache seen as [pages * page size] entries; -1 where its page is none of the
+  // cache.
   __device__ int64_t entry(int sequence, int64_t position) const {
     const int64_t page = page_of(position);
-    return table[sequence * columns + page] * page_size + position - page * page_size;
+    const int32_t id = table[sequence * columns + page];
+    return id >= 0 && id < pages ? id * page_size + position - page * page_size : -1;
   }
 
-  // Whether the step is one that can be; the same answer in every thread of every block. Block 0 tells why not.
+  // Whether sequences, lengths and the width of the table are ones that can be; the same answer in every thread of
+  // every block. Pages are looked at by those who use them.
   __device__ bool holds() const {
     bool bad = false;
-    for (int s = threadIdx.x; s < sequences; s += blockDim.x) bad = bad || !starts_hold(s, false);
-    if (!__syncthreads_or(bad)) {
-      for (int s = 0; s < sequences; ++s)
-        for (int64_t p = first_page(s) + threadIdx.x; p <= last_page(s); p += blockDim.x)
-          bad = bad || !page_holds(s, p, false);
+    for (int s = threadIdx.x; s < sequences; s += blockDim.x)
+      bad = bad || !starts_hold(s, false) || last_page(s) >= columns;
+    return !__syncthreads_or(bad);
+  }
+  // Tells what is wrong with the step, in the order in which a reader would look; every block would tell the same.
+  __device__ void tell() const {
+    if (threadIdx.x) return;
+    for (int s = 0; s < sequences; ++s)
+      if (!starts_hold(s, true)) return;
+    for (int s = 0; s < sequences; ++s) {
+      if (last_page(s) >= columns) {
+        page_holds(s, columns, true);
+        return;
+      }
+      for (int64_t p = first_page(s); p <= last_page(s); ++p)
+        if (!page_holds(s, p, true)) return;
     }
-    if (!__syncthreads_or(bad)) return true;
-    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) tell();
-    return false;
   }
 
  private:
@@ -86,19 +97,6 @@ struct Ragged {
       return wrong(Reason::few_columns, tell, columns, page_size, int64_t{past[s]} + starts[s + 1] - starts[s] - 1, s);
     const int32_t id = table[s * columns + p];
     return (id >= 0 && id < pages) || wrong(Reason::page, tell, s, p, id, pages);
-  }
-  // In the order in which a reader would look.
-  __device__ void tell() const {
-    for (int s = 0; s < sequences; ++s)
-      if (!starts_hold(s, true)) return;
-    for (int s = 0; s < sequences; ++s) {
-      if (last_page(s) >= columns) {
-        page_holds(s, columns, true);
-        return;
-      }
-      for (int64_t p = first_page(s); p <= last_page(s); ++p)
-        if (!page_holds(s, p, true)) return;
-    }
   }
 };
 

@@ -20,13 +20,14 @@ struct Entries {
 
   size_t shared_bytes() const { return static_cast<size_t>(2 * cache.width) * sizeof(float); }
 
-  // Of one row and head; the whole block calls.
-  __device__ void write(int64_t row, int64_t kv_head) const {
+  // Of one row and head, the block's; false where its page is none of the cache. The whole block calls.
+  __device__ bool write(int64_t row, int64_t kv_head) const {
     float* head = reinterpret_cast<float*>(shared_memory());
     const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);
     const int64_t position = sequences.position_of(row, s);
     const int64_t from = (row * cache.heads + kv_head) * width;
-    const int64_t to = (sequences.entry(s, position) * cache.heads + kv_head) * cache.stride;
+    const int64_t entry = sequences.entry(s, position), to = (entry * cache.heads + kv_head) * cache.stride;
+    if (entry < 0) return false;
     if (threadIdx.x < kWarp) {
       norm_rotate(k + from, norm, rotation, position, width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
@@ -36,24 +37,26 @@ struct Entries {
       __syncwarp();
       write_head(head, width, value_rotation, values + to);
     }
+    return true;
   }
 };
 
 // grid: [rows, kv heads].
 template <class T>
 __global__ void __launch_bounds__(kThreads) write_entries(Entries<T> entries) {
-  if (entries.sequences.holds()) entries.write(blockIdx.x, blockIdx.y);
+  if (!entries.sequences.holds() || !entries.write(blockIdx.x, blockIdx.y)) entries.sequences.tell();
 }
 
 // grid: [rows, kv heads, and one more for the last rows].
 template <class T>
 __global__ void __launch_bounds__(kCopyThreads)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
-  if (!entries.sequences.holds()) return;
-  if (blockIdx.y < entries.cache.heads)
-    entries.write(blockIdx.x, blockIdx.y);
-  else if (static_cast<int>(blockIdx.x) < last.starts.sequences)
+  bool good = entries.sequences.holds();
+  if (good && blockIdx.y < entries.cache.heads)
+    good = entries.write(blockIdx.x, blockIdx.y);
+  else if (good && static_cast<int>(blockIdx.x) < last.starts.sequences)
     last.take(blockIdx.x);
+  if (!good) entries.sequences.tell();
 }
 
 // The operator's inputs and outputs, checked, and the copies of a cache that comes out in another buffer.

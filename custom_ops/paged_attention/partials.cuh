@@ -5,15 +5,21 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Where splits wait: of each tile, kv head and split the values [Q][width], largest [Q] and sum [Q].
+// Where splits wait: of each kv head and split, tile after tile, the values [Q][width], largest [Q] and sum [Q].
 struct Partials {
-  float* memory;   // nullptr: blocks merge their own
-  int splits;      // at most, of a tile
-  unsigned* done;  // [tiles, kv heads], counts splits
+  float* memory;      // nullptr: blocks merge their own
+  int64_t room;       // for splits of a kv head
+  unsigned* done;     // [tiles, kv heads], counts splits
+  int64_t first = 0;  // split of the block's tile
 
+  // Those of a tile with `splits`; it merges its own where there is no room for them.
+  __device__ void of(const AttendTile& tile, int splits) {
+    first = tile.before;
+    if (first + splits > room) memory = nullptr;
+  }
   template <int Q>
   __device__ float* at(int width, int split) const {
-    return memory + ((int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * splits + split) * (Q * (width + 2));
+    return memory + (blockIdx.y * room + first + split) * (Q * (width + 2));
   }
 };
 

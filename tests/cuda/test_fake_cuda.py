@@ -48,6 +48,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ),
         ("captures interrupted", {}),
         ("bursts", {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("second", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
         ("experts", {}),
