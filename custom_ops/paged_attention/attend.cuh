@@ -45,6 +45,7 @@ struct Shared {
   int64_t head[Q], position[Q];            // of the queries: row * heads + head
   float largest[Q], sum[Q];                // of the splits so far
   float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
+  float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
 
   // Queries, and values [Q][width] of their splits so far.
   static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }

@@ -26,9 +26,9 @@ constexpr int kFewBytes = kSplit * W * 2 + 2 * kFewQueries * W * 4;
 
 // Rows of a key that are asked for at once, and that after whose use the rest is: registers are few.
 template <int W>
-constexpr int kEarly = W < 256 ? W / kLanes : 12;
+constexpr int kEarly = W < 128 ? W / kLanes : W / kLanes * 3 / 4;
 template <int W>
-constexpr int kLate = W < 256 ? -1 : 4;
+constexpr int kLate = W < 128 ? -1 : W / kLanes / 4;
 
 // Rows `begin` to `end` of the thread's half of a key.
 template <int W>
@@ -205,10 +205,10 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int count, f
     to[i * (kWarp / kHalf) * FewShared<W>::kStride] = m < count ? own[i * kWarp + lane] : 0.0f;
 }
 
-// One split of a tile; false for a page that is none of the cache. The whole block calls. The first warps make the
+// One split of a tile; the whole block calls. The first warps make the
 // queries, the others bring the values.
 template <int W>
-__device__ __forceinline__ bool few_split(const Ragged& sequences, const Rotation& rotation,
+__device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, int split, bool begins,
                                           const __half* keys, const __half* values, const Partials& partials,
                                           FewShared<W>& shared) {
@@ -216,12 +216,11 @@ __device__ __forceinline__ bool few_split(const Ragged& sequences, const Rotatio
   const int thread = threadIdx.x, count = tile.count, seen = shared.seen(count - 1, split);
   auto* own_values = reinterpret_cast<uint4*>(shared_memory());
   auto* scratch = reinterpret_cast<float*>(own_values + kSplit * kPieces);
-  bool bad = false;
   if (thread < seen) {
-    const int64_t entry = sequences.entry(tile.sequence, int64_t{split} * kSplit + thread);
-    shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y, bad = entry < 0;
+    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, int64_t{split} * kSplit + thread));
+    shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y;
   }
-  if (__syncthreads_or(bad)) return false;
+  __syncthreads();
   uint4 key[W / kLanes];
   const auto* own_key =
       reinterpret_cast<const uint4*>(keys + uint64_t{shared.entry[min(thread / 2, seen - 1)]} * W) + thread % 2;
@@ -245,29 +244,6 @@ __device__ __forceinline__ bool few_split(const Ragged& sequences, const Rotatio
     few_values<W>(count, split, shared, reinterpret_cast<const uint32_t*>(own_values), partial);
   else if (const int m = (thread - W / 2) / kLanes; m < kFewQueries)
     few_sum(m, count, split, partial + kFewQueries * W, shared);
-  __syncthreads();
-  return true;
-}
-
-// The splits of a tile that are the block's, and y where it is the last one; false for a page that is none of the
-// cache.
-template <int W>
-__device__ __forceinline__ bool few_tile(const Ragged& sequences, const Rotation& rotation, const AttentionShape& shape,
-                                         const AttendTile& tile, const float* q_gate, const float* norm,
-                                         const __half* keys, const __half* values, const Partials& partials,
-                                         FewShared<W>& shared, float* y) {
-  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
-  if (const int m = threadIdx.x / kWarp; m < count) {
-    auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);
-    ask_for_query<W>(q_gate + shared.head[m] * 2 * W, norm, scratch + m * 2 * W);
-  }
-  bool good = true;
-  for (int split = begin; good && split < splits; split += static_cast<int>(gridDim.z))
-    good = few_split<W>(sequences, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
-  const int blocks = min(splits, static_cast<int>(gridDim.z));
-  if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
-    few_merge<W>(count, partials, q_gate, shared, y);
-  return good;
 }
 
 // grid: [tiles, kv heads, splits that are walked at once].
@@ -280,20 +256,27 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   const AttendTile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
-  const int count = tile.count;
-  partials.first = tile.before;
-  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;
-  if (!first_block && (!count || tile.splits(shape.group) <= begin)) return;
+  const int count = tile.count, splits = tile.splits(shape.group);
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
+  if (!first_block && (!count || splits <= begin)) return;
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] =
         (tile.start + row) * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
     shared.position[thread] = tile.past + row;
   }
-  bool good = sequences.holds();
-  if (good && count)
-    good = few_tile<W>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials, shared, y);
-  if (!good) sequences.tell();
+  if (!sequences.holds() || !count) return;
+  if (const int m = thread / kWarp; m < count) {
+    auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);
+    ask_for_query<W>(q_gate + shared.head[m] * 2 * W, norm, scratch + m * 2 * W);
+  }
+  for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
+    few_split<W>(sequences, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
+    __syncthreads();
+  }
+  const int blocks = min(splits, static_cast<int>(gridDim.z));
+  if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
+    few_merge<W>(count, partials, q_gate, shared, y);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -21,8 +21,7 @@ const int64_t kPartialBytes = emulator::setting("TRIGRAPH_EMULATED_PARTIAL_BYTES
 
 // The splits of a tile, in order, by the whole block.
 template <int Q>
-__device__ __forceinline__ void merge_splits(int width, int count, const Partials& partials, Shared<Q>& shared,
-                                             float* total) {
+__device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& shared, float* total) {
   auto* factors = reinterpret_cast<float2*>(shared.weight);  // [Q][kWarp]: keep and take
   const int own = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quads = width / 4;
   const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
@@ -32,7 +31,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
     __syncthreads();
     if (own < count && first < splits(own)) {
       const int last = splits(own) - 1;
-      const float* scalars = partials.at<Q>(width, min(first + lane, last)) + Q * width + own;
+      const float* scalars = partial_at<Q>(shared, width, min(first + lane, last)) + Q * width + own;
       factors[own * kWarp + lane] = merging(scalars[0], scalars[Q], !first, min(kWarp, last + 1 - first));
       if (lane == 0) shared.sum[own] = merging.sum;
     }
@@ -40,7 +39,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
     for (int i = threadIdx.x; i < count * quads; i += kThreads) {
       const int m = i / quads, end = min(kWarp, splits(m) - first);
       const float2* factor = factors + m * kWarp;
-      const auto* split = reinterpret_cast<const float4*>(partials.at<Q>(width, first)) + i;
+      const auto* split = reinterpret_cast<const float4*>(partial_at<Q>(shared, width, first)) + i;
       auto* out = reinterpret_cast<float4*>(total) + i;
       float4 all = *out;
 #pragma unroll 8
@@ -57,16 +56,14 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
   __syncthreads();
 }
 
-// The splits of a tile that are the block's, and y where it is the last one; false for a page that is none of the
-// cache.
+// The splits of a tile that are the block's, and y where it is the last one.
 template <class T, int Q>
-__device__ __forceinline__ bool walk_tile(const Ragged& sequences, const Rotation& rotation,
+__device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
-                                          const float* norm, const T* keys, const T* values, const Partials& partials,
+                                          const float* norm, const T* keys, const T* values, unsigned* done,
                                           Shared<Q>& shared, float* y) {
-  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
-  const int step = partials.memory ? static_cast<int>(gridDim.z) : 1;
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
+  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
   auto* query = reinterpret_cast<float*>(shared_memory());
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
   auto* stage = reinterpret_cast<char*>(total + Q * width);
@@ -76,15 +73,13 @@ __device__ __forceinline__ bool walk_tile(const Ragged& sequences, const Rotatio
     shared.position[thread] = tile.past + row;
   }
   __syncthreads();
-  bool good = true;
-  for (int split = begin; split < splits; split += step) {
-    const bool first = partials.memory || split == 0;
+  for (int split = begin; split < splits; split += shared.partials ? static_cast<int>(gridDim.z) : 1) {
+    const bool first = shared.partials || split == 0;
     const int seen = shared.seen(count - 1, split);
     const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
-    const int64_t entry = sequences.entry(tile.sequence, position);
+    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, position));
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
-    good = !__syncthreads_or(entry < 0);
-    if (!good) break;
+    __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
       prepare_query<Q>(rotation, shape, shared, count, q_gate, norm, total + thread / kWarp * width, query);
@@ -95,18 +90,16 @@ __device__ __forceinline__ bool walk_tile(const Ragged& sequences, const Rotatio
     __syncthreads();
     add_values(shape, count, values, split, first, shared, total);
     __syncthreads();
-    if (partials.memory) write_partial(width, shared, total, partials.at<Q>(width, split));
+    if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
-  if (partials.memory) {
-    const int blocks = min(splits, step);
-    if (!is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return good;
-    merge_splits(width, count, partials, shared, total);
+  if (shared.partials) {
+    const int blocks = min(splits, static_cast<int>(gridDim.z));
+    if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
+    merge_splits(width, count, shared, total);
   }
   finish(shape, count, q_gate, shared, total, y);
-  return good;
 }
 
-// A step that cannot be is told by its first block, or by those that meet its bad pages; they still arrive.
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q>
 __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
@@ -115,14 +108,13 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
   allow_next();
   __shared__ Shared<Q> shared;
   const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
-  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
-  partials.of(tile, splits);
-  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;
-  if (!first_block && (!count || (partials.memory ? splits : 1) <= begin)) return;
-  bool good = sequences.holds();
-  if (good && count)
-    good = walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials, shared, y);
-  if (!good) sequences.tell();
+  const int splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  float* own = partials.of<Q>(tile, splits, shape.width);
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
+  if (!first_block && (!tile.count || (own ? splits : 1) <= begin)) return;
+  if (threadIdx.x == 0) shared.partials = own;
+  if (sequences.holds() && tile.count)  // `holds` is a barrier, too
+    walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
 }
 
 // Shared memory that a block may ask for.
@@ -156,10 +148,11 @@ struct PagedAttention : PagedAttentionSignature<T> {
     if (cache.width > kMostWidth)
       fail("input key has head dimension %lld; on a GPU it is at most %d", static_cast<long long>(cache.width),
            kMostWidth);
-    const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache, true,
+    const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache,
                            Operator::paged_attention);
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
+    if (!cache.pages) fail("input key has no pages");
     constexpr bool kRotated = std::is_same_v<T, Q8>;
     const AttentionShape shape{static_cast<int>(cache.width),
                                static_cast<int>(cache.heads),
@@ -201,7 +194,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
     if (bytes > most_shared_bytes_ || blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
     const Arena::Memory memory = arena_.take<float>(floats);
-    const Partials partials{memory.as<float>(), all, done_.at(0)};
+    const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
     launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, Rotation(rotary_), shape,
@@ -226,7 +219,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     // Long contexts leave room for the lengths that texts have, not for all of them at their longest.
     const int64_t room = split ? std::min(tiles * splits, kPartialBytes / 4 / floats) : 0;
     const Arena::Memory memory = arena_.take<float>(room * floats);
-    const Partials partials{memory.as<float>(), room, done_.at(0)};
+    const Partials partials{memory.as<float>(), room, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);

@@ -20,14 +20,14 @@ struct Entries {
 
   size_t shared_bytes() const { return static_cast<size_t>(2 * cache.width) * sizeof(float); }
 
-  // Of one row and head, the block's; false where its page is none of the cache. The whole block calls.
-  __device__ bool write(int64_t row, int64_t kv_head) const {
+  // Of one row and head; the whole block calls.
+  __device__ void write(int64_t row, int64_t kv_head) const {
     float* head = reinterpret_cast<float*>(shared_memory());
     const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);
     const int64_t position = sequences.position_of(row, s);
     const int64_t from = (row * cache.heads + kv_head) * width;
     const int64_t entry = sequences.entry(s, position), to = (entry * cache.heads + kv_head) * cache.stride;
-    if (entry < 0) return false;
+    if (entry < 0) return;
     if (threadIdx.x < kWarp) {
       norm_rotate(k + from, norm, rotation, position, width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
@@ -37,26 +37,24 @@ struct Entries {
       __syncwarp();
       write_head(head, width, value_rotation, values + to);
     }
-    return true;
   }
 };
 
 // grid: [rows, kv heads].
 template <class T>
 __global__ void __launch_bounds__(kThreads) write_entries(Entries<T> entries) {
-  if (!entries.sequences.holds() || !entries.write(blockIdx.x, blockIdx.y)) entries.sequences.tell();
+  if (entries.sequences.holds()) entries.write(blockIdx.x, blockIdx.y);
 }
 
 // grid: [rows, kv heads, and one more for the last rows].
 template <class T>
 __global__ void __launch_bounds__(kCopyThreads)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
-  bool good = entries.sequences.holds();
-  if (good && blockIdx.y < entries.cache.heads)
-    good = entries.write(blockIdx.x, blockIdx.y);
-  else if (good && static_cast<int>(blockIdx.x) < last.starts.sequences)
+  if (!entries.sequences.holds()) return;
+  if (blockIdx.y < entries.cache.heads)
+    entries.write(blockIdx.x, blockIdx.y);
+  else if (static_cast<int>(blockIdx.x) < last.starts.sequences)
     last.take(blockIdx.x);
-  if (!good) entries.sequences.tell();
 }
 
 // The operator's inputs and outputs, checked, and the copies of a cache that comes out in another buffer.
@@ -64,7 +62,7 @@ template <class T>
 Entries<T> entries_of(const Context& context, const RotaryAttributes& rotary) {
   const NewEntries in(context, rotary);
   const CacheShape& cache = in.cache;
-  const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false,
+  const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache,
                          Operator::paged_kv_write);
   const Tensor key = context.output_like(0, in.past_key), value = context.output_like(1, in.past_value);
   copy_other_buffer(in.past_key, key, sizeof(T), stream_of(context));
