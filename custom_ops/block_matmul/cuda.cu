@@ -33,7 +33,7 @@ void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream
 }
 
 constexpr int64_t kOwnRows = 4;   // that each block of few rows prepares for itself: for more, a launch takes less time
-constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
+constexpr int64_t kManyRows = 3;   // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
 void take_many(std::vector<Product>& left, const ActivationRows& rows, cudaStream_t stream) {
@@ -124,19 +124,6 @@ class GatedBlockMatMul : public GatedBlockMatMulSignature {
 
 }  // namespace
 
-void Weight::gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
-                           cudaStream_t stream) const {
-  if (!rows || !columns) return;
-  if (kernel.few && kernel.layout == Layout::int8 && FewTasks::fit(width, rows, true)) {
-    FewTasks tasks(gate, up, width, rows);
-    tasks.add(kernel, data, columns, row_bytes, y);
-    return kernel.few(tasks, stream);
-  }
-  const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
-  prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
-  multiply_prepared({{*this, y}}, {memory.as<float>(), memory.as<char>(), width, rows}, stream);
-}
-
 namespace {
 
 bool some(const std::vector<Product>& products, Layout layout) {
@@ -150,6 +137,22 @@ bool meets_few(const std::vector<Product>& products, const ActivationRows& rows)
 }
 
 }  // namespace
+
+void Weight::gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
+                           cudaStream_t stream) const {
+  if (!rows || !columns) return;
+  if (kernel.few && kernel.layout == Layout::int8 && FewTasks::fit(width, rows, true)) {
+    FewTasks tasks(gate, up, width, rows);
+    tasks.add(kernel, data, columns, row_bytes, y);
+    return kernel.few(tasks, stream);
+  }
+  const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
+  prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
+  std::vector<Product> products{{*this, y}};
+  const ActivationRows made{memory.as<float>(), memory.as<char>(), width, rows};
+  if (meets_few(products, made)) take_few(products, made, stream);
+  multiply_prepared(std::move(products), made, stream);
+}
 
 std::optional<FewTasks> one_launch(const std::vector<Product>& products, const ActivationRows& rows) {
   if (products.empty() || !meets_few(products, rows)) return std::nullopt;
