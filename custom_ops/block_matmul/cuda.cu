@@ -32,7 +32,8 @@ void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream
   left.swap(others);
 }
 
-constexpr int64_t kOwnRows = 4;   // that each block of few rows prepares for itself: for more, a launch takes less time
+constexpr int64_t kOwnRows = 2;    // that each block of few rows prepares for itself: for more, one for all is faster
+constexpr int64_t kPlainRows = 4;  // of float32 that few rows at a time are fastest for; tiles meet more of them faster
 constexpr int64_t kManyRows = 3;   // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
@@ -131,9 +132,9 @@ bool some(const std::vector<Product>& products, Layout layout) {
                      [layout](const Product& product) { return product.weight.kernel.layout == layout; });
 }
 
-// Whether each block meets all rows. Tiles meet more rows of float32 faster.
+// Whether each block meets all rows.
 bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
-  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kOwnRows || !some(products, Layout::float32));
+  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kPlainRows || !some(products, Layout::float32));
 }
 
 }  // namespace
