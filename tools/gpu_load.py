@@ -124,7 +124,8 @@ def mixed(engine: Engine, seconds: float, memory: Callable[[], int], seed: int) 
 
     A round has the same requests as the one before, so that memory which is still taken late is lost.
     """
-    used, deadline = [], time.monotonic() + seconds
+    used: list[int] = []
+    deadline = time.monotonic() + seconds
     while not used or time.monotonic() < deadline:
         draw = random.Random(seed)
         with ThreadPoolExecutor(CLIENTS) as clients:

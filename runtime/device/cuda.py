@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import io as text_io
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +20,7 @@ from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
+from trigraph.runtime.device.cuda_checks import check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
@@ -248,11 +245,11 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
     try:
         library = CudaLibrary(library_path("cuda"), number)
     except TrigraphError:
-        _check_driver()  # without a driver, that comes first
+        check_driver()  # without a driver, that comes first
         raise
     if library.provider == PROVIDER:
-        _check_driver()
-        _check_provider()
+        check_driver()
+        check_provider()
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     if experts == "cpu":
@@ -269,35 +266,3 @@ def _captured_at(setting: str) -> int:
             f"TRIGRAPH_CUDA_GRAPHS is {setting!r}; it must be the run at which a step is captured, or 0 for none"
         )
     return int(setting)
-
-
-def _check_driver() -> None:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        raise TrigraphError(
-            f"no NVIDIA driver is installed ({name} is missing); install it, or use --device cpu"
-        ) from None
-
-
-@cache
-def _check_provider() -> None:
-    remedy = "pip install 'onnxruntime-gpu[cuda]', or use --device cpu"
-    if PROVIDER not in ort.get_available_providers():
-        raise TrigraphError(f"this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime, then {remedy}")
-    with contextlib.redirect_stdout(text_io.StringIO()):  # it prints what it does not find
-        ort.preload_dlls()
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [value], [result])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDER], enable_fallback=0)
-        found = session.get_providers()
-    except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-        raise TrigraphError(f"ONNX Runtime's CUDA provider does not load ({error}); {remedy}") from error
-    if PROVIDER not in found:
-        raise TrigraphError(f"ONNX Runtime's CUDA provider does not load: libraries of CUDA are missing; {remedy}")
