@@ -17,7 +17,7 @@ class EngineConfig:
     """What `load` can be told. None leaves a choice to the engine; sizes of memory are in bytes."""
 
     device: str = "cpu"
-    """"cpu", "cuda", or "auto": a GPU where there is one."""
+    """"cpu", "cuda", "cuda:N" for GPU number N, or "auto": a GPU where there is one."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
     repack: str = "auto"

@@ -10,88 +10,27 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import os
-import re
 import shutil
 import statistics
-import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from support.operators import OPERATOR_TESTS, SKIPPED_ON_DEVICES
+import gpu_load
+from gpu_session import CLI, ROOT, Session, line, model
+from support.operators import OPERATOR_TESTS
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import load
+from trigraph.runtime.bench.load import Load
+from trigraph.runtime.bench.random_tokens import RandomTokens
+from trigraph.runtime.device.cuda import CudaDevice
 
-ROOT = Path(__file__).resolve().parents[1]
-CLI = ("-c", "from trigraph.runtime.cli.app import main; main()")
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 """Of compute-sanitizer."""
-
-
-@dataclass
-class Session:
-    """The options of a run, and what it found: stage, what was measured, value, aim."""
-
-    layers: int | None
-    folder: Path
-    program: Path | None
-    """gpu_kernels, where it is built already."""
-    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
-    deadline: float = 0
-    """Of the stage that runs."""
-
-    def note(self, stage: str, what: str, value: str, aim: str = "") -> None:
-        """One line of the table, shown at once too."""
-        self.rows.append((stage, what, value, aim))
-        print(_line(self.rows[-1]), flush=True)
-
-    def run(self, *command: str | Path, limit: float | None = None, **environment: str) -> str:
-        """What a command prints. It has `limit` seconds, or what is left of the stage's.
-
-        It runs in the checkout; its output is shown when it fails.
-        """
-        variables = os.environ | environment
-        path = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-        words = [str(part) for part in command]
-        limit = max(1.0, self.deadline - time.monotonic()) if limit is None else limit
-        try:
-            done = subprocess.run(
-                words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=limit
-            )
-        except subprocess.TimeoutExpired as late:
-            print(*(_text(part)[-4000:] for part in (late.stdout, late.stderr) if part), sep="\n", flush=True)
-            raise RuntimeError(f"{Path(command[0]).name} was not done after {limit:.0f} s") from None
-        if done.returncode:
-            print(done.stdout[-8000:], done.stderr[-4000:], sep="\n", flush=True)
-            raise RuntimeError(f"{Path(command[0]).name} ended with status {done.returncode}")
-        return done.stdout
-
-    def test(self, *names: str, graphs: str = "1") -> str:
-        """Runs files of tests on the CUDA library; how many passed."""
-        files = [str(ROOT / "tests" / name) for name in names]
-        command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files)
-        return _summary(self.run(*command, TRIGRAPH_TEST_LIBRARY="cuda", TRIGRAPH_CUDA_GRAPHS=graphs))
-
-    def kernels(self) -> Path:
-        """The program gpu_kernels. It is built where none was given, which the stage's time does not count."""
-        if self.program is None:
-            cmake = shutil.which("cmake", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
-            out, started = self.folder / "gpu_kernels", time.monotonic()
-            options = ("-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CUDA_ARCHITECTURES=native")
-            self.run(cmake or "cmake", "-S", ROOT / "tests" / "cuda" / "gpu_kernels", "-B", out, *options, limit=60)
-            self.run(cmake or "cmake", "--build", out, "--parallel", str(os.cpu_count() or 1), limit=1800)
-            self.program = out / "gpu_kernels"
-            self.deadline += time.monotonic() - started
-        return self.program
 
 
 def kernels(session: Session) -> None:
@@ -99,13 +38,13 @@ def kernels(session: Session) -> None:
     report = json.loads(session.run(session.kernels()))
     session.note("kernels", "copies on the device, GB/s", f"{report['copy_gb_s']:.0f}")
     session.note("kernels", "rows of a call", "1 / 4 / 8 / 16", "with (1): of one sequence")
-    for model in report["models"]:
+    for timed in report["models"]:
         lines: dict[str, list[str]] = {}
-        for row in model["kernels"]:
+        for row in timed["kernels"]:
             name = row["kernel"] + (" (1)" if row["sequences"] < row["rows"] else "")
             lines.setdefault(name, []).append(f"{row['us']:.1f}")
         for name, times in lines.items():
-            session.note("kernels", f"{model['model']}: {name}", " / ".join(times) + " us")
+            session.note("kernels", f"{timed['model']}: {name}", " / ".join(times) + " us")
 
 
 def operators(session: Session) -> None:
@@ -130,15 +69,6 @@ def sanitizer(session: Session) -> None:
         session.run(program, "--tool", tool, "--error-exitcode", "9", session.kernels(), "--bits", *shapes,
                     TRIGRAPH_SEPARATE_SCRATCH="1")  # fmt: skip
         session.note("sanitizer", tool, "clean")
-
-
-def model(session: Session, geometry: str, layers: int | None) -> Path:
-    """A synthetic file of a published geometry, written once."""
-    path = session.folder / f"{geometry}-{layers or 'all'}.gguf"
-    if not path.exists():
-        few = () if layers is None else ("--layers", str(layers))
-        session.run(sys.executable, *CLI, "synth", geometry, path, *few)
-    return path
 
 
 def bench(session: Session, stage: str, geometry: str) -> dict[tuple[str, int], dict[str, Any]]:
@@ -190,6 +120,38 @@ def state(session: Session) -> None:
     session.note("state", "fork and release, us", f"{statistics.median(forks):.0f}")
 
 
+def served(session: Session) -> None:
+    """`trigraph serve` under the load of SGLang's cookbook, beside its figures for an H100 (FP8, three drafts)."""
+    path = model(session, "qwen3.6-35b-a3b", session.layers)
+    random = RandomTokens(100_000)
+    with gpu_load.serving(path, "cuda", 8192 + 1024 + 64, 16) as port:
+        gpu_load.served(port, Load.draw(random, 2, 8192, 32, 2))
+        for clients, requests, aims in ((1, 4, ("147", "2.21", "")), (16, 32, ("", "", "1,970"))):
+            found = gpu_load.served(port, Load.draw(random, requests, 8192, 1024, clients))
+            values = (found.first_ms, found.ms_a_token, found.tokens_a_second)
+            for what, value, theirs in zip(("first token, ms", "a token, ms", "tokens/s"), values, aims, strict=True):
+                session.note("served", f"{clients} clients: {what}", f"{value:.2f}", theirs and f"SGLang's: {theirs}")
+
+
+def soak(session: Session, piece: int) -> None:
+    """A quarter of half an hour of mixed requests, after which as much device memory is in use as before."""
+    engine = load(model(session, "qwen3.6-35b-a3b", 4), device="cuda", sequences=8, context=8192)
+    device = engine.model.device
+    assert isinstance(device, CudaDevice)
+
+    def used() -> int:
+        free, total = device.functions.free_memory()
+        return total - free
+
+    samples = gpu_load.mixed(engine, SOAKED, used, piece)
+    grown = gpu_load.growth(samples)
+    session.note(f"soak-{piece}", f"growth in {len(samples)} rounds, MB", f"{grown / 1e6:.1f}", "at most 4")
+    if grown > 4e6:
+        raise RuntimeError(f"device memory in use after each round, MB: {[round(it / 1e6) for it in samples]}")
+
+
+SOAKED = 450
+"""Seconds of a piece, so that a machine that is lent for ten minutes at a time can run it."""
 STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "kernels": (kernels, 90),
     "sanitizer": (sanitizer, 120),
@@ -198,8 +160,10 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "state": (state, 40),
     "time-35b": (time_35b, 190),
     "time-27b": (time_27b, 160),
+    "served": (served, 480),
+    **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},
 }
-"""And the seconds that each may take on an H100: 15 minutes in all, without the build of gpu_kernels."""
+"""And the seconds that each may take on an H100: 15 minutes in all up to `served`, without the build of gpu_kernels."""
 
 
 def main() -> int:
@@ -228,7 +192,7 @@ def main() -> int:
     stages = options.stages or list(STAGES)
     failed = [name for name in stages if not _passes(session, name, options.patience)]
     if len(stages) > 1:
-        print("\n" + "\n".join(map(_line, session.rows)))
+        print("\n" + "\n".join(map(line, session.rows)))
     if session.layers is not None:
         print(f"times are of {session.layers} layers, not of whole models")
     return int(bool(failed))
@@ -245,23 +209,6 @@ def _passes(session: Session, name: str, patience: float) -> bool:
         return False
     session.note(name, "seconds", f"{time.monotonic() - started:.0f}")
     return True
-
-
-def _line(row: tuple[str, str, str, str]) -> str:
-    return "{:10} {:52} {:>24}  {}".format(*row).rstrip()
-
-
-def _text(output: str | bytes) -> str:
-    return output if isinstance(output, str) else output.decode(errors="replace")
-
-
-def _summary(output: str) -> str:
-    """pytest's last line, when something ran and all that was left out is known."""
-    line = next((line for line in reversed(output.splitlines()) if "passed" in line), None)
-    reasons = set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", output, re.MULTILINE))
-    if line is None or reasons - SKIPPED_ON_DEVICES:
-        raise RuntimeError(f"tests did not run: {', '.join(reasons) or 'none passed'}")
-    return line
 
 
 def _microseconds(work: Callable[[], object]) -> float:

@@ -32,8 +32,9 @@ void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream
   left.swap(others);
 }
 
-constexpr int64_t kOwnRows = 4;   // that each block of few rows prepares for itself: for more, a launch takes less time
-constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
+constexpr int64_t kOwnRows = 2;    // that each block of few rows prepares for itself: for more, one for all is faster
+constexpr int64_t kPlainRows = 4;  // of float32 that few rows at a time are fastest for; tiles meet more of them faster
+constexpr int64_t kManyRows = 3;   // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
 void take_many(std::vector<Product>& left, const ActivationRows& rows, cudaStream_t stream) {
@@ -124,6 +125,20 @@ class GatedBlockMatMul : public GatedBlockMatMulSignature {
 
 }  // namespace
 
+namespace {
+
+bool some(const std::vector<Product>& products, Layout layout) {
+  return std::any_of(products.begin(), products.end(),
+                     [layout](const Product& product) { return product.weight.kernel.layout == layout; });
+}
+
+// Whether each block meets all rows.
+bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
+  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kPlainRows || !some(products, Layout::float32));
+}
+
+}  // namespace
+
 void Weight::gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
                            cudaStream_t stream) const {
   if (!rows || !columns) return;
@@ -134,22 +149,11 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
   }
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
   prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
-  multiply_prepared({{*this, y}}, {memory.as<float>(), memory.as<char>(), width, rows}, stream);
+  std::vector<Product> products{{*this, y}};
+  const ActivationRows made{memory.as<float>(), memory.as<char>(), width, rows};
+  if (meets_few(products, made)) take_few(products, made, stream);
+  multiply_prepared(std::move(products), made, stream);
 }
-
-namespace {
-
-bool some(const std::vector<Product>& products, Layout layout) {
-  return std::any_of(products.begin(), products.end(),
-                     [layout](const Product& product) { return product.weight.kernel.layout == layout; });
-}
-
-// Whether each block meets all rows. Tiles meet more rows of float32 faster.
-bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
-  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kOwnRows || !some(products, Layout::float32));
-}
-
-}  // namespace
 
 std::optional<FewTasks> one_launch(const std::vector<Product>& products, const ActivationRows& rows) {
   if (products.empty() || !meets_few(products, rows)) return std::nullopt;

@@ -12,6 +12,7 @@ constexpr const char* kOps[] = {"BlockGather", "GatedDeltaNet", "GroupedExpertFF
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 
 ErrorRecord* make_record() {
+  const BesideCaptures beside;
   void* memory = nullptr;
   check(cudaHostAlloc(&memory, sizeof(ErrorRecord), cudaHostAllocMapped | cudaHostAllocPortable),
         "memory for error records");

@@ -10,6 +10,7 @@ namespace trigraph::TRIGRAPH_ISA {
 class Counters {
  public:
   explicit Counters(int64_t count) {
+    const BesideCaptures beside;
     const size_t bytes = static_cast<size_t>(count) * sizeof(unsigned);
     void* memory = nullptr;
     check(cudaMalloc(&memory, bytes), "memory for counters");
@@ -20,6 +21,7 @@ class Counters {
   Counters(const Counters&) = delete;
   Counters(Counters&& other) noexcept : counters_(other.counters_) { other.counters_ = nullptr; }
   ~Counters() {
+    const BesideCaptures beside;
     if (counters_) (void)cudaFree(counters_);
   }
   unsigned* at(int64_t index) const { return counters_ + index; }

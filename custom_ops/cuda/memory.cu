@@ -4,6 +4,8 @@
 
 #include "platform.cuh"
 
+using trigraph::TRIGRAPH_ISA::BesideCaptures;
+
 namespace {
 
 const char* text_of(cudaError_t status) { return status == cudaSuccess ? "" : cudaGetErrorString(status); }
@@ -17,6 +19,14 @@ TRIGRAPH_EXPORT int trigraph_devices(const char** problem) {
   int count = 0;
   *problem = text_of(cudaGetDeviceCount(&count));
   return count;
+}
+
+// The device that the calling thread's next calls are about. What else the thread allocates and frees, ONNX Runtime's
+// memory too, from now on ends no capture of another thread.
+TRIGRAPH_EXPORT const char* trigraph_use_device(int device) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  return text_of(cudaSetDevice(device));
 }
 
 // Free and all bytes of the current device's memory.
@@ -33,6 +43,7 @@ TRIGRAPH_EXPORT void* trigraph_make_stream() {
 
 // Memory on the device that is zeroed on a stream, or zeroed memory on the host where copies need no staging.
 TRIGRAPH_EXPORT void* trigraph_allocate(size_t bytes, int pinned, void* stream) {
+  const BesideCaptures beside;
   void* memory = nullptr;
   if (pinned) {
     if (cudaHostAlloc(&memory, bytes, cudaHostAllocPortable) != cudaSuccess) return nullptr;
@@ -44,6 +55,7 @@ TRIGRAPH_EXPORT void* trigraph_allocate(size_t bytes, int pinned, void* stream) 
 }
 
 TRIGRAPH_EXPORT void trigraph_free(void* memory, int pinned) {
+  const BesideCaptures beside;
   if (pinned)
     (void)cudaFreeHost(memory);
   else

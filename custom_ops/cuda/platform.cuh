@@ -23,6 +23,25 @@ inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail("CUDA failed at %s: %s", what, cudaGetErrorString(status));
 }
 
+// Multiprocessors of the device in use.
+inline int64_t multiprocessors() {
+  int device = 0, count = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for its multiprocessors");
+  return count;
+}
+
+// While one lives, what its thread allocates and frees ends no capture of another thread's stream, nor fails for it.
+class BesideCaptures {
+ public:
+  BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  ~BesideCaptures() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 #if defined(__CUDACC__)
 // Whether the kernels' code for the current device can wait for the launch before.
 inline bool can_begin_early(const void* kernel) {
@@ -195,6 +214,20 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
       : "memory");
 #else
   for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
+#endif
+}
+// The same of what no other block reads and the next step not soon, weights: it does not enter the first-level cache
+// and is the first to leave the second, so that instructions and activations stay.
+__device__ __forceinline__ void copy_ahead_once(void* to, const void* from, int bytes = 16) {
+#if defined(__CUDACC__)
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(bytes), "l"(policy)
+               : "memory");
+#else
+  copy_ahead(to, from, bytes);
 #endif
 }
 // Ends a group of copies of this thread.

@@ -13,7 +13,7 @@ namespace {
 class GatedDeltaNet : public GatedDeltaNetSignature {
  public:
   explicit GatedDeltaNet(const KernelInfo& info)
-      : GatedDeltaNetSignature(info), arena_(info), done_(info.integer("k_heads")) {}
+      : GatedDeltaNetSignature(info), arena_(info), done_(info.integer("k_heads")), most_scanning_(multiprocessors()) {}
 
   void compute(Context& context) {
     Tensor in[std::size(kInputs)];
@@ -57,7 +57,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
     const int64_t parts = blocks_of(g.dim, kColumns);
-    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > kMostBlocks)
+    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > most_scanning_)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
     launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), 2 * kScanners, 0, stream, work);
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
@@ -72,11 +72,11 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
-  static constexpr int64_t kFewTokens = 8;     // of one sequence, in one launch
-  static constexpr int64_t kFewRows = 64;      // more may be worth a third launch
-  static constexpr int64_t kMostBlocks = 128;  // that scan many tokens: each fills a multiprocessor
+  static constexpr int64_t kFewTokens = 8;  // of one sequence, in one launch
+  static constexpr int64_t kFewRows = 64;   // more may be worth a third launch
   Arena arena_;
   Counters done_;
+  int64_t most_scanning_;  // blocks that scan many tokens: each fills a multiprocessor
 };
 
 }  // namespace

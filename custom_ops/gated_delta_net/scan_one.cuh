@@ -120,8 +120,10 @@ __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, un
   for (int64_t first = 0; first < sequence.count(); first += kGroup) {
     const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
     make_tokens(work, sequence, head, role, j, channel, first, count, shared);
-    if (first + count == sequence.count() && threadIdx.x == kValue * kBandThreads<D>)
+    if (first + count == sequence.count() && threadIdx.x == kValue * kBandThreads<D>) {
+      __threadfence();  // the block has read the window, as a barrier says, before it counts
       before = atomicInc(done + k_head, static_cast<unsigned>(g.group()) - 1);
+    }
     for (int n = first ? 0 : -1; n < count; ++n) {
       if (n >= 0) {
         shared.multiply(n, role, j, state);
@@ -132,7 +134,10 @@ __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, un
         for (int i = 0; i < D / 2; ++i) to[i * D] = state[i];
       }
     }
-    if (threadIdx.x == kValue * kBandThreads<D>) shared.last = before + 1 == g.group();
+    if (threadIdx.x == kValue * kBandThreads<D>) {
+      shared.last = before + 1 == g.group();
+      __threadfence();  // and what the last one writes comes after the others' reads
+    }
     __syncthreads();
     shared.tokens.finish(work, sequence, head, threadIdx.x < D, norm, first, count);
     __syncthreads();

@@ -18,19 +18,21 @@ struct AttentionShape {
 struct AttendTile {
   int64_t start, past;  // row and position where the sequence's rows begin
   int sequence, first, count;
+  int64_t before;  // splits of the tiles before, of which each has as many as its sequence's last one
 
   // Tile `index` of a step, or one of no queries behind the last.
   __device__ AttendTile(const Ragged& sequences, int group, int queries, int index)
-      : start(0), past(0), sequence(0), first(0), count(0) {
+      : start(0), past(0), sequence(0), first(0), count(0), before(0) {
     for (; sequence < sequences.sequences; ++sequence) {
       start = sequences.starts[sequence], past = sequences.past[sequence];
-      const int all = static_cast<int>(sequences.starts[sequence + 1] - start) * group;
-      first = index * queries;
+      const int rows = static_cast<int>(sequences.starts[sequence + 1] - start), all = rows * group;
+      const int tiles = (all + queries - 1) / queries;
+      first = index * queries, before += min(index, tiles) * ((past + rows - 1) / kSplit + 1);
       if (first < all) {
         count = min(queries, all - first);
         return;
       }
-      index -= (all + queries - 1) / queries;
+      index -= tiles;
     }
   }
   __device__ int splits(int group) const { return static_cast<int>((past + (first + count - 1) / group) / kSplit) + 1; }
@@ -43,6 +45,7 @@ struct Shared {
   int64_t head[Q], position[Q];            // of the queries: row * heads + head
   float largest[Q], sum[Q];                // of the splits so far
   float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
+  float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
 
   // Queries, and values [Q][width] of their splits so far.
   static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }

@@ -26,9 +26,9 @@ constexpr int kFewBytes = kSplit * W * 2 + 2 * kFewQueries * W * 4;
 
 // Rows of a key that are asked for at once, and that after whose use the rest is: registers are few.
 template <int W>
-constexpr int kEarly = W < 256 ? W / kLanes : 12;
+constexpr int kEarly = W < 128 ? W / kLanes : W / kLanes * 3 / 4;
 template <int W>
-constexpr int kLate = W < 256 ? -1 : 4;
+constexpr int kLate = W < 128 ? -1 : W / kLanes / 4;
 
 // Rows `begin` to `end` of the thread's half of a key.
 template <int W>
@@ -209,7 +209,8 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int heads, i
     to[i * (kWarp / kHalf) * FewShared<W>::kStride] = m < count ? own[i * kWarp + lane] : 0.0f;
 }
 
-// One split of a tile; the whole block calls. The first warps make the queries, the others bring the values.
+// One split of a tile; the whole block calls. The first warps make the
+// queries, the others bring the values.
 template <int W>
 __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, int split, bool begins,
@@ -219,10 +220,10 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
   const int thread = threadIdx.x, count = tile.count, seen = shared.seen(count - 1, split);
   auto* own_values = reinterpret_cast<uint4*>(shared_memory());
   auto* scratch = reinterpret_cast<float*>(own_values + kSplit * kPieces);
-  if (thread < seen)
-    shared.entry[thread] =
-        static_cast<uint32_t>(sequences.entry(tile.sequence, int64_t{split} * kSplit + thread) * shape.kv_heads) +
-        blockIdx.y;
+  if (thread < seen) {
+    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, int64_t{split} * kSplit + thread));
+    shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y;
+  }
   __syncthreads();
   uint4 key[W / kLanes];
   const auto* own_key =

@@ -9,16 +9,19 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kMostWidth = 1024;      // of a head
-constexpr int kWideHead = 256;        // wider ones leave shared memory for tiles of half as many queries
-constexpr int64_t kFullDevice = 512;  // blocks that keep a device busy
-constexpr int64_t kFewBlocks = 128;   // that each fill a multiprocessor
-constexpr int64_t kPartialBytes = int64_t{512} << 20;  // of splits that wait to be merged
+constexpr int kMostWidth = 1024;  // of a head
+constexpr int kWideHead = 256;    // wider ones leave shared memory for tiles of half as many queries
+constexpr int kBlocksEach = 4;    // of a multiprocessor that keep it busy
+// Bytes of splits that wait to be merged.
+#if defined(__CUDACC__)
+constexpr int64_t kPartialBytes = int64_t{256} << 20;
+#else
+const int64_t kPartialBytes = emulator::setting("TRIGRAPH_EMULATED_PARTIAL_BYTES", int64_t{256} << 20);
+#endif
 
 // The splits of a tile, in order, by the whole block.
 template <int Q>
-__device__ __forceinline__ void merge_splits(int width, int count, const Partials& partials, Shared<Q>& shared,
-                                             float* total) {
+__device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& shared, float* total) {
   auto* factors = reinterpret_cast<float2*>(shared.weight);  // [Q][kWarp]: keep and take
   const int own = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quads = width / 4;
   const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
@@ -28,7 +31,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
     __syncthreads();
     if (own < count && first < splits(own)) {
       const int last = splits(own) - 1;
-      const float* scalars = partials.at<Q>(width, min(first + lane, last)) + Q * width + own;
+      const float* scalars = partial_at<Q>(shared, width, min(first + lane, last)) + Q * width + own;
       factors[own * kWarp + lane] = merging(scalars[0], scalars[Q], !first, min(kWarp, last + 1 - first));
       if (lane == 0) shared.sum[own] = merging.sum;
     }
@@ -36,7 +39,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
     for (int i = threadIdx.x; i < count * quads; i += kThreads) {
       const int m = i / quads, end = min(kWarp, splits(m) - first);
       const float2* factor = factors + m * kWarp;
-      const auto* split = reinterpret_cast<const float4*>(partials.at<Q>(width, first)) + i;
+      const auto* split = reinterpret_cast<const float4*>(partial_at<Q>(shared, width, first)) + i;
       auto* out = reinterpret_cast<float4*>(total) + i;
       float4 all = *out;
 #pragma unroll 8
@@ -53,20 +56,14 @@ __device__ __forceinline__ void merge_splits(int width, int count, const Partial
   __syncthreads();
 }
 
-// grid: [tiles, kv heads, splits that are walked at once, or 1].
+// The splits of a tile that are the block's, and y where it is the last one.
 template <class T, int Q>
-__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
-           const T* keys, const T* values, Partials partials, float* y) {
-  allow_next();
-  __shared__ Shared<Q> shared;
-  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
-  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
-  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
-  if (!first_block && (!count || splits <= begin)) return;
-  if (!sequences.holds() || !count) return;
-
+__device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotation& rotation,
+                                          const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
+                                          const float* norm, const T* keys, const T* values, unsigned* done,
+                                          Shared<Q>& shared, float* y) {
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
+  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
   auto* query = reinterpret_cast<float*>(shared_memory());
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
   auto* stage = reinterpret_cast<char*>(total + Q * width);
@@ -76,11 +73,12 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
     shared.position[thread] = tile.past + row;
   }
   __syncthreads();
-  for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
-    const bool first = partials.memory || split == 0;
+  for (int split = begin; split < splits; split += shared.partials ? static_cast<int>(gridDim.z) : 1) {
+    const bool first = shared.partials || split == 0;
     const int seen = shared.seen(count - 1, split);
     const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
-    shared.entry[thread] = static_cast<uint32_t>(sequences.entry(tile.sequence, position) * shape.kv_heads + kv_head);
+    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, position));
+    shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
@@ -92,14 +90,31 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
     __syncthreads();
     add_values(shape, count, values, split, first, shared, total);
     __syncthreads();
-    if (partials.memory) write_partial(width, shared, total, partials.at<Q>(width, split));
+    if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
-  if (partials.memory) {
+  if (shared.partials) {
     const int blocks = min(splits, static_cast<int>(gridDim.z));
-    if (!is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
-    merge_splits(width, count, partials, shared, total);
+    if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
+    merge_splits(width, count, shared, total);
   }
   finish(shape, count, q_gate, shared, total, y);
+}
+
+// grid: [tiles, kv heads, splits that are walked at once, or 1].
+template <class T, int Q>
+__global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
+    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
+           const T* keys, const T* values, Partials partials, float* y) {
+  allow_next();
+  __shared__ Shared<Q> shared;
+  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
+  const int splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  float* own = partials.of<Q>(tile, splits, shape.width);
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
+  if (!first_block && (!tile.count || (own ? splits : 1) <= begin)) return;
+  if (threadIdx.x == 0) shared.partials = own;
+  if (sequences.holds() && tile.count)  // `holds` is a barrier, too
+    walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
 }
 
 // Shared memory that a block may ask for.
@@ -116,7 +131,12 @@ inline size_t most_shared_bytes() {
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info), arena_(info), done_(kFullDevice) {
+  explicit PagedAttention(const KernelInfo& info)
+      : rotary_(info),
+        arena_(info),
+        multiprocessors_(multiprocessors()),
+        full_device_(kBlocksEach * multiprocessors_),
+        done_(full_device_) {
     check_cache_type<T>(info);
   }
 
@@ -128,11 +148,12 @@ struct PagedAttention : PagedAttentionSignature<T> {
     if (cache.width > kMostWidth)
       fail("input key has head dimension %lld; on a GPU it is at most %d", static_cast<long long>(cache.width),
            kMostWidth);
-    const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache, true,
+    const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache,
                            Operator::paged_attention);
     const Rotation rotation(rotary_, rotary_.positions(context.input(7), rows));
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
+    if (!cache.pages) fail("input key has no pages");
     constexpr bool kRotated = std::is_same_v<T, Q8>;
     const AttentionShape shape{static_cast<int>(cache.width),
                                static_cast<int>(cache.heads),
@@ -169,14 +190,14 @@ struct PagedAttention : PagedAttentionSignature<T> {
   bool enqueue_few(const Context& context, const Ragged& sequences, const Rotation& rotation,
                    const AttentionShape& shape, const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, kFewQueries);
-    const int64_t blocks = tiles * shape.kv_heads;
-    const int64_t floats = blocks * splits * kFewQueries * (W + 2);
+    const int64_t blocks = tiles * shape.kv_heads, all = tiles * splits;
+    const int64_t floats = all * shape.kv_heads * kFewQueries * (W + 2);
     const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
-    if (bytes > most_shared_bytes_ || blocks > kFewBlocks || floats * 4 > kPartialBytes) return false;
+    if (bytes > most_shared_bytes_ || blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
     const Arena::Memory memory = arena_.take<float>(floats);
-    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
-                    static_cast<unsigned>(std::min(splits, kFewBlocks / blocks)));
+                    static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
     launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, rotation, shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
            context.input(3).as<__half>(), partials, y.as<float>());
@@ -195,13 +216,14 @@ struct PagedAttention : PagedAttentionSignature<T> {
   void enqueue(const Context& context, const Ragged& sequences, const Rotation& rotation, const AttentionShape& shape,
                const Tensor& y) const {
     const auto [tiles, splits] = tiles_of(sequences, shape, Q);
-    const int64_t blocks = tiles * shape.kv_heads;
-    const int64_t floats = blocks * splits * Q * (shape.width + 2);
-    const bool split = splits > 1 && blocks < kFullDevice && floats * 4 <= kPartialBytes;
-    const Arena::Memory memory = arena_.take<float>(split ? floats : 0);
-    const Partials partials{memory.as<float>(), static_cast<int>(splits), done_.at(0)};
+    const int64_t blocks = tiles * shape.kv_heads, floats = shape.kv_heads * Q * (shape.width + 2);  // of a split
+    const bool split = splits > 1 && blocks < full_device_;
+    // Long contexts leave room for the lengths that texts have, not for all of them at their longest.
+    const int64_t room = split ? std::min(tiles * splits, kPartialBytes / 4 / floats) : 0;
+    const Arena::Memory memory = arena_.take<float>(room * floats);
+    const Partials partials{memory.as<float>(), room, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
-                    split ? static_cast<unsigned>(std::min(splits, kFullDevice / blocks)) : 1);
+                    split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
     launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, rotation, shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
@@ -210,6 +232,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
 
   RotaryAttributes rotary_;
   Arena arena_;
+  int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
   size_t most_shared_bytes_ = most_shared_bytes();
 };

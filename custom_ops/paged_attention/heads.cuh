@@ -12,13 +12,12 @@ struct Ragged {
   const int32_t *starts, *past, *table;  // cu_seqlens, past_lens, page_table
   int sequences;
   int64_t columns, page_size, pages, rows;
-  bool whole;  // page ids are checked for all positions from 0 on, not for the step's own only
   Operator op;
   ErrorRecord* record;
 
   Ragged(const Tensor& cu_seqlens, const Tensor& past_lens, const Tensor& page_table, int64_t rows,
-         const CacheShape& cache, bool whole, Operator op)
-      : columns(0), page_size(cache.page_size), pages(cache.pages), rows(rows), whole(whole), op(op) {
+         const CacheShape& cache, Operator op)
+      : columns(0), page_size(cache.page_size), pages(cache.pages), rows(rows), op(op) {
     cu_seqlens.expect({-1});
     if (cu_seqlens.dims[0] < 1) fail("input %s is empty", cu_seqlens.name);
     sequences = static_cast<int>(cu_seqlens.dims[0] - 1);
@@ -42,21 +41,22 @@ struct Ragged {
     return low;
   }
   __device__ int64_t position_of(int64_t row, int sequence) const { return past[sequence] + row - starts[sequence]; }
-  // Index of a position's entry in the cache seen as [pages * page size] entries.
+  // Index of a position's entry in the cache seen as [pages * page size] entries; -1, and told, where its page is none
+  // of the cache.
   __device__ int64_t entry(int sequence, int64_t position) const {
     const int64_t page = page_of(position);
-    return table[sequence * columns + page] * page_size + position - page * page_size;
+    const int32_t id = table[sequence * columns + page];
+    if (static_cast<uint32_t>(id) < pages) return id * page_size + position - page * page_size;
+    wrong(Reason::page, true, sequence, page, id, pages);
+    return -1;
   }
 
-  // Whether the step is one that can be; the same answer in every thread of every block. Block 0 tells why not.
+  // Whether sequences, lengths and the width of the table are ones that can be; the same answer in every thread of
+  // every block, of which the first tells why not. Pages are looked at by those who use them.
   __device__ bool holds() const {
     bool bad = false;
-    for (int s = threadIdx.x; s < sequences; s += blockDim.x) bad = bad || !starts_hold(s, false);
-    if (!__syncthreads_or(bad)) {
-      for (int s = 0; s < sequences; ++s)
-        for (int64_t p = first_page(s) + threadIdx.x; p <= last_page(s); p += blockDim.x)
-          bad = bad || !page_holds(s, p, false);
-    }
+    for (int s = threadIdx.x; s < sequences; s += blockDim.x)
+      bad = bad || !starts_hold(s, false) || !columns_hold(s, false);
     if (!__syncthreads_or(bad)) return true;
     if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) tell();
     return false;
@@ -67,8 +67,6 @@ struct Ragged {
   __device__ int64_t page_of(int64_t position) const {
     return static_cast<uint32_t>(position) / static_cast<uint32_t>(page_size);
   }
-  __device__ int64_t first_page(int s) const { return whole ? 0 : page_of(past[s]); }
-  __device__ int64_t last_page(int s) const { return page_of(int64_t{past[s]} + starts[s + 1] - starts[s] - 1); }
   __device__ bool wrong(Reason reason, bool tell, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
     if (tell) report(record, op, reason, a, b, c, d);
     return false;
@@ -81,24 +79,16 @@ struct Ragged {
       return wrong(Reason::last_start, tell, starts[sequences], rows);
     return true;
   }
-  __device__ bool page_holds(int s, int64_t p, bool tell) const {
-    if (p >= columns)
-      return wrong(Reason::few_columns, tell, columns, page_size, int64_t{past[s]} + starts[s + 1] - starts[s] - 1, s);
-    const int32_t id = table[s * columns + p];
-    return (id >= 0 && id < pages) || wrong(Reason::page, tell, s, p, id, pages);
+  __device__ bool columns_hold(int s, bool tell) const {
+    const int64_t last = int64_t{past[s]} + starts[s + 1] - starts[s] - 1;
+    return page_of(last) < columns || wrong(Reason::few_columns, tell, columns, page_size, last, s);
   }
   // In the order in which a reader would look.
   __device__ void tell() const {
     for (int s = 0; s < sequences; ++s)
       if (!starts_hold(s, true)) return;
-    for (int s = 0; s < sequences; ++s) {
-      if (last_page(s) >= columns) {
-        page_holds(s, columns, true);
-        return;
-      }
-      for (int64_t p = first_page(s); p <= last_page(s); ++p)
-        if (!page_holds(s, p, true)) return;
-    }
+    for (int s = 0; s < sequences; ++s)
+      if (!columns_hold(s, true)) return;
   }
 };
 

@@ -26,7 +26,8 @@ struct Entries {
     const int s = sequences.sequence_of(row), lane = threadIdx.x % kWarp, width = static_cast<int>(cache.width);
     const int64_t position = sequences.position_of(row, s);
     const int64_t from = (row * cache.heads + kv_head) * width;
-    const int64_t to = (sequences.entry(s, position) * cache.heads + kv_head) * cache.stride;
+    const int64_t entry = sequences.entry(s, position), to = (entry * cache.heads + kv_head) * cache.stride;
+    if (entry < 0) return;
     if (threadIdx.x < kWarp) {
       norm_rotate(k + from, norm, rotation, rotation.at(row, position), width, 1.0f, head);
       write_head(head, width, key_rotation, keys + to);
@@ -61,7 +62,7 @@ template <class T>
 Entries<T> entries_of(const Context& context, const RotaryAttributes& rotary) {
   const NewEntries in(context, rotary);
   const CacheShape& cache = in.cache;
-  const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache, false,
+  const Ragged sequences(context.input(5), context.input(6), context.input(7), in.k.dims[0], cache,
                          Operator::paged_kv_write);
   const AxisPositions positions = rotary.positions(context.input(8), in.k.dims[0]);
   const Tensor key = context.output_like(0, in.past_key), value = context.output_like(1, in.past_value);

@@ -5,17 +5,30 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// Where splits wait: of each tile, kv head and split the values [Q][width], largest [Q] and sum [Q].
+// Where splits wait: of each the values [Q][width], largest [Q] and sum [Q].
 struct Partials {
   float* memory;   // nullptr: blocks merge their own
+  int64_t room;    // for splits of a kv head
   int splits;      // at most, of a tile
   unsigned* done;  // [tiles, kv heads], counts splits
 
+  // Of the first of a tile's splits, tile after tile by their lengths; nullptr where there is no room for all of them.
+  template <int Q>
+  __device__ float* of(const AttendTile& tile, int splits, int width) const {
+    return tile.before + splits > room ? nullptr : memory + (blockIdx.y * room + tile.before) * (Q * (width + 2));
+  }
+  // Where each tile has room for the longest text.
   template <int Q>
   __device__ float* at(int width, int split) const {
     return memory + ((int64_t{blockIdx.x} * gridDim.y + blockIdx.y) * splits + split) * (Q * (width + 2));
   }
 };
+
+// The same of one of a tile's splits.
+template <int Q>
+__device__ __forceinline__ float* partial_at(const Shared<Q>& shared, int width, int split) {
+  return shared.partials + int64_t{split} * (Q * (width + 2));
+}
 
 template <int Q>
 __device__ __forceinline__ void write_partial(int width, const Shared<Q>& shared, const float* total, float* partial) {

@@ -27,7 +27,7 @@ _OF_LLAMA_CPP = {
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): ("--device cuda runs all layers on the GPU", "--device"),
     ("-dev",): ("use --device", "--device"),
     ("-mg", "--main-gpu", "-sm", "--split-mode", "-ts", "--tensor-split", "-tp", "--tensor-parallel-size"): (
-        "a model runs on one GPU, the first that CUDA_VISIBLE_DEVICES names",
+        "a model runs on one GPU; --device cuda:1 takes the second",
         "--device",
     ),
     ("--lora", "--lora-scaled", "--lora-init-without-apply", "--enable-lora", "--control-vector"): (

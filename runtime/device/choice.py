@@ -13,9 +13,9 @@ from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
 EXPERTS = ("gpu", "cpu")
 """Where routed experts can be computed when the device is a GPU."""
 
-_ACCELERATORS: dict[str, Callable[[str], Device]] = {"cuda": open_cuda}
-"""By name, how to open a device for one of EXPERTS, in the order in which `auto` tries them. Each raises TrigraphError
-that says what is missing."""
+_ACCELERATORS: dict[str, Callable[[str, int], Device]] = {"cuda": open_cuda}
+"""By name, how to open the device of a number for one of EXPERTS, in the order in which `auto` tries them. Each raises
+TrigraphError that says what is missing."""
 
 DEVICES = ("auto", "cpu", *_ACCELERATORS)
 
@@ -23,24 +23,36 @@ DEVICES = ("auto", "cpu", *_ACCELERATORS)
 def open_device(name: str, portable: bool = False, experts: str = "gpu", repack: bool = False) -> Device:
     """The device of that name, one of DEVICES; `auto` is an accelerator where one can be used, else the processor.
 
+    A colon and a number behind an accelerator's name choose among several, from 0 on: `cuda:1`.
     `portable` graphs do without an operator library that is missing. `repack`: with weights of its own, in the order in
     which its products read them. Raises TrigraphError that says what is missing for a device that was asked for: no
     other one is taken in its place.
     """
+    name, number = _numbered(name)
     for what, value, values in (("device", name, DEVICES), ("experts", experts, EXPERTS)):
         if value not in values:
             raise TrigraphError(f"{what} is {value}; it must be one of {', '.join(values)}")
     if repack:
         return _open_repacking(name)
     if name in _ACCELERATORS:
-        return _ACCELERATORS[name](experts)
+        return _ACCELERATORS[name](experts, number)
     reasons = []
     for open_accelerator in _ACCELERATORS.values() if name == "auto" else ():
         try:
-            return open_accelerator(experts)
+            return open_accelerator(experts, 0)
         except TrigraphError as error:
             reasons.append(str(error))
     return _open_cpu(portable, "; ".join(reasons) or None)
+
+
+def _numbered(name: str) -> tuple[str, int]:
+    """The name of a device without its number, and that, 0 where there is none."""
+    bare, colon, number = name.partition(":")
+    if bare not in _ACCELERATORS or not colon:
+        return name, 0
+    if not (number.isascii() and number.isdigit() and len(number) < 4):
+        raise TrigraphError(f"device is {name}; behind {bare}: comes the number of a GPU, such as {bare}:1")
+    return bare, int(number)
 
 
 def _open_repacking(name: str) -> Device:

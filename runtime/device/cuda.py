@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import io as text_io
 import os
-import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +20,7 @@ from trigraph.custom_ops import host_operator, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
+from trigraph.runtime.device.cuda_checks import check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
@@ -34,6 +33,9 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 _EXPERTS = "GroupedExpertFFN"
 _MOST_CAPTURED = 64  # tokens of a step that is captured
 _CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
+
+_apart = threading.Lock()
+"""Held while a session is opened, or a step captured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,10 @@ class CudaDevice(Device):
         """Most tokens of a sequence that its kernels verify in one step: as many as they hold in shared memory."""
         return 29
 
+    def enter(self) -> None:
+        """Prepares the calling thread for what it does with the GPU, by way of ONNX Runtime too."""
+        self.functions.use()
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options.
 
@@ -85,7 +91,11 @@ class CudaDevice(Device):
         """
         if self.provider != PROVIDER:
             return [self.provider]
-        options = {"user_compute_stream": str(self.functions.stream), "arena_extend_strategy": "kSameAsRequested"}
+        options = {
+            "device_id": str(self.functions.number),
+            "user_compute_stream": str(self.functions.stream),
+            "arena_extend_strategy": "kSameAsRequested",
+        }
         if self._may_capture(graph):
             options["enable_cuda_graph"] = "1"
         return [(PROVIDER, options), "CPUExecutionProvider"]
@@ -115,6 +125,20 @@ class CudaDevice(Device):
     def _may_capture(self, graph: str) -> bool:
         return self.capture > 0 and graph != "prefill"
 
+    def opening(self) -> AbstractContextManager[object]:
+        """While a session is opened: ONNX Runtime waits for all streams of the GPU, which CUDA forbids in captures."""
+        return _apart
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[bool]:
+        """While a step is captured; whether it may be just now, or a session is opened."""
+        may = _apart.acquire(blocking=False)
+        try:
+            yield may
+        finally:
+            if may:
+                _apart.release()
+
     @contextlib.contextmanager
     def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
         """While a step is captured: whatever the block does to these rows, they are afterwards as they were before.
@@ -129,9 +153,11 @@ class CudaDevice(Device):
                 copy += count * memory.row_bytes
         for source, copy, size in moves:
             self.functions.copy(copy, source, size)
-        yield
-        for source, copy, size in moves:
-            self.functions.copy(source, copy, size)
+        try:
+            yield
+        finally:
+            for source, copy, size in moves:
+                self.functions.copy(source, copy, size)
 
     @contextlib.contextmanager
     def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
@@ -140,9 +166,11 @@ class CudaDevice(Device):
         for memory, copy in copies:
             self.functions.copy(copy.row(0), memory.address, memory.nbytes)
             self.functions.copy(memory.address, copy.row(1), memory.nbytes)
-        yield
-        for memory, copy in copies:
-            self.functions.copy(memory.address, copy.row(0), memory.nbytes)
+        try:
+            yield
+        finally:
+            for memory, copy in copies:
+                self.functions.copy(memory.address, copy.row(0), memory.nbytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """Memory that is touched when it is first used."""
@@ -154,11 +182,13 @@ class CudaDevice(Device):
 
     def bind_input(self, io: ort.IOBinding, name: str, memory: CudaArray) -> None:
         """Lets a session read `memory` as an input."""
-        io.bind_input(name, self.functions.memory_name, 0, memory.dtype, memory.shape, memory.address)
+        library = self.functions
+        io.bind_input(name, library.memory_name, library.number, memory.dtype, memory.shape, memory.address)
 
     def bind_output(self, io: ort.IOBinding, name: str, memory: CudaArray) -> None:
         """Lets a session write an output to `memory`."""
-        io.bind_output(name, self.functions.memory_name, 0, memory.dtype, memory.shape, memory.address)
+        library = self.functions
+        io.bind_output(name, library.memory_name, library.number, memory.dtype, memory.shape, memory.address)
 
     def copy_row(self, memory: CudaArray, source: int, target: int) -> None:
         """memory[target] = memory[source], where the memory is."""
@@ -207,17 +237,19 @@ class CudaDevice(Device):
         return values | self.weights[weights].on_device(moved, weights.nbytes, progress)
 
 
-@cache
-def open_cuda(experts: str = "gpu") -> CudaDevice:
-    """The first GPU. Raises TrigraphError that says what is missing, and what to do about it."""
+def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
+    """A GPU, by its number among those that CUDA shows, for one engine.
+
+    Raises TrigraphError that says what is missing, and what to do about it.
+    """
     try:
-        library = CudaLibrary(library_path("cuda"))
+        library = CudaLibrary(library_path("cuda"), number)
     except TrigraphError:
-        _check_driver()  # without a driver, that comes first
+        check_driver()  # without a driver, that comes first
         raise
     if library.provider == PROVIDER:
-        _check_driver()
-        _check_provider()
+        check_driver()
+        check_provider()
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     if experts == "cpu":
@@ -234,34 +266,3 @@ def _captured_at(setting: str) -> int:
             f"TRIGRAPH_CUDA_GRAPHS is {setting!r}; it must be the run at which a step is captured, or 0 for none"
         )
     return int(setting)
-
-
-def _check_driver() -> None:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        raise TrigraphError(
-            f"no NVIDIA driver is installed ({name} is missing); install it, or use --device cpu"
-        ) from None
-
-
-def _check_provider() -> None:
-    remedy = "pip install 'onnxruntime-gpu[cuda]', or use --device cpu"
-    if PROVIDER not in ort.get_available_providers():
-        raise TrigraphError(f"this ONNX Runtime has no CUDA provider: pip uninstall onnxruntime, then {remedy}")
-    with contextlib.redirect_stdout(text_io.StringIO()):  # it prints what it does not find
-        ort.preload_dlls()
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", [value], [result])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDER], enable_fallback=0)
-        found = session.get_providers()
-    except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
-        raise TrigraphError(f"ONNX Runtime's CUDA provider does not load ({error}); {remedy}") from error
-    if PROVIDER not in found:
-        raise TrigraphError(f"ONNX Runtime's CUDA provider does not load: libraries of CUDA are missing; {remedy}")

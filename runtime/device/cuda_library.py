@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import time
-from functools import cache
+import weakref
+from collections import defaultdict
+from functools import cached_property
 from pathlib import Path
 
 from trigraph.models.errors import TrigraphError
@@ -14,21 +16,30 @@ HOST_DOMAIN = "trigraph.cpu"
 """Of operators that run on the CPU in a session of the GPU."""
 
 
-class CudaLibrary:
-    """The operator library's functions for hosts. Its provider is CUDA, or the CPU when the tests emulate a GPU."""
+_idle_streams: defaultdict[int, list[int | None]] = defaultdict(list)
+"""By GPU, of libraries that are gone: CUDA's streams stay for the next ones."""
 
-    def __init__(self, path: Path) -> None:
+
+class CudaLibrary:
+    """The operator library's functions for hosts, for one GPU and with a stream of their own.
+
+    Its provider is CUDA, or the CPU when the tests emulate a GPU.
+    """
+
+    def __init__(self, path: Path, number: int = 0) -> None:
+        """`number`: of the GPU among those that CUDA shows."""
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:
             raise TrigraphError(f"{path}: the operator library does not load ({error}); reinstall trigraph") from error
-        pointer, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_char_p
+        pointer, size, integer, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_char_p
         for name, result, arguments in (
             ("trigraph_version", text, ()),
             ("trigraph_provider", text, ()),
             ("trigraph_take_device_error", text, ()),
             ("trigraph_add_host_operator", None, (pointer,)),
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
+            ("trigraph_use_device", text, (ctypes.c_int,)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
             ("trigraph_make_stream", pointer, ()),
             ("trigraph_allocate", pointer, (size, ctypes.c_int, pointer)),
@@ -40,16 +51,16 @@ class CudaLibrary:
             ("trigraph_record_event", text, (pointer, pointer)),
             ("trigraph_wait_for_event", text, (pointer,)),
             ("trigraph_seconds_between", ctypes.c_double, (pointer, pointer)),
-            ("trigraph_draw_scratch", number, (number,)),
+            ("trigraph_draw_scratch", integer, (integer,)),
             ("trigraph_draw_candidates", ctypes.c_int, ()),
-            ("trigraph_draw_rows", text, (pointer, number, number, pointer, pointer, pointer, pointer)),
+            ("trigraph_draw_rows", text, (pointer, integer, integer, pointer, pointer, pointer, pointer)),
         ):
             function = getattr(library, name, None)
             if function is None:
                 raise TrigraphError(f"{path}: the operator library has no {name}; reinstall trigraph")
             function.restype, function.argtypes = result, arguments
         self._library = library
-        self.path = path
+        self.path, self.number = path, number
         self.version: str = library.trigraph_version().decode()
         self.provider: str = library.trigraph_provider().decode()
         self.waits = 0
@@ -64,7 +75,18 @@ class CudaLibrary:
         """Why CUDA cannot be used here; "" when it can."""
         problem = ctypes.c_char_p()
         count = self._library.trigraph_devices(ctypes.byref(problem))
-        return "" if count else (problem.value or b"no device").decode()
+        if self.number < count:
+            return ""
+        if not count:
+            return (problem.value or b"no device").decode()
+        return f"number {self.number} was asked for, and CUDA shows {count}, counted from 0"
+
+    def use(self) -> None:
+        """Makes the GPU the one that the calling thread's next calls are about, those of ONNX Runtime too.
+
+        What the thread allocates and frees from now on ends no capture of another thread.
+        """
+        self._check(self._library.trigraph_use_device(self.number))
 
     def copy_rate(self, nbytes: int = 1 << 30, repetitions: int = 5) -> float:
         """Bytes a second that a copy on the device reads and writes, the best of some."""
@@ -80,21 +102,26 @@ class CudaLibrary:
 
     def free_memory(self) -> tuple[int, int]:
         """Free and all bytes of the device."""
+        self.use()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._library.trigraph_device_memory(ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
-    @property
+    @cached_property
     def stream(self) -> int | None:
-        """The stream that sessions and copies share; None for the default one."""
-        return _stream(self)
+        """The stream that an engine's sessions and copies share; None for the default one.
 
-    def make_stream(self) -> int | None:
-        """A new stream."""
-        return self._library.trigraph_make_stream()  # type: ignore[no-any-return]
+        Another engine's work on it would become part of what is captured.
+        """
+        self.use()
+        idle = _idle_streams[self.number]
+        stream: int | None = idle.pop() if idle else self._library.trigraph_make_stream()
+        weakref.finalize(self, idle.append, stream)
+        return stream
 
     def allocate(self, nbytes: int, *, pinned: bool = False) -> int:
         """Zeroed memory on the device, or in the host where copies are fast. Raises TrigraphError for none left."""
+        self.use()
         address: int | None = self._library.trigraph_allocate(max(nbytes, 1), pinned, self.stream)
         if not address:
             free, total = self.free_memory()
@@ -121,6 +148,7 @@ class CudaLibrary:
 
     def make_event(self) -> int | None:
         """A point of time of the stream, to be recorded."""
+        self.use()
         return self._library.trigraph_make_event()  # type: ignore[no-any-return]
 
     def free_event(self, event: int | None) -> None:
@@ -149,13 +177,9 @@ class CudaLibrary:
 
     def draw_rows(self, logits: int, rows: int, width: int, tokens: int, draws: int, scratch: int) -> None:
         """Enqueues draws from logits [rows, width], whose most likely tokens are known; all of it by address."""
+        self.use()
         self._check(self._library.trigraph_draw_rows(logits, rows, width, tokens, draws, scratch, self.stream))
 
     def _check(self, problem: bytes) -> None:
         if problem:
             raise TrigraphError(f"the GPU failed: {problem.decode()}")
-
-
-@cache
-def _stream(library: CudaLibrary) -> int | None:
-    return library.make_stream()

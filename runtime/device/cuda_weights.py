@@ -78,7 +78,7 @@ class CudaWeights:
                 for size in upload.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes()):
                     self._copied += size
                     progress("upload", min(self._copied, total), total)
-                self._values[key] = _value_at(start + place, value)
+                self._values[key] = _value_at(start + place, self._library.number, value)
             self._library.wait()
         return {name: self._values[key] for name, key in keys.items()}
 
@@ -110,7 +110,7 @@ class _Upload:
             yield size
 
 
-def _value_at(address: int, like: ort.OrtValue) -> ort.OrtValue:
+def _value_at(address: int, device: int, like: ort.OrtValue) -> ort.OrtValue:
     """A value on the device in memory that it does not own: ONNX Runtime lets sessions share no other ones."""
     shape = like.shape()
     libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)
@@ -119,7 +119,7 @@ def _value_at(address: int, like: ort.OrtValue) -> ort.OrtValue:
     memory = libc.malloc(size + 8 * len(shape))  # the reader gives it back, by the deleter
     (ctypes.c_int64 * len(shape)).from_address(memory + size)[:] = shape
     tensor = _Tensor.from_address(memory)
-    tensor.data, tensor.device_type, tensor.device_id = address, _DLPACK_CUDA, 0
+    tensor.data, tensor.device_type, tensor.device_id = address, _DLPACK_CUDA, device
     tensor.type_code, tensor.type_bits = _DLPACK_TYPES[like.element_type()]
     tensor.rank, tensor.lanes, tensor.shape = len(shape), 1, memory + size
     tensor.strides = tensor.context = None

@@ -69,6 +69,9 @@ class Device:
         """Most tokens of a sequence that its kernels verify in one step."""
         return 256
 
+    def enter(self) -> None:
+        """Prepares the calling thread for what it does with the device, by way of ONNX Runtime too."""
+
     def providers(self, graph: str) -> list[Any]:
         """The execution providers of a session of the prefill, draft or verify graph, with their options."""
         return [self.provider]
@@ -106,6 +109,14 @@ class Device:
         """Takes the memory of memory[row], where that would be done at its first use."""
         if self.lazy_memory:
             populate(memory[row])
+
+    def opening(self) -> AbstractContextManager[object]:
+        """While a session is opened."""
+        return nullcontext()
+
+    def capturing(self) -> AbstractContextManager[bool]:
+        """While a step is captured; whether it may be just now."""
+        return nullcontext(True)
 
     def kept(self, memories: Sequence[Memory], rows: Sequence[int]) -> AbstractContextManager[None]:
         """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""

@@ -5,6 +5,7 @@ A step fills small arrays and runs: nothing is allocated or bound for a number o
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import weakref
@@ -25,6 +26,7 @@ from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.memory import is_shortage
 from trigraph.runtime.state.state import StateBuffer
 
+_log = logging.getLogger("trigraph.sessions")
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(int64)": np.int64,
@@ -34,6 +36,7 @@ _DTYPES = {
 _MAX_BINDINGS = 64
 _ALIGNMENT = 256  # of arrays that lie together
 _MOST_CAPTURES = 96  # of a session: ONNX Runtime does not give them back before it ends
+_ATTEMPTS = 3  # at a capture: what else the process does with a device may end one
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,15 @@ class Binding:
 
 
 class _Use(threading.local):
-    """Of one binding by one thread: ONNX Runtime captures for each."""
+    """Of one shape by one thread: ONNX Runtime captures for each."""
 
-    runs = 0
+    runs = failures = 0
     captured = False
+
+    def counts(self, captured_at: int) -> bool:
+        """Counts a run; whether it is to be captured."""
+        self.runs += 1
+        return not self.captured and captured_at <= self.runs and self.failures < _ATTEMPTS
 
 
 class Graph(Protocol):
@@ -122,7 +130,10 @@ class SessionGraph:
         self._buffers, self._staging = Buffers(device), device.staging()
         self._bindings: OrderedDict[tuple[int, ...], Binding] = OrderedDict()
         self._captured: dict[tuple[int, ...], Binding] = {}  # those that some thread has captured stay
+        self._uses: dict[tuple[int, ...], _Use] = {}  # which outlast bindings: shapes in turns evict each other
         self._made = self._captures = 0  # bindings and captures so far
+        # What the session frees, in whichever thread it ends, must end no capture.
+        weakref.finalize(self, device.enter).atexit = False
 
     def bind(self, tokens: int, sequences: int) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
@@ -157,17 +168,19 @@ class SessionGraph:
         exchange = device.exchange(self._staging, inputs, outputs)
         self._made += 1
         plain, replay = device.run_options(self._name), device.run_options(self._name, self._made)
-        captured_at, use = device.captures(self._name, tokens, sequences), _Use()
+        captured_at = device.captures(self._name, tokens, sequences)
         graph = weakref.proxy(self)  # which keeps the binding: both ways, they would stay until the collector comes
         if not captured_at:
             return Binding(exchange, lambda: graph._run(io, plain))
+        use = self._uses.setdefault(key, _Use())
 
         def enqueue() -> None:
-            use.runs += 1
-            if not use.captured and captured_at <= use.runs and graph._captures < _MOST_CAPTURES:
-                graph._capture(io, replay, exchange, [inputs["accepted"]] if "accepted" in inputs else [])
-                use.captured = True
-                graph._captures += 1
+            if use.counts(captured_at) and graph._captures < _MOST_CAPTURES:
+                accepted = [inputs["accepted"]] if "accepted" in inputs else []
+                with device.capturing() as may:
+                    use.captured = may and graph._capture(io, replay, exchange, accepted)
+                    use.failures += may and not use.captured
+            if use.captured and key not in graph._captured:
                 graph._captured[key] = made()
                 graph._bindings.pop(key, None)
             graph._run(io, replay if use.captured else plain)
@@ -178,16 +191,23 @@ class SessionGraph:
 
     def _capture(
         self, io: ort.IOBinding, options: ort.RunOptions | None, exchange: Exchange, accepted: Sequence[Memory]
-    ) -> None:
+    ) -> bool:
         """A run of a thread that ONNX Runtime makes three of: the second may have fewer tokens to commit from.
 
         So nothing is committed, which leaves the state as it is, and what waits for that is put back. Attention's
-        entries are written anew by the run that counts.
+        entries are written anew by the run that counts. False where the step was not captured: what another thread
+        does on the device may end a capture, and an error of the step itself comes again with the run that counts.
         """
         slots = exchange.sent["slots_out"].tolist() if "slots_out" in exchange.sent else []
         pending = [buffer.arrays[buffer.write_index] for buffer in self._pending]
-        with self._device.kept(pending, slots), self._device.cleared(accepted):
-            self._run_once(io, options)
+        try:
+            with self._device.kept(pending, slots), self._device.cleared(accepted):
+                self._run_once(io, options)
+        except TrigraphError as error:
+            _log.debug("%s: a step of this shape was not captured: %s", self._name, error)
+            return False
+        self._captures += 1
+        return True
 
     def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
         self._run_once(io, options)
@@ -195,6 +215,7 @@ class SessionGraph:
             buffer.read_index = buffer.write_index
 
     def _run_once(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
+        self._device.enter()
         try:
             self._session.run_with_iobinding(io, options)
         except Exception as error:
@@ -246,11 +267,13 @@ def open_session(
     """
     source = path.read_bytes() if changed is None else changed.SerializeToString()
     check_name(weights_folder)
+    device.enter()
     options = session_options(threads, weights_folder, device.library)
     for name, value in initializers.items():
         options.add_initializer(name, value)
     try:
-        session = ort.InferenceSession(source, options, providers=device.providers(path.stem), enable_fallback=0)
+        with device.opening():
+            session = ort.InferenceSession(source, options, providers=device.providers(path.stem), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class of their own
         if is_shortage(error):
             raise  # no fault of the graph

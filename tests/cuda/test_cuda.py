@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,13 @@ def emulator(operator_library: Path) -> Path:
     return build_emulator(operator_library)
 
 
+SMALL = {"TRIGRAPH_EMULATED_MULTIPROCESSORS": "3", "TRIGRAPH_EMULATED_PARTIAL_BYTES": "20000"}
+"""A GPU of three multiprocessors, whose memory for splits of attention some texts do not fit into."""
+
+
 def test_operators(emulator: Path) -> None:
     """The operators' own tests: references, bits of rows, errors."""
-    environment = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(emulator), "TRIGRAPH_TEST_LIBRARY": "cuda"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
-    files = [str(ROOT / "tests" / file) for file in OPERATOR_TESTS]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-vv", *files]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_tests(emulator, OPERATOR_TESTS, {})
     for file in OPERATOR_TESTS:  # one that is skipped passes too
         assert re.search(rf"^tests/{re.escape(file)}\b.* PASSED", done.stdout, re.MULTILINE), done.stdout
     assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED_ON_DEVICES, done.stdout
@@ -54,6 +54,24 @@ def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = json.loads(done.stdout)["models"]
     assert len(found["kernels"]) == calls and all(row["bits"] for row in found["kernels"])
+
+
+@pytest.mark.parametrize("name", ["paged", "grouped", "block_matmul", "gated"])
+def test_operators_on_a_small_gpu(emulator: Path, name: str) -> None:
+    """The same bits, however work is shared out."""
+    run_tests(emulator, [file for file in OPERATOR_TESTS if name in file], SMALL)
+
+
+def run_tests(emulator: Path, files: Iterable[str], settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs files of operator tests on the emulator; what they print."""
+    environment = os.environ | {"TRIGRAPH_LIBRARY_DIR": str(emulator), "TRIGRAPH_TEST_LIBRARY": "cuda"} | settings
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+    paths = [str(ROOT / "tests" / file) for file in files]
+    assert paths
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-vv", *paths]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 WRITER = """
@@ -81,7 +99,6 @@ def test_writes_beside_scratch_memory_are_seen(emulator: Path, tmp_path: Path) -
 def emulated(emulator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device cuda` is the emulator."""
     monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(emulator))
-    open_cuda.cache_clear()
 
 
 def test_texts_with_and_without_speculation(emulated: None, packages: Packages) -> None:
@@ -151,7 +168,6 @@ def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_gpu_is_a_sentence_and_no_silent_cpu_run(packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_cuda.cache_clear()
     try:
         open_cuda()
     except TrigraphError as error:

@@ -46,11 +46,14 @@ def fake(operator_library: Path) -> dict[str, str]:
             {},
             marks=pytest.mark.skipif("TRIGRAPH_RECEIPTS" not in os.environ, reason="takes long; TRIGRAPH_RECEIPTS=8"),
         ),
-        ("captures", {}),
+        ("captures interrupted", {}),
+        ("bursts", {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("second", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
         ("experts", {}),
     ],
-    ids=lambda value: value if isinstance(value, str) else "eager" if value else "captured",
+    ids=lambda value: value if isinstance(value, str) else "eager" if EAGER.items() <= value.items() else "captured",
 )
 def test_on_the_fake_device(fake: dict[str, str], files: str, settings: dict[str, str]) -> None:
     """Runs files of tests/cuda/fake_cuda."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,7 @@ class FakeDevice:
         self._library = ctypes.CDLL("libcudart.so.13")
         self._library.fake_cuda_take_events.restype = ctypes.c_char_p
         self._library.fake_cuda_allocated.restype = ctypes.c_size_t
+        self._library.fake_cuda_allocated_on.restype = ctypes.c_size_t
         self._names = _names(operators)
 
     def events(self) -> list[str]:
@@ -51,9 +54,38 @@ class FakeDevice:
         text: str = self._library.fake_cuda_take_events().decode()
         return text.splitlines()
 
-    def allocated(self) -> int:
-        """Bytes of device memory that are in use."""
-        return int(self._library.fake_cuda_allocated())
+    def allocated(self, number: int | None = None) -> int:
+        """Bytes of device memory that are in use, on all devices or on the one of that number."""
+        if number is None:
+            return int(self._library.fake_cuda_allocated())
+        return int(self._library.fake_cuda_allocated_on(number))
+
+    def allocate_as_others_do(self) -> int:
+        """Allocates with the thread's own capture mode, as a library does that knows nothing of us; CUDA's status."""
+        return int(self._library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64)))
+
+    @contextmanager
+    def in_captures(self, work: Callable[[], object]) -> Iterator[list[BaseException]]:
+        """Has another thread do `work` in the midst of each capture; what that raised."""
+        raised: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                work()
+            except BaseException as error:
+                raised.append(error)
+
+        def called() -> None:
+            thread = threading.Thread(target=act)
+            thread.start()
+            thread.join()
+
+        callback = ctypes.CFUNCTYPE(None)(called)
+        self._library.fake_cuda_in_captures(callback)
+        try:
+            yield raised
+        finally:
+            self._library.fake_cuda_in_captures(None)
 
 
 def count(events: Sequence[str], beginning: str) -> int:

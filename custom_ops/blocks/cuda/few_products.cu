@@ -47,9 +47,10 @@ size_t FewTasks::share(int64_t other_bytes) {
   int64_t bytes = 0;
   for (int i = 0; i < count; ++i) bytes += task[i].rows * task[i].row_bytes;
   blocks = 0;
+  const int64_t full_device = kFewBlocks * multiprocessors();  // blocks; beyond that, they take more rows
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
-    const int64_t most = blocks_of(t.rows, t.at_once), of_round = kFullDevice * t.at_once * t.row_bytes;
+    const int64_t most = blocks_of(t.rows, t.at_once), of_round = full_device * t.at_once * t.row_bytes;
     t.rounds = static_cast<int>(std::max<int64_t>(1, std::min(most, (bytes + of_round - 1) / of_round)));
     t.first_block = blocks;
     blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));

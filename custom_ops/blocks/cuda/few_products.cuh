@@ -5,9 +5,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr size_t kFewBytes = 47 << 10;    // of rows in shared memory, beside what kernels have there
-constexpr int kFewBlocks = 2;             // of a multiprocessor, which bounds registers
-constexpr int64_t kFullDevice = 2 * 132;  // blocks that fill a large device: beyond that, blocks take more rows
+constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
+constexpr int kFewBlocks = 2;           // of a multiprocessor, which bounds registers
 
 // The type of that number.
 template <class Visit>

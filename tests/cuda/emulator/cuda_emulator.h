@@ -103,6 +103,12 @@ inline std::mutex running;
   std::abort();
 }
 
+// A number that a test may set.
+inline int64_t setting(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoll(text) : otherwise;
+}
+
 inline void poison(void* memory, size_t bytes) {
   std::memset(memory, 0xff, bytes);
   uninitialised::mark(memory, bytes);

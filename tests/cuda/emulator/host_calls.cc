@@ -27,6 +27,17 @@ cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
   return cudaSuccess;
 }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, int, int) {
+  const char* multiprocessors = std::getenv("TRIGRAPH_EMULATED_MULTIPROCESSORS");
+  *value = multiprocessors ? std::atoi(multiprocessors) : 132;
+  return cudaSuccess;
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
   *left = *total = size_t{1} << 34;
   return cudaSuccess;

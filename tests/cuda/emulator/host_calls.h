@@ -16,9 +16,16 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorNotSupported = 801,
   cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
 };
 enum { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4, cudaHostAllocMapped = 2, cudaHostAllocPortable = 1 };
 enum { cudaStreamNonBlocking = 1 };
+enum { cudaDevAttrMultiProcessorCount = 16 };
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal,
+  cudaStreamCaptureModeThreadLocal,
+  cudaStreamCaptureModeRelaxed
+};
 
 #define HOST_CALL __attribute__((visibility("default")))
 #define HOST_C_CALL extern "C" HOST_CALL
@@ -31,6 +38,10 @@ HOST_C_CALL cudaError_t cudaMalloc(void** memory, size_t bytes);
 HOST_C_CALL cudaError_t cudaFree(void* memory);
 HOST_C_CALL cudaError_t cudaFreeHost(void* memory);
 HOST_C_CALL cudaError_t cudaGetDeviceCount(int* count);
+HOST_C_CALL cudaError_t cudaGetDevice(int* device);
+HOST_C_CALL cudaError_t cudaSetDevice(int device);
+HOST_C_CALL cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device);
+HOST_C_CALL cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 HOST_C_CALL cudaError_t cudaStreamSynchronize(cudaStream_t stream);

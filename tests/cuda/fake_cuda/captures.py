@@ -92,6 +92,22 @@ def test_shapes_of_several_sequences_are_captured_late(packages: Packages, gpu: 
     assert captured == [0] * 7 + [1] + [0] * 12
 
 
+def test_shapes_that_evict_each_other_are_captured_too(
+    packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their runs are counted for longer than a binding lives."""
+    monkeypatch.setattr(sessions, "_MAX_BINDINGS", 1)
+    engine = load(packages("tiny-moe", "Q4_K_M"), device="cuda", context=256)
+    sequences = [engine.steps.new_sequence() for _ in range(2)]
+    engine.steps.prefill(sequences, [[1, 2, 3], [4, 5]])
+    gpu.events()
+    for _ in range(9):
+        for tokens in ([[4], [7]], [[4, 5], [7]]):
+            engine.steps.verify(sequences, tokens)
+    events = gpu.events()
+    assert count(events, "capture ends") == 2 and count(events, "replay") == 6  # a capture's own too
+
+
 def test_captures_are_bounded(packages: Packages, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other shapes are run launch by launch."""
     monkeypatch.setattr(sessions, "_MOST_CAPTURES", 2)

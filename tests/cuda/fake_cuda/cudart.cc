@@ -35,6 +35,10 @@ const char* word(Place place) {
 
 cudaError_t launch_named(const std::string& name, cudaStream_t stream, Work work) {
   const Guard guard(device().lock);
+  if (stream && device().stream(stream).device() != current_device) {
+    device().note("error a launch on the stream of another device");
+    return cudaErrorInvalidValue;
+  }
   const bool captured = device().stream(stream).capture != nullptr;
   if (captured) ++device().stream(stream).capture->kernels;
   device().note((captured ? "captured " : "launch ") + name + (stream ? "" : " on the default stream"));
@@ -54,15 +58,16 @@ cudaError_t launch_foreign(const void* kernel, cudaStream_t stream) {
 cudaError_t take(void** memory, size_t bytes, Place place) {
   const Guard guard(device().lock);
   device().note(std::string("allocate ") + word(place) + ' ' + std::to_string(bytes));
-  if (device().capturing()) return device().refuse("an allocation");
-  *memory = device().memory.take(bytes ? bytes : 1, place);
+  if (device().closed()) return device().refuse("an allocation");
+  *memory = device().memory.take(bytes ? bytes : 1, place, current_device);
   return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t give(void* memory) {
   const Guard guard(device().lock);
   if (!memory) return cudaSuccess;
-  if (const cudaError_t error = device().run_all()) return error;
+  if (device().closed()) return device().refuse("a free");
+  device().run_all();
   device().note("free");
   return device().memory.give(memory) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -98,6 +103,10 @@ FAKE_CUDA_API const char* fake_cuda_take_events() {
 FAKE_CUDA_API size_t fake_cuda_allocated() {
   const Guard guard(device().lock);
   return device().memory.allocated();
+}
+FAKE_CUDA_API size_t fake_cuda_allocated_on(int number) {
+  const Guard guard(device().lock);
+  return device().memory.allocated(number);
 }
 
 // Memory.
@@ -205,7 +214,7 @@ FAKE_CUDA_API void __cudaRegisterFunction(void**, const char* host, char*, const
 FAKE_CUDA_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   const Guard guard(device().lock);
   device().note("make stream");
-  device().streams.push_back(std::make_unique<Stream>(flags != cudaStreamNonBlocking));
+  device().streams.push_back(std::make_unique<Stream>(flags != cudaStreamNonBlocking, current_device));
   *stream = device().streams.back().get();
   return cudaSuccess;
 }
@@ -219,7 +228,9 @@ FAKE_CUDA_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 FAKE_CUDA_API cudaError_t cudaDeviceSynchronize() {
   const Guard guard(device().lock);
   device().note("wait device");
-  return device().run_all();
+  if (device().capturing()) return device().refuse("a wait for the device");
+  device().run_all();
+  return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st;
@@ -255,46 +266,4 @@ FAKE_CUDA_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e
   const Guard guard(device().lock);
   if (!event->stream) return cudaSuccess;
   return device().enqueue(stream, [on = *event] { on.stream->run_until(on.number); });
-}
-
-// Graphs.
-
-FAKE_CUDA_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, int* status) {
-  const Guard guard(device().lock);
-  *status = device().stream(stream).capture != nullptr;
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int) {
-  const Guard guard(device().lock);
-  if (!stream || device().capturing()) return device().refuse("a capture");
-  device().note("capture");
-  device().stream(stream).capture = std::make_unique<Graph>();
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaStreamEndCapture(cudaStream_t stream, Graph** graph) {
-  const Guard guard(device().lock);
-  device().note("capture ends");
-  *graph = device().stream(stream).capture.release();
-  return *graph ? cudaSuccess : cudaErrorInvalidValue;
-}
-FAKE_CUDA_API cudaError_t cudaGraphInstantiate(Graph** executable, Graph* graph, unsigned long long) {
-  *executable = new Graph(*graph);
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaGraphLaunch(Graph* graph, cudaStream_t stream) {
-  const Guard guard(device().lock);
-  device().note("replay " + std::to_string(graph->kernels));
-  for (const Work& work : graph->work)
-    if (const cudaError_t error = device().enqueue(stream, work)) return error;
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaGraphDestroy(Graph* graph) {
-  delete graph;
-  return cudaSuccess;
-}
-FAKE_CUDA_API cudaError_t cudaGraphExecDestroy(Graph* executable) {
-  const Guard guard(device().lock);
-  device().note("graph destroyed");
-  delete executable;
-  return cudaSuccess;
 }

@@ -22,11 +22,18 @@
 
 // What happened since the last call, an event a line; the text stays until the next call.
 FAKE_CUDA_API const char* fake_cuda_take_events();
-// Bytes that are allocated on the device.
+// Bytes that are allocated on all devices, and on one.
 FAKE_CUDA_API size_t fake_cuda_allocated();
+FAKE_CUDA_API size_t fake_cuda_allocated_on(int device);
+// From now on `called` runs in the midst of each capture, in its thread; nullptr: nothing does.
+FAKE_CUDA_API void fake_cuda_in_captures(void (*called)());
 FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 
 namespace fake_cuda {
+
+// Of a thread: the device that it uses, and whether it may do what ends captures of others.
+inline thread_local int current_device = 0;
+inline thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 struct Device {
   // With TRIGRAPH_FAKE_CUDA=dry nothing runs, and a model of any size fits: what is asked of the device is noted.
@@ -39,13 +46,15 @@ struct Device {
 
   void note(const std::string& event) { events += event + '\n'; }
   bool capturing() const;
+  // Whether this thread may not allocate or free: a stream is captured.
+  bool closed() const { return capture_mode != cudaStreamCaptureModeRelaxed && capturing(); }
   Stream& stream(cudaStream_t handle) { return handle ? *static_cast<Stream*>(handle) : legacy; }
   // Puts work off, or into the graph that is captured.
   cudaError_t enqueue(cudaStream_t handle, Work work);
-  // Runs a stream, or all of them.
+  // Runs a stream, or all of them that are not captured.
   cudaError_t run(Stream& stream);
-  cudaError_t run_all();
-  // Something that CUDA forbids while a stream is captured.
+  void run_all();
+  // Something that CUDA forbids while a stream is captured: it fails, and the capture with it.
   cudaError_t refuse(const char* what);
 
  private:

@@ -15,18 +15,22 @@ bool Device::capturing() const {
 
 cudaError_t Device::refuse(const char* what) {
   note(std::string("error ") + what + " while a stream is captured");
+  for (const auto& stream : streams)
+    if (stream->capture) stream->capture->broken = true;
   return cudaErrorStreamCaptureUnsupported;
 }
 
 cudaError_t Device::enqueue(cudaStream_t handle, Work work) {
   Stream& own = stream(handle);
   if (own.capture) {
+    if (own.capture->broken) return cudaErrorStreamCaptureInvalidated;
     own.capture->work.push_back(std::move(work));
     return cudaSuccess;
   }
   if (dry) work = [] {};
   const bool is_legacy = &own == &legacy;
-  if (is_legacy && capturing()) return refuse("work on the default stream");
+  for (const auto& other : streams)
+    if (is_legacy && other->capture && other->blocking()) return refuse("work on the default stream");
   const auto wait_for = [&](Stream& other) {
     own.add([&other, number = other.enqueued()] { other.run_until(number); });
   };
@@ -48,13 +52,11 @@ cudaError_t Device::run(Stream& stream) {
   return cudaSuccess;
 }
 
-cudaError_t Device::run_all() {
-  if (capturing()) return refuse("a wait for the device");
+void Device::run_all() {
   memory.open(true);
   for (const auto& stream : streams) stream->run();
   legacy.run();
   memory.open(false);
-  return cudaSuccess;
 }
 
 }  // namespace fake_cuda

@@ -26,11 +26,11 @@ Memory::Memory(bool dry) : dry_(dry) {
   start_ = reinterpret_cast<uintptr_t>(start);
 }
 
-void* Memory::take(size_t bytes, Place place) {
+void* Memory::take(size_t bytes, Place place, int device) {
   if (place == Place::pinned) {
     void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     std::memset(memory, kPoison, bytes);
-    blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place};
+    blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place, device};
     return memory;
   }
   uintptr_t at = start_;  // behind the last block before a gap that is wide enough
@@ -40,7 +40,7 @@ void* Memory::take(size_t bytes, Place place) {
     at = block->first + rounded(block->second.bytes);
   }
   if (at + rounded(bytes) > start_ + kDeviceBytes) return nullptr;
-  blocks_[at] = {bytes, place};
+  blocks_[at] = {bytes, place, device};
   allocated_ += bytes;
   void* memory = reinterpret_cast<void*>(at);
   if (dry_) return memory;
@@ -62,6 +62,13 @@ bool Memory::give(void* memory) {
   }
   blocks_.erase(block);
   return true;
+}
+
+size_t Memory::allocated(int device) const {
+  size_t sum = 0;
+  for (const auto& [at, block] : blocks_)
+    if (block.place == Place::device && block.device == device) sum += block.bytes;
+  return sum;
 }
 
 Place Memory::place_of(const void* address) const {

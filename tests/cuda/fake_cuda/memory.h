@@ -15,16 +15,18 @@ class Memory {
  public:
   // `dry`: memory is counted and never touched.
   explicit Memory(bool dry);
-  void* take(size_t bytes, Place place);  // filled with NaN; nullptr when the device is full
-  bool give(void* memory);                // false for what was not taken
+  void* take(size_t bytes, Place place, int device);  // filled with NaN; nullptr when the device is full
+  bool give(void* memory);                            // false for what was not taken
   Place place_of(const void* address) const;
-  size_t allocated() const { return allocated_; }  // bytes on the device
-  void open(bool open);                            // whether the host can reach the device's
+  size_t allocated() const { return allocated_; }  // bytes on all devices
+  size_t allocated(int device) const;
+  void open(bool open);  // whether the host can reach the device's
 
  private:
   struct Block {
     size_t bytes;
     Place place;
+    int device;
   };
   uintptr_t start_;
   bool dry_;

@@ -7,8 +7,22 @@ using namespace fake_cuda;
 
 namespace {
 
-constexpr int kMultiprocessors = 132, kMajor = 9, kMinor = 0, kMaxThreads = 1024, kWarp = 32;
+constexpr int kMajor = 9, kMinor = 0, kMaxThreads = 1024, kWarp = 32;
 constexpr int kSharedBytes = 48 << 10, kMostSharedBytes = 227 << 10, kRegisters = 64 << 10;
+
+// A number that a test may set.
+int setting(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atoi(text) : otherwise;
+}
+int multiprocessors() {
+  static const int count = setting("TRIGRAPH_EMULATED_MULTIPROCESSORS", 132);
+  return count;
+}
+int devices() {
+  static const int count = setting("TRIGRAPH_FAKE_DEVICES", 1);
+  return count;
+}
 
 // cudaDeviceProp of CUDA 13, as far as anyone asks.
 struct Properties {
@@ -51,14 +65,18 @@ static_assert(sizeof(PointerAttributes) == 88 && sizeof(FunctionAttributes) == 1
 }  // namespace
 
 FAKE_CUDA_API cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = devices();
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
-FAKE_CUDA_API cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= devices()) return cudaErrorInvalidValue;
+  current_device = device;
+  return cudaSuccess;
+}
 FAKE_CUDA_API cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
@@ -74,12 +92,12 @@ FAKE_CUDA_API cudaError_t cudaGetDeviceProperties(Properties* out, int) {
   out->warp = kWarp, out->max_threads = kMaxThreads, out->threads_of_multiprocessor = 2 * kMaxThreads;
   out->max_block[0] = out->max_block[1] = kMaxThreads, out->max_block[2] = 64;
   out->max_grid[0] = 2147483647, out->max_grid[1] = out->max_grid[2] = 65535;
-  out->major = kMajor, out->minor = kMinor, out->multiprocessors = kMultiprocessors;
+  out->major = kMajor, out->minor = kMinor, out->multiprocessors = ::multiprocessors();
   out->l2_bytes = 50 << 20;
   return cudaSuccess;
 }
 FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
-  enum { threads = 1, shared = 8, warp = 10, multiprocessors = 16, major = 75, minor = 76, most_shared = 97 };
+  enum { threads = 1, shared = 8, warp = 10, processors = 16, major = 75, minor = 76, most_shared = 97 };
   switch (attribute) {
     case threads:
       *value = kMaxThreads;
@@ -90,8 +108,8 @@ FAKE_CUDA_API cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int)
     case warp:
       *value = kWarp;
       break;
-    case multiprocessors:
-      *value = kMultiprocessors;
+    case processors:
+      *value = multiprocessors();
       break;
     case major:
       *value = kMajor;

@@ -12,16 +12,18 @@ namespace fake_cuda {
 
 using Work = std::function<void()>;
 
-// A captured graph, and how many kernels it has.
+// A captured graph, how many kernels it has, and whether something has ended its capture before its time.
 struct Graph {
   std::vector<Work> work;
   int kernels = 0;
+  bool broken = false;
 };
 
 class Stream {
  public:
-  explicit Stream(bool blocking) : blocking_(blocking) {}
+  explicit Stream(bool blocking, int device = 0) : blocking_(blocking), device_(device) {}
   bool blocking() const { return blocking_; }  // whether it and the legacy stream wait for each other
+  int device() const { return device_; }
   uint64_t enqueued() const { return done_ + work_.size(); }
   void add(Work work) { work_.push_back(std::move(work)); }
   // Runs work until so much of it is done.
@@ -39,6 +41,7 @@ class Stream {
 
  private:
   bool blocking_;
+  int device_;
   uint64_t done_ = 0;
   std::deque<Work> work_;
 };

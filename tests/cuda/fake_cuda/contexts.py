@@ -1,0 +1,30 @@
+"""Attention's scratch memory where contexts are long and texts are not. Nothing is computed."""
+
+from pathlib import Path
+
+import pytest
+
+from support.fake_cuda import FakeDevice
+from support.hollow import write_hollow
+from trigraph.runtime import load
+
+ROWS = 64
+MOST = 256 << 20
+"""Bytes of scratch memory for splits of texts, whatever lengths a context allows."""
+
+
+@pytest.mark.parametrize("context", [128 << 10, 256 << 10])
+def test_many_rows_in_a_long_context(tmp_path: Path, gpu: FakeDevice, context: int) -> None:
+    """They are cut into splits that blocks walk side by side, and the memory for these is bounded."""
+    model = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=1000)
+    engine = load(model, device="cuda", context=context, sequences=ROWS, kv_memory=2 << 30)
+    sequences = [engine.steps.new_sequence() for _ in range(ROWS)]
+    engine.steps.prefill(sequences, [[1, 2]] * ROWS)
+    gpu.events()
+    engine.steps.verify(sequences, [[3]] * ROWS)
+    taken = [int(event.split()[2]) for event in gpu.events() if event.startswith("allocate device")]
+    assert MOST / 2 < max(taken) < MOST + (1 << 20)
+    engine.steps.verify(sequences, [[3]] * ROWS)
+    blocks = [launch.blocks for launch in gpu.launches() if "attend" in launch.kernel]
+    tiles = ROWS * 16 // 8  # kv heads with 8 queries each
+    assert blocks and all(count > 2 * tiles for count in blocks)

@@ -1,0 +1,45 @@
+"""A model on the second of two GPUs."""
+
+from pathlib import Path
+
+import pytest
+
+from support.fake_cuda import FakeDevice, count
+from support.packages import Packages
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime import Engine, Options, Sampling, load
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture
+def package(packages: Packages) -> Path:
+    return packages("tiny-moe", "Q4_K_M")
+
+
+def text(engine: Engine, seed: int) -> list[int]:
+    request = engine.generate(PROMPT, Options(Sampling(seed=seed), max_tokens=6, ignore_eos=True, draft_tokens=2))
+    request.run()
+    return request.ids
+
+
+def test_all_of_it_is_on_the_gpu_of_that_number(package: Path, gpu: FakeDevice) -> None:
+    """Weights, state, scratch memory, launches and copies; another engine in the same threads is on the first one."""
+    gpu.events()
+    first, second = (load(package, device=device, context=64) for device in ("cuda", "cuda:1"))
+    expected = load(package, device="cpu", context=64)
+    weights = gpu.allocated(1)
+    assert weights > 0 and 0.9 < weights / gpu.allocated(0) < 1.1
+    for seed in (7, 8):
+        assert text(first, seed) == text(second, seed) == text(expected, seed)
+    assert not count(gpu.events(), "error")
+    taken = gpu.allocated(0)
+    del second
+    assert gpu.allocated(1) < weights / 2 and gpu.allocated(0) == taken
+
+
+def test_a_gpu_that_is_not_there(package: Path) -> None:
+    with pytest.raises(TrigraphError, match="number 2 was asked for, and CUDA shows 2, counted from 0"):
+        load(package, device="cuda:2")
+    with pytest.raises(TrigraphError, match="behind cuda: comes the number of a GPU, such as cuda:1"):
+        load(package, device="cuda:x")
