@@ -101,7 +101,7 @@ class FloatTiles {
   FloatTiles(const FloatWeights& weights, const void* const* x, int64_t m)
       : weights_(weights), x_(x), m_(m), memory_(*static_cast<Memory*>(scratch<Memory>(sizeof(Memory)))) {}
 
-  void run(int64_t n, float* const* y) {
+  TRIGRAPH_NOINLINE void run(int64_t n, float* const* y) {
     for (int64_t j = 0; j < n; j += kLine) line(j, n - j < kLine ? n - j : kLine, y);
   }
 
