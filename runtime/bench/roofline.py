@@ -25,7 +25,7 @@ class Roofline:
     def __init__(self, folder: Path, manifest: Manifest, machine: Machine) -> None:
         """Raises TrigraphError when a graph holds an operator whose cost is unknown."""
         self._folder, self._manifest, self._machine = folder, manifest, machine
-        self._graphs = {
+        self._graphs: dict[str, GraphCost] = {
             name: GraphCost(folder / f"{name}.onnx")
             for name in ("prefill", "verify", "draft")
             if name in manifest.graphs
