@@ -28,7 +28,7 @@ class Result:
     bytes: float | None = None
     """What the step must read and write."""
     floor_ms: float | None = None
-    """The roofline: the larger of bytes over bandwidth and products over multiply rate."""
+    """The roofline: the larger of bytes over bandwidth and products over multiply rate; of a prefill on CPUs only."""
     roofline: float | None = None
     """Fraction of the roofline that was reached: floor over time. Floor and fraction are medians over the samples."""
     note: str = ""

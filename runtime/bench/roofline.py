@@ -25,8 +25,10 @@ class Roofline:
     def __init__(self, folder: Path, manifest: Manifest, machine: Machine) -> None:
         """Raises TrigraphError when a graph holds an operator whose cost is unknown."""
         self._folder, self._manifest, self._machine = folder, manifest, machine
-        self._graphs = {
-            name: GraphCost(folder / f"{name}.onnx") for name in ("verify", "draft") if name in manifest.graphs
+        self._graphs: dict[str, GraphCost] = {
+            name: GraphCost(folder / f"{name}.onnx")
+            for name in ("prefill", "verify", "draft")
+            if name in manifest.graphs
         }
         self._costs: dict[tuple[str, int, int, int], Cost] = {}
 
@@ -35,6 +37,8 @@ class Roofline:
         case, seconds = timing.case, [sample.seconds for sample in timing.samples]
         lower, median, upper = _quartiles(seconds)
         reads = [sample.read_gb_s for sample in timing.samples if sample.read_gb_s is not None]
+        if case.name == "prefill" and not self._machine.int8_gmac_s:
+            reads = []  # products bound it, not reads
         cost = self._cost(case) if reads else None
         floors = [] if cost is None else [self._machine.floor_ms(cost, read) for read in reads]
         fractions = [floor / (1e3 * taken) for floor, taken in zip(floors, seconds, strict=False)]
@@ -64,18 +68,26 @@ class Roofline:
         return self._costs[key]
 
     def _count(self, case: Case) -> Cost:
-        tokens = case.k * case.sequences
-        graph = self._graphs["draft" if case.name == "draft" else "verify"]
+        tokens, context, config = case.k * case.sequences, case.context, self._manifest.config
+        graph = self._graphs[case.name if case.name in ("prefill", "draft") else "verify"]
         if case.name == "draft":  # one token chooses as many experts as the router gives it
-            experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), self._manifest.config.experts_used)
+            experts: Mapping[str, float] = dict.fromkeys(graph.expert_nodes(), config.experts_used)
+        elif case.name == "prefill":
+            context += (case.k + 1) // 2  # a token sees those before it: the mean
+            experts = dict.fromkeys(graph.expert_nodes(), _distinct(config.experts, config.experts_used, tokens))
         else:
-            random = RandomTokens(self._manifest.config.vocab)  # anew: a cost does not depend on the cases before
+            random = RandomTokens(config.vocab)  # anew: a cost does not depend on the cases before
             experts = self._experts.count([random.draw(tokens) for _ in range(_DRAWS)])
-        return graph.of(Workload(tokens, case.sequences, case.context, experts))
+        return graph.of(Workload(tokens, case.sequences, context, experts))
 
     @cached_property
     def _experts(self) -> ExpertCounter:
         return ExpertCounter(self._folder, self._manifest, self._machine.threads)
+
+
+def _distinct(experts: int, used: int, tokens: int) -> float:
+    """Experts that tokens are expected to choose when each chooses `used` at random."""
+    return experts * (1 - (1 - used / experts) ** tokens) if experts else 0
 
 
 def _quartiles(values: Sequence[float]) -> list[float]:

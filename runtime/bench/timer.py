@@ -32,10 +32,11 @@ class Timer:
         """The prompt, at the start of a sequence."""
         samples: dict[str, list[Sample]] = defaultdict(list)
         for turn in range(1 + max(2, self._options.repetitions // 4)):
+            read = self._bandwidth.measure()
             for contender in _rotated(contenders, turn):
                 contender.reset()
                 time.sleep(_REST)
-                samples[contender.name].append(Sample(contender.prefill(self.prompt)))
+                samples[contender.name].append(Sample(contender.prefill(self.prompt), read))
         for engine, taken in samples.items():
             yield Timing(Case(engine, "prefill", len(self.prompt), 0), taken[1:])
 

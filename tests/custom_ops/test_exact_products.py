@@ -61,3 +61,39 @@ def test_random_bits(isa: str, type: str, kind: str) -> None:
     x = activations(9, width)
     x[3:6] = np.where(np.random.default_rng(6).random((3, width)) < 0.5, -1, 1)
     assert same_bits(matmul(isa, type, kind)(x, weight), matmul("portable", type, kind)(x, weight))
+
+
+def summed_in_order(x: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
+    """x W^T in the order of additions that `float_products.h` defines, for integers of up to 12 bits.
+
+    Their products and sums are exact in float64, so that one rounding to float32 makes a fused multiply-add of them.
+    """
+    fill = ((0, 0), (0, -x.shape[1] % 128))
+    rows = np.pad(x, fill).astype(np.float64).reshape(len(x), 1, -1, 8, 16)  # [T, 1, chains, 8, lanes]
+    columns = np.pad(weight, fill).astype(np.float64).reshape(1, len(weight), -1, 8, 16)
+    products = rows * columns
+    total = np.zeros((len(x), len(weight), 16), np.float32)
+    for c in range(products.shape[2]):
+        chain = products[:, :, c, 0].astype(np.float32)
+        for v in range(1, 8):
+            chain = (products[:, :, c, v] + chain).astype(np.float32)
+        total = chain + total
+    for half in (8, 4, 2, 1):
+        total = total[..., :half] + total[..., half:]
+    return np.ascontiguousarray(total[..., 0])
+
+
+@pytest.mark.parametrize("type", ["F32", "F16"])
+@pytest.mark.parametrize("width", [5, 128, 200, 1152])
+def test_order_of_float32_additions(isa: str, type: str, width: int) -> None:
+    """Tiles of any size add in one order. Few roundings agree by chance: an order that differs changes most results."""
+    rng = np.random.default_rng(width)
+    x = rng.integers(-2047, 2048, (67, width)).astype(np.float32)
+    weight = rng.integers(-2047, 2048, (37, width)).astype(np.float32)
+    expected = summed_in_order(x, weight)
+    assert width < 200 or (expected != x @ weight.T).mean() > 0.2
+    stored = weight.astype(np.float16) if type == "F16" else weight
+    for rows in (1, 2, 3, 4, 5, 6, 64, 65, 66, 67):
+        for columns in (1, 3, 5, 17, 37):
+            y = matmul(isa, type, "float32")(x[:rows], stored[:columns])
+            assert same_bits(y, np.ascontiguousarray(expected[:rows, :columns])), (rows, columns)

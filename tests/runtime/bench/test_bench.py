@@ -188,15 +188,15 @@ def test_a_run(trigraph: Run, packages: Packages, operator_library: Path) -> Non
 def test_steps_are_divided_by_the_floor_of_their_own_turn(
     packages: Packages, operator_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rates = [float(n) for n in range(1, 7)]
+    rates = [float(n) for n in range(1, 10)]
     ahead = iter(rates)
     monkeypatch.setattr("trigraph.runtime.bench.run.memory_bandwidth", lambda _: Bandwidth(lambda: 1e-6 * next(ahead)))
     options = BenchOptions(prompt=4, tokens=0, verify_tokens=(1,), repetitions=2)
     report = bench(packages("tiny-moe", "F32"), options)
     assert next(ahead, None) is None
-    assert report.machine.read_gb_s == pytest.approx(3.5e-6)
-    # A decode and a draft in each turn; the first turn does not count.
-    for name, (first, second) in (("decode", rates[2::2]), ("draft", rates[3::2])):
+    assert report.machine.read_gb_s == pytest.approx(5e-6)
+    # Three turns of prefills, then a decode and a draft in each turn; the first turns do not count.
+    for name, (first, second) in (("prefill", rates[1:3]), ("decode", rates[5::2]), ("draft", rates[6::2])):
         (result,) = (r for r in report.results if r.name == name)
         assert result.bytes and result.floor_ms and result.roofline
         floors = [result.bytes / rate for rate in (first, second)]

@@ -1,5 +1,6 @@
 """What the benchmark divides by: bytes and products counted by hand, and the roofline."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -37,6 +38,11 @@ STATE_BYTES = SEQUENCES * 2 * 4 * 3 * GDN_STATE  # read and written
 CACHE_BYTES = 2 * KEYS_AND_VALUES * (POSITIONS + TOKENS)  # float16: all positions are read, those of the tokens written
 
 
+# What each token of a prefill meets: all layers, and what the MTP head makes its keys and values of.
+EACH = 3 * GDN + ATTENTION + 4 * DENSE + 2 * 256 * 256 + 2 * 128 * 256
+HEAD_BYTES = 2 * KEYS_AND_VALUES * TOKENS
+
+
 def work(experts: dict[str, float] | None = None) -> Workload:
     return Workload(TOKENS, SEQUENCES, CONTEXT, experts or {})
 
@@ -63,6 +69,13 @@ def test_bytes_and_products_of_a_verify_with_experts(packages: Packages) -> None
     )
     chosen = 4 * 2 * EXPERT  # 4 layers, 2 experts a token
     assert cost.float32_products == pytest.approx(TOKENS * (weights + chosen + 3 * state + 2 * 256 * CONTEXT))
+
+
+def test_bytes_and_products_of_a_prefill(packages: Packages) -> None:
+    cost = GraphCost(packages("tiny-dense", "F32") / "prefill.onnx").of(work())
+    state = 3 * GDN_STATE
+    assert cost.bytes == 4 * (EACH + OUTPUT) + TOKENS * EMBEDDING + STATE_BYTES + CACHE_BYTES + HEAD_BYTES
+    assert cost.float32_products == TOKENS * (EACH + 3 * state + 2 * 256 * CONTEXT) + SEQUENCES * OUTPUT
 
 
 def test_bytes_and_products_of_a_draft(packages: Packages) -> None:
@@ -156,5 +169,29 @@ def test_results_are_medians_and_fractions_of_the_roofline(packages: Packages) -
     # Floors of moved / 10, / 5 and / 20 nanoseconds: the first is the median; over their times, the smallest are equal.
     assert result.floor_ms == pytest.approx(moved / 10e6)
     assert result.roofline == pytest.approx(moved / 5e9 / 0.040)
-    prefill = roofline.result(Timing(Case("trigraph", "prefill", 100, 0), [Sample(0.5)]))
-    assert (prefill.bytes, prefill.floor_ms, prefill.roofline, prefill.tokens_per_s) == (None, None, None, 200)
+    whole = roofline.result(Timing(Case("trigraph", "generate", 100, 0), [Sample(0.5)]))
+    assert (whole.bytes, whole.floor_ms, whole.roofline, whole.tokens_per_s) == (None, None, None, 200)
+
+
+def test_a_prefill_is_divided_by_the_multiply_rate(packages: Packages) -> None:
+    folder = packages("tiny-dense", "F32")
+    timing = Timing(Case("trigraph", "prefill", 100, 0), [Sample(0.5, 10.0)])
+    products = 100 * (EACH + 3 * 3 * GDN_STATE + 2 * 256 * 50) + OUTPUT  # a token sees 50 others on average
+    result = Roofline(folder, read_manifest(folder), MACHINE).result(timing)
+    assert result.floor_ms == pytest.approx(products / 40e6)
+    assert result.roofline == pytest.approx(products / 40e6 / 500)
+    gpu = replace(MACHINE, float32_gmac_s=0, int8_gmac_s=0)  # whose multiply rate is not measured
+    assert Roofline(folder, read_manifest(folder), gpu).result(timing).roofline is None
+
+
+def test_a_prefill_of_many_tokens_reads_nearly_all_experts(packages: Packages) -> None:
+    folder = packages("tiny-moe", "F32")
+    roofline = Roofline(folder, read_manifest(folder), MACHINE)
+    experts = {  # bytes of a prefill, less what grows with tokens
+        tokens: roofline.result(Timing(Case("trigraph", "prefill", tokens, 0), [Sample(0.5, 10.0)])).bytes
+        for tokens in (1, 2, 200)
+    }
+    each_token = EMBEDDING + 4 * KEYS_AND_VALUES  # written for the trunk and the head
+    read = {n: (moved or 0) - n * each_token - 2 * KEYS_AND_VALUES * ((n + 1) // 2) for n, moved in experts.items()}
+    assert read[2] - read[1] == pytest.approx(4 * 4 * EXPERT * 2 * (1 - 2 / 8))  # 2 of 8, of which some are the same
+    assert read[200] - read[1] == pytest.approx(4 * 4 * EXPERT * 6)

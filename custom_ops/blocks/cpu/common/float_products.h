@@ -1,6 +1,6 @@
 // Products of weight rows with float32 activations. The definition, which every instruction set and CUDA equal to the
 // bit: weights are unpacked to float32; element e of a row belongs to lane e mod 16, and rows are padded with zeros to
-// a multiple of 256 elements. Each 128 elements make a chain of eight vectors,
+// a multiple of 128 elements. Each 128 elements make a chain of eight vectors,
 //
 //   chain = w0 * x0, then fma(w1, x1, chain) .. fma(w7, x7, chain);   sum = chain + sum, in order, from +0;
 //
@@ -11,121 +11,158 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kChainVectors = 8;
+constexpr int kChainVectors = 8, kChain = kChainVectors * VL;
+// Weight rows of a tile in registers: with three activation rows it fills sixteen of them, or most of thirty-two.
+constexpr int kColumns = kParts == 2 ? 4 : 8;
 
-// A super-block of weights of a plain type, or unpacked to F32. Registers convert it on their way.
+// A register of weights of a plain type.
 template <class F>
-struct PlainBlock {
-  const uint8_t* weight;
-  TRIGRAPH_INLINE Part part(int at) const {
-    const uint8_t* p = weight + at * F::kBytes;
-    if constexpr (std::is_same_v<F, F32>) return load_part(reinterpret_cast<const float*>(p));
-    if constexpr (std::is_same_v<F, F16>) return load_f16_part(reinterpret_cast<const uint16_t*>(p));
-    if constexpr (std::is_same_v<F, BF16>) return load_bf16_part(reinterpret_cast<const uint16_t*>(p));
-  }
-};
-
-// Adds a super-block's products with M activation rows to their sums. A register's lanes are done at a time.
-template <class F, int M>
-void add_super(const PlainBlock<F>& block, const void* const* x, int64_t super, vf* sum) {
-  const float* row[M];
-  TRIGRAPH_UNROLL
-  for (int i = 0; i < M; ++i) row[i] = static_cast<const FloatSuper*>(x[i])[super].value;
-  for (int p = 0; p < kParts; ++p) {
-    Part total[M];
-    TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) total[i] = sum[i].part[p];
-    for (int at = p * kPartLanes; at < kSuper; at += kChainVectors * VL) {
-      Part chain[M];
-      const Part first = block.part(at);
-      TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) chain[i] = mul(first, load_part(row[i] + at));
-      TRIGRAPH_UNROLL
-      for (int v = 1; v < kChainVectors; ++v) {
-        const Part next = block.part(at + v * VL);
-        TRIGRAPH_UNROLL
-        for (int i = 0; i < M; ++i) chain[i] = fmadd(next, load_part(row[i] + at + v * VL), chain[i]);
-      }
-      TRIGRAPH_UNROLL
-      for (int i = 0; i < M; ++i) total[i] = add(chain[i], total[i]);
-    }
-    TRIGRAPH_UNROLL
-    for (int i = 0; i < M; ++i) sum[i].part[p] = total[i];
-  }
+TRIGRAPH_INLINE Part weight_part(const uint8_t* p) {
+  if constexpr (std::is_same_v<F, F32>) return load_part(reinterpret_cast<const float*>(p));
+  if constexpr (std::is_same_v<F, F16>) return load_f16_part(reinterpret_cast<const uint16_t*>(p));
+  if constexpr (std::is_same_v<F, BF16>) return load_bf16_part(reinterpret_cast<const uint16_t*>(p));
 }
 
-// Weight rows of a plain type F, or of blocks that `unpack` turns into F32.
+// Adds chains of weights of a plain type, times those of an activation row, to its sum. A register's lanes are done at
+// a time.
 template <class F>
-struct FloatProduct {
-  static constexpr int kRows = 8;                    // activation rows that a vector of weights meets in registers
-  static constexpr int kLine = 16, kGroup = 64;      // weight rows and activation rows of a tile
-  static constexpr int64_t kCachedBytes = 24 << 10;  // of activations that stay in the first cache
+TRIGRAPH_INLINE void add_chains(const uint8_t* w, const float* x, int chains, vf* sum) {
+  TRIGRAPH_UNROLL
+  for (int p = 0; p < kParts; ++p)
+    for (int c = 0; c < chains; ++c) {
+      const int at = c * kChain + p * kPartLanes;
+      Part chain = mul(weight_part<F>(w + at * F::kBytes), load_part(x + at));
+      TRIGRAPH_UNROLL
+      for (int v = 1; v < kChainVectors; ++v)
+        chain = fmadd(weight_part<F>(w + (at + v * VL) * F::kBytes), load_part(x + at + v * VL), chain);
+      sum->part[p] = add(chain, sum->part[p]);
+    }
+}
 
-  const uint8_t* w;
+// The same of a tile: M activation rows and kColumns rows of float32 weights, kSuper apart.
+template <int M>
+void add_tile(const float* w, const float* const* x, int chains, vf (*sum)[kColumns]) {
+  for (int p = 0; p < kParts; ++p)
+    for (int c = 0; c < chains; ++c) {
+      const int start = c * kChain + p * kPartLanes;
+      Part chain[M][kColumns];
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < kChainVectors; ++v) {
+        const int at = start + v * VL;
+        Part row[M];
+        TRIGRAPH_UNROLL
+        for (int i = 0; i < M; ++i) row[i] = load_part(x[i] + at);
+        TRIGRAPH_UNROLL
+        for (int j = 0; j < kColumns; ++j) {
+          const Part weight = load_part(w + j * kSuper + at);
+          TRIGRAPH_UNROLL
+          for (int i = 0; i < M; ++i) chain[i][j] = v ? fmadd(weight, row[i], chain[i][j]) : mul(weight, row[i]);
+        }
+      }
+      TRIGRAPH_UNROLL
+      for (int i = 0; i < M; ++i) {
+        TRIGRAPH_UNROLL
+        for (int j = 0; j < kColumns; ++j) sum[i][j].part[p] = add(chain[i][j], sum[i][j].part[p]);
+      }
+    }
+}
+
+// A weight matrix; `unpack` makes up to kSuper float32 weights of it.
+struct FloatWeights {
+  const uint8_t* data;
   int64_t row_bytes, width;
-  int64_t bytes;                                                // of a super-block
-  void (*unpack)(const uint8_t* p, int64_t count, float* out);  // nullptr: weights are plain
+  int64_t bytes;  // of a super-block
+  void (*unpack)(const uint8_t* p, int64_t count, float* out);
 
-  struct Sums {
-    vf sum[kLine][kGroup];
-    alignas(64) uint8_t data[kSuper * F::kBytes];
-  };
+  int64_t elements(int64_t super) const { return width - super * kSuper < kSuper ? width - super * kSuper : kSuper; }
+  int chains(int64_t super) const { return static_cast<int>(ceil_div(elements(super), kChain)); }
 
-  // Super-block s of weight row j; `ahead` bytes on is what will be read later.
-  PlainBlock<F> block(int64_t j, int64_t s, int64_t ahead, uint8_t* data) const {
-    const uint8_t* p = w + j * row_bytes + s * bytes;
+  // Super-block s of row j, padded to whole chains; `ahead` bytes on is what will be read later.
+  void load(int64_t j, int64_t s, int64_t ahead, float* out) const {
+    const uint8_t* p = data + j * row_bytes + s * bytes;
     TRIGRAPH_LOOP
     for (int64_t i = 0; i < bytes; i += 64) prefetch(p + ahead + i);
-    const int count = static_cast<int>(width - s * kSuper < kSuper ? width - s * kSuper : kSuper);
-    if (!unpack && count == kSuper) return {p};
-    if (count < kSuper) std::memset(data, 0, kSuper * F::kBytes);
-    if (unpack)
-      unpack(p, count, reinterpret_cast<float*>(data));
-    else
-      std::memcpy(data, p, static_cast<size_t>(count) * F::kBytes);
-    return {data};
-  }
-
-  // Weight rows [first, last) with up to kGroup activation rows.
-  void tile(int64_t first, int64_t last, const void* const* x, int64_t m, float* const* y, Sums* t) const {
-    static constexpr decltype(&add_super<F, 1>) kAdd[] = {add_super<F, 1>, add_super<F, 2>, add_super<F, 3>,
-                                                          add_super<F, 4>, add_super<F, 5>, add_super<F, 6>,
-                                                          add_super<F, 7>, add_super<F, 8>};
-    const int64_t ahead = last - first == 1 ? 4096 : (last - first) * row_bytes;
-    for (int64_t j = first; j < last; ++j)
-      for (int64_t i = 0; i < m; ++i) t->sum[j - first][i] = zero();
-    for (int64_t s = 0; s < supers(width); ++s)
-      for (int64_t j = first; j < last; ++j) {
-        const PlainBlock<F> weight = block(j, s, ahead, t->data);
-        for (int64_t i = 0; i < m; i += kRows)
-          kAdd[(m - i < kRows ? m - i : kRows) - 1](weight, x + i, s, t->sum[j - first] + i);
-      }
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = first; j < last; ++j) y[i][j] = reduce_add(t->sum[j - first][i]);
-  }
-
-  void run(int64_t n, const void* const* x, int64_t m, float* const* y) const {
-    auto* sums = static_cast<Sums*>(scratch<Sums>(sizeof(Sums)));
-    for (int64_t i = 0; i < m; i += kGroup) {
-      const int64_t rows = m - i < kGroup ? m - i : kGroup;
-      // Weights are read in their order where the activations stay cached, and else a super-block of several rows.
-      const int64_t line = rows * float_bytes(width) <= kCachedBytes ? 1 : kLine;
-      for (int64_t j = 0; j < n; j += line) tile(j, j + line < n ? j + line : n, x + i, rows, y + i, sums);
-    }
+    const int64_t count = elements(s);
+    unpack(p, count, out);
+    if (count < kSuper) std::memset(out + count, 0, static_cast<size_t>(kSuper - count) * sizeof(float));
   }
 };
 
-// One activation row and a plain type: weight rows one after another, with the sum in registers.
+// Two activation rows or more, up to kGroup: a super-block of kLine weight rows is unpacked once and meets all of them,
+// in tiles.
+class FloatTiles {
+ public:
+  static constexpr int64_t kLine = 16, kGroup = 64;
+  struct Memory {
+    vf sum[kLine / kColumns][kGroup][kColumns];
+    float weight[kLine][kSuper];
+  };
+
+  FloatTiles(const FloatWeights& weights, const void* const* x, int64_t m)
+      : weights_(weights), x_(x), m_(m), memory_(*static_cast<Memory*>(scratch<Memory>(sizeof(Memory)))) {}
+
+  TRIGRAPH_NOINLINE void run(int64_t n, float* const* y) {
+    for (int64_t j = 0; j < n; j += kLine) line(j, n - j < kLine ? n - j : kLine, y);
+  }
+
+ private:
+  // Weight rows [first, first + count).
+  void line(int64_t first, int64_t count, float* const* y) {
+    for (auto& columns : memory_.sum)
+      for (int64_t i = 0; i < m_; ++i)
+        for (vf& sum : columns[i]) sum = zero();
+    if (count < kLine) std::memset(memory_.weight, 0, sizeof memory_.weight);  // rows that fill a tile
+    for (int64_t s = 0; s < supers(weights_.width); ++s) {
+      for (int64_t j = 0; j < count; ++j) weights_.load(first + j, s, kLine * weights_.row_bytes, memory_.weight[j]);
+      multiply(s, ceil_div(count, kColumns));
+    }
+    for (int64_t i = 0; i < m_; ++i) {
+      float result[kLine];
+      for (int64_t j = 0; j < count; j += 4) {
+        const vf* sum = memory_.sum[j / kColumns][i] + j % kColumns;
+        reduce_add4(sum[0], sum[1], sum[2], sum[3], result + j);
+      }
+      std::memcpy(y[i] + first, result, static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+
+  void multiply(int64_t super, int64_t groups) {
+    const int chains = weights_.chains(super);
+    for (int64_t i = 0; i < m_;) {
+      const int rows = m_ - i == 2 || m_ - i == 4 ? 2 : 3;  // never one alone
+      const float* x[3];
+      for (int k = 0; k < rows; ++k) x[k] = static_cast<const FloatSuper*>(x_[i + k])[super].value;
+      for (int64_t g = 0; g < groups; ++g)
+        (rows == 2 ? add_tile<2> : add_tile<3>)(memory_.weight[g * kColumns], x, chains, memory_.sum[g] + i);
+      i += rows;
+    }
+  }
+
+  const FloatWeights weights_;
+  const void* const* x_;
+  int64_t m_;
+  Memory& memory_;
+};
+
+// One activation row: weight rows one after another. F: the type of plain weights, which come straight from memory, or
+// what others are unpacked to.
 template <class F>
-void float_row(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, float* y) {
+void float_row(const FloatWeights& weights, bool plain, int64_t n, const void* x, float* y) {
   constexpr int64_t kAhead = 4096, kBytes = kSuper * F::kBytes;
-  for (int64_t j = 0; j < n; ++j, w += row_bytes) {
+  alignas(64) float unpacked[kSuper];
+  for (int64_t j = 0; j < n; ++j) {
     vf sum = zero();
-    for (int64_t s = 0; s < width / kSuper; ++s) {
-      const uint8_t* p = w + s * kBytes;
-      TRIGRAPH_LOOP
-      for (int64_t i = 0; i < kBytes; i += 64) prefetch(p + kAhead + i);
-      add_super<F, 1>(PlainBlock<F>{p}, x, s, &sum);
+    for (int64_t s = 0; s < supers(weights.width); ++s) {
+      const float* row = static_cast<const FloatSuper*>(x)[s].value;
+      if (plain && weights.elements(s) == kSuper) {
+        const uint8_t* p = weights.data + j * weights.row_bytes + s * kBytes;
+        TRIGRAPH_LOOP
+        for (int64_t i = 0; i < kBytes; i += 64) prefetch(p + kAhead + i);
+        add_chains<F>(p, row, kSuper / kChain, &sum);
+      } else {
+        weights.load(j, s, kAhead, unpacked);
+        add_chains<F32>(reinterpret_cast<const uint8_t*>(unpacked), row, weights.chains(s), &sum);
+      }
     }
     y[j] = reduce_add(sum);
   }
@@ -134,11 +171,14 @@ void float_row(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, co
 template <class F>
 void float_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                    float* const* y) {
-  if constexpr (F::kBlock == 1) {
-    if (m == 1 && width % kSuper == 0) return float_row<F>(w, n, row_bytes, width, x, y[0]);
-    FloatProduct<F>{w, row_bytes, width, kSuper * F::kBytes, nullptr}.run(n, x, m, y);
-  } else {
-    FloatProduct<F32>{w, row_bytes, width, super_bytes<F>, unpack<F>}.run(n, x, m, y);
+  constexpr bool kPlain = F::kBlock == 1;
+  const FloatWeights weights{w, row_bytes, width, super_bytes<F>, unpack<F>};
+  for (int64_t i = 0; i < m; i += FloatTiles::kGroup) {
+    const int64_t rows = m - i < FloatTiles::kGroup ? m - i : FloatTiles::kGroup;
+    if (rows == 1)
+      float_row<std::conditional_t<kPlain, F, F32>>(weights, kPlain, n, x[i], y[i]);
+    else
+      FloatTiles(weights, x + i, rows).run(n, y + i);
   }
 }
 
