@@ -106,7 +106,7 @@ inline std::mutex running;
 // A number that a test may set.
 inline int64_t setting(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
-  return text ? std::atoll(text) : otherwise;
+  return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
 inline void poison(void* memory, size_t bytes) {
