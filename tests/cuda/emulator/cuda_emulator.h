@@ -104,7 +104,7 @@ inline std::mutex running;
 }
 
 // A number that a test may set.
-inline int64_t setting(const char* name, int64_t otherwise) {
+inline int64_t setting(const char* name, int64_t otherwise) noexcept {
   const char* text = std::getenv(name);
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
