@@ -16,16 +16,16 @@ struct AttentionShape {
 
 // Queries `first` to `first + count` of a sequence's: those of a row's group side by side, then the next row's.
 struct AttendTile {
-  int64_t start, past;  // row and position where the sequence's rows begin
+  int start, past;  // row and position where the sequence's rows begin
   int sequence, first, count;
-  int64_t before;  // splits of the tiles before, of which each has as many as its sequence's last one
+  int before;  // splits of the tiles before, of which each has as many as its sequence's last one
 
   // Tile `index` of a step, or one of no queries behind the last.
   __device__ AttendTile(const Ragged& sequences, int group, int queries, int index)
       : start(0), past(0), sequence(0), first(0), count(0), before(0) {
     for (; sequence < sequences.sequences; ++sequence) {
       start = sequences.starts[sequence], past = sequences.past[sequence];
-      const int rows = static_cast<int>(sequences.starts[sequence + 1] - start), all = rows * group;
+      const int rows = sequences.starts[sequence + 1] - start, all = rows * group;
       const int tiles = (all + queries - 1) / queries;
       first = index * queries, before += min(index, tiles) * ((past + rows - 1) / kSplit + 1);
       if (first < all) {
@@ -35,26 +35,26 @@ struct AttendTile {
       index -= tiles;
     }
   }
-  __device__ int splits(int group) const { return static_cast<int>((past + (first + count - 1) / group) / kSplit) + 1; }
+  __device__ int splits(int group) const { return (past + (first + count - 1) / group) / kSplit + 1; }
 };
 
 template <int Q>
 struct Shared {
   __align__(16) float weight[kSplit * Q];  // [position][query]: scores, then exp(score - largest)
   __align__(16) uint32_t entry[kSplit];    // heads of the split's positions in the cache; the last one goes on
-  int64_t head[Q], position[Q];            // of the queries: row * heads + head
+  int64_t head[Q];                         // of the queries: row * heads + head
+  int position[Q], at[Q];                  // at: what turns them, see Rotation
   float largest[Q], sum[Q];                // of the splits so far
   float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
   float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
+  int sequence, count, splits;             // of the tile; in registers they would be in the way
+  int bad;                                 // a page that is none of the cache; -1: there is no such
 
   // Queries, and values [Q][width] of their splits so far.
   static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }
 
   // Positions of a split that a query attends to.
-  __device__ int seen(int m, int split) const {
-    const int64_t all = position[m] + 1 - int64_t{split} * kSplit;
-    return static_cast<int>(max(int64_t{0}, min(all, int64_t{kSplit})));
-  }
+  __device__ int seen(int m, int split) const { return max(0, min(position[m] + 1 - split * kSplit, kSplit)); }
 };
 
 // Asks for the keys and values of a split, all at once.
@@ -78,8 +78,7 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
   if (m >= Q) return;
   if (m < count) {
     const float scale = 1.0f / sqrtf(static_cast<float>(width));
-    const int64_t at = rotation.at(static_cast<int>(shared.head[m]) / shape.heads(), shared.position[m]);
-    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, at, width, scale, own);
+    norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, shared.at[m], width, scale, own);
     if (shape.key_rotation) rotate(own, width, shape.key_rotation);
   }
   for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;

@@ -193,16 +193,12 @@ __device__ __forceinline__ void ask_for_query(const float* query, const float* n
 
 // The query, normed, rotated and scaled, to where scores read it, by its warp.
 template <int W>
-__device__ __forceinline__ void few_query(const Rotation& rotation, int heads, int count, float* own,
-                                          FewShared<W>& shared) {
+__device__ __forceinline__ void few_query(const Rotation& rotation, int count, float* own, FewShared<W>& shared) {
   const int m = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const float scale = 1.0f / sqrtf(static_cast<float>(W));
   await_copies(0);
   __syncwarp();
-  if (m < count) {
-    const int64_t at = rotation.at(static_cast<int>(shared.head[m]) / heads, shared.position[m]);
-    norm_rotate(own, own + W, rotation, at, W, scale, own);
-  }
+  if (m < count) norm_rotate(own, own + W, rotation, shared.at[m], W, scale, own);
   float* to = shared.query + lane / kHalf * FewShared<W>::kStride + m * kHalf + lane % kHalf;
 #pragma unroll
   for (int i = 0; i < W / kWarp; ++i)
@@ -221,7 +217,7 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
   auto* own_values = reinterpret_cast<uint4*>(shared_memory());
   auto* scratch = reinterpret_cast<float*>(own_values + kSplit * kPieces);
   if (thread < seen) {
-    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, int64_t{split} * kSplit + thread));
+    const int64_t entry = sequences.entry(tile.sequence, int64_t{split} * kSplit + thread, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y;
   }
   __syncthreads();
@@ -230,7 +226,7 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
       reinterpret_cast<const uint4*>(keys + uint64_t{shared.entry[min(thread / 2, seen - 1)]} * W) + thread % 2;
   read_key<W>(own_key, 0, kEarly<W>, key);
   if (thread < kMakers) {
-    if (begins) few_query<W>(rotation, shape.heads(), count, scratch + thread / kWarp * 2 * W, shared);
+    if (begins) few_query<W>(rotation, count, scratch + thread / kWarp * 2 * W, shared);
   } else {
     for (int i = thread - kMakers; i < seen * kPieces; i += kFewThreads - kMakers)
       copy_ahead(own_values + i,
@@ -266,9 +262,11 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] =
-        (tile.start + row) * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
+        int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
     shared.position[thread] = tile.past + row;
+    shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
+  if (thread == 0) shared.bad = -1;
   if (!sequences.holds() || !count) return;
   if (const int m = thread / kWarp; m < count) {
     auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);
@@ -278,6 +276,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     few_split<W>(sequences, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
     __syncthreads();
   }
+  if (thread == 0 && shared.bad >= 0) sequences.tell_page(tile.sequence, shared.bad);
   const int blocks = min(splits, static_cast<int>(gridDim.z));
   if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
     few_merge<W>(count, partials, q_gate, shared, y);

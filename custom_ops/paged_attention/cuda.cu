@@ -63,48 +63,55 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotatio
                                           const float* norm, const T* keys, const T* values, unsigned* done,
                                           Shared<Q>& shared, float* y) {
   const int thread = threadIdx.x, kv_head = static_cast<int>(blockIdx.y), width = shape.width;
-  const int count = tile.count, splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  const int begin = static_cast<int>(blockIdx.z);
   auto* query = reinterpret_cast<float*>(shared_memory());
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
   auto* stage = reinterpret_cast<char*>(total + Q * width);
-  if (thread < count) {
+  if (thread == 0) {
+    shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits(shape.group);
+    shared.bad = -1;
+  }
+  if (thread < tile.count) {
     const int n = tile.first + thread, row = n / shape.group;
-    shared.head[thread] = (tile.start + row) * shape.heads() + kv_head * shape.group + n - row * shape.group;
+    shared.head[thread] = int64_t{tile.start + row} * shape.heads() + kv_head * shape.group + n - row * shape.group;
     shared.position[thread] = tile.past + row;
+    shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
   __syncthreads();
-  for (int split = begin; split < splits; split += shared.partials ? static_cast<int>(gridDim.z) : 1) {
+  for (int split = begin; split < shared.splits; split += shared.partials ? static_cast<int>(gridDim.z) : 1) {
     const bool first = shared.partials || split == 0;
-    const int seen = shared.seen(count - 1, split);
+    const int seen = shared.seen(shared.count - 1, split);
     const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
-    const int64_t entry = max(int64_t{0}, sequences.entry(tile.sequence, position));
+    const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
-      prepare_query<Q>(rotation, shape, shared, count, q_gate, norm, total + thread / kWarp * width, query);
+      prepare_query<Q>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width, query);
     __syncthreads();
     score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, stage, shared.weight);
     __syncthreads();
-    exponentiate(count, split, first, shared);
+    exponentiate(shared.count, split, first, shared);
     __syncthreads();
-    add_values(shape, count, values, split, first, shared, total);
+    add_values(shape, shared.count, values, split, first, shared, total);
     __syncthreads();
     if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
+  if (thread == 0 && shared.bad >= 0) sequences.tell_page(shared.sequence, shared.bad);
   if (shared.partials) {
-    const int blocks = min(splits, static_cast<int>(gridDim.z));
+    const int blocks = min(shared.splits, static_cast<int>(gridDim.z));
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
-    merge_splits(width, count, shared, total);
+    merge_splits(width, shared.count, shared, total);
   }
-  finish(shape, count, q_gate, shared, total, y);
+  finish(shape, shared.count, q_gate, shared, total, y);
 }
 
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q>
 __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
-           const T* keys, const T* values, Partials partials, float* y) {
+    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Rotation rotation,
+           const __grid_constant__ AttentionShape shape, const float* q_gate, const float* norm, const T* keys,
+           const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
   const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));

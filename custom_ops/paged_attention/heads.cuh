@@ -47,8 +47,19 @@ struct Ragged {
     const int64_t page = page_of(position);
     const int32_t id = table[sequence * columns + page];
     if (static_cast<uint32_t>(id) < pages) return id * page_size + position - page * page_size;
-    wrong(Reason::page, true, sequence, page, id, pages);
+    tell_page(sequence, static_cast<int>(page));
     return -1;
+  }
+  // The same for many readers: entry 0 where the page is none, whose number then is `bad`.
+  __device__ int64_t entry(int sequence, int64_t position, int& bad) const {
+    const int64_t page = page_of(position);
+    const int32_t id = table[sequence * columns + page];
+    if (static_cast<uint32_t>(id) < pages) return id * page_size + position - page * page_size;
+    bad = static_cast<int>(page);
+    return 0;
+  }
+  __device__ void tell_page(int sequence, int page) const {
+    wrong(Reason::page, true, sequence, page, table[sequence * columns + page], pages);
   }
 
   // Whether sequences, lengths and the width of the table are ones that can be; the same answer in every thread of
@@ -108,17 +119,16 @@ struct Rotation {
         positions(positions) {}
 
   // What norm_rotate takes of a row at a place of its sequence: where its positions are, or the place.
-  __device__ int64_t at(int64_t row, int64_t place) const { return positions.data ? row : place; }
+  __device__ int at(int64_t row, int64_t place) const { return static_cast<int>(positions.data ? row : place); }
   // What turns pair i.
-  __device__ int64_t position(int i, int64_t at) const {
-    if (!positions.data) return at;
-    return positions.data[sections.axis(i) * static_cast<int>(positions.rows) + static_cast<int>(at)];
+  __device__ int position(int i, int at) const {
+    return positions.data ? positions.data[sections.axis(i) * static_cast<int>(positions.rows) + at] : at;
   }
 };
 
 // head = rotate(x / rms(x) * norm) * scale by one warp, `at` is Rotation::at; NEOX pairs (i, i + dims / 2). `head` is
 // shared memory.
-__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int64_t at, int width,
+__device__ inline void norm_rotate(const float* x, const float* norm, const Rotation& rotation, int at, int width,
                                    float scale, float* head) {
   constexpr int kTogether = 8;  // elements that a lane reads before the first is used
   const int lane = threadIdx.x % kWarp, half = rotation.dims / 2;
@@ -143,8 +153,8 @@ __device__ inline void norm_rotate(const float* x, const float* norm, const Rota
   }
   __syncwarp();
   for (int i = lane; i < half; i += kWarp) {
-    const double speed = frequency(rotation.log_theta, i, rotation.dims, rotation.scaling);
-    const Angle turn = angle(static_cast<double>(rotation.position(i, at)) * speed);
+    const auto position = static_cast<double>(rotation.position(i, at));
+    const Angle turn = angle(position * frequency(rotation.log_theta, i, rotation.dims, rotation.scaling));
     const float a = head[i], b = head[half + i];
     const float c = static_cast<float>(turn.cosine * rotation.scaling.magnitude);
     const float s = static_cast<float>(turn.sine * rotation.scaling.magnitude);

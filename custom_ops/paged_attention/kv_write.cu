@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 2 * kWarp;  // one warp for the key, one for the value
 constexpr int kCopyThreads = 256;    // of a block that copies rows
+constexpr int kBlocksEach = 16;      // of a multiprocessor: else the compiler saves registers, and spills
 
 template <class T>
 struct Entries {
@@ -42,13 +43,13 @@ struct Entries {
 
 // grid: [rows, kv heads].
 template <class T>
-__global__ void __launch_bounds__(kThreads) write_entries(Entries<T> entries) {
+__global__ void __launch_bounds__(kThreads, kBlocksEach) write_entries(Entries<T> entries) {
   if (entries.sequences.holds()) entries.write(blockIdx.x, blockIdx.y);
 }
 
 // grid: [rows, kv heads, and one more for the last rows].
 template <class T>
-__global__ void __launch_bounds__(kCopyThreads)
+__global__ void __launch_bounds__(kCopyThreads, 4)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
   if (!entries.sequences.holds()) return;
   if (blockIdx.y < entries.cache.heads)
