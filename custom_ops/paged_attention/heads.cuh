@@ -44,10 +44,10 @@ struct Ragged {
   // Index of a position's entry in the cache seen as [pages * page size] entries; -1, and told, where its page is none
   // of the cache.
   __device__ int64_t entry(int sequence, int64_t position) const {
-    const int64_t page = page_of(position);
-    const int32_t id = table[sequence * columns + page];
-    if (static_cast<uint32_t>(id) < pages) return id * page_size + position - page * page_size;
-    tell_page(sequence, static_cast<int>(page));
+    int bad = -1;
+    const int64_t found = entry(sequence, position, bad);
+    if (bad < 0) return found;
+    tell_page(sequence, bad);
     return -1;
   }
   // The same for many readers: entry 0 where the page is none, whose number then is `bad`.

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) write_entries(Entries<T
 
 // grid: [rows, kv heads, and one more for the last rows].
 template <class T>
-__global__ void __launch_bounds__(kCopyThreads, 4)
+__global__ void __launch_bounds__(kCopyThreads, kBlocksEach* kThreads / kCopyThreads)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
   if (!entries.sequences.holds()) return;
   if (blockIdx.y < entries.cache.heads)

@@ -14,7 +14,8 @@ import numpy as np
 from trigraph.runtime.device.exchange import Array
 from trigraph.runtime.device.mapped_weights import MappedFile, MappedWeights
 
-_REST = 0.02  # seconds until a process looks again whether another one has finished a copy
+_REST = 0.02  # seconds until a process tries again to get a lock that another one has
+_ATTEMPTS = 250  # at the lock of a weight file, which other programs may hold for as long as they like
 
 
 class SharedCopies:
@@ -62,7 +63,7 @@ def shared_copies(weights: MappedWeights, layout: str) -> SharedCopies | None:
         return None
     try:
         return SharedCopies(weights, layout)
-    except OSError:  # such as a file system without locks
+    except OSError:  # such as a file system without locks, or a file that another program has locked
         return None
 
 
@@ -91,31 +92,42 @@ class _SharedFile:
 
     def try_lock(self) -> bool:
         """Takes the right to make copies, unless another process has it. The system takes it from one that dies."""
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
-        try:
-            flock(self._descriptor, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _try_lock(self._descriptor)
 
     def unlock(self) -> None:
         """Gives the right back."""
-        from fcntl import LOCK_UN, flock
-
-        flock(self._descriptor, LOCK_UN)
+        _unlock(self._descriptor)
 
 
 @contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Only one process at a time looks for a file in memory and makes it."""
-    from fcntl import LOCK_EX, LOCK_UN, flock
-
-    flock(descriptor, LOCK_EX)
+    """Only one process at a time looks for a file in memory and makes it. Raises OSError where none may."""
+    for _ in range(_ATTEMPTS):
+        if _try_lock(descriptor):
+            break
+        time.sleep(_REST)
+    else:
+        raise BlockingIOError
     try:
         yield
     finally:
-        flock(descriptor, LOCK_UN)
+        _unlock(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    try:
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    from fcntl import LOCK_UN, flock
+
+    flock(descriptor, LOCK_UN)
 
 
 def _find(name: str, size: int) -> int | None:

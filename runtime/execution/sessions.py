@@ -36,6 +36,7 @@ _DTYPES = {
 _MAX_BINDINGS = 64
 _ALIGNMENT = 256  # of arrays that lie together
 _MOST_CAPTURES = 96  # of a session: ONNX Runtime does not give them back before it ends
+_MOST_USES = 4096  # shapes whose runs are counted; then the counts begin anew
 _ATTEMPTS = 3  # at a capture: what else the process does with a device may end one
 
 
@@ -172,6 +173,8 @@ class SessionGraph:
         graph = weakref.proxy(self)  # which keeps the binding: both ways, they would stay until the collector comes
         if not captured_at:
             return Binding(exchange, lambda: graph._run(io, plain))
+        if len(self._uses) >= _MOST_USES:
+            self._uses.clear()  # what is captured keeps its own
         use = self._uses.setdefault(key, _Use())
 
         def enqueue() -> None:

@@ -113,6 +113,17 @@ def test_they_go_with_the_last_process_and_with_the_file(files: tuple[Path, Path
     assert changed is not None and not changed.begun
 
 
+def test_files_that_another_program_has_locked_are_copied_alone(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    monkeypatch.setattr("trigraph.runtime.device.shared_copies._ATTEMPTS", 2)
+    with files[0].open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert shared_copies(MappedWeights({"a": files[0]}), "R8") is None
+
+
 def test_a_copy_that_another_process_makes_is_waited_for(files: tuple[Path, Path]) -> None:
     class StoppedError(Exception):
         pass
