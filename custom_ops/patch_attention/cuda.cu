@@ -10,8 +10,9 @@ namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int kThreads = 256, kQueries = 16, kTurners = 128;
-constexpr int kSplit = 256;   // keys that share one softmax: one a thread
-constexpr int kWidest = 128;  // head
+constexpr int kSplit = 256;     // keys that share one softmax: one a thread
+constexpr int kWidest = 128;    // head
+constexpr int kBlocksEach = 3;  // of a multiprocessor: else the compiler saves registers, and spills
 static_assert(kThreads == kSplit && kThreads == kQueries * kLanes);
 
 struct Patches {
@@ -137,7 +138,7 @@ __device__ __forceinline__ void add_values(const Patches& patches, int number, i
 }
 
 // grid: [blocks of queries, heads].
-__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Patches patches) {
+__global__ void __launch_bounds__(kThreads, kBlocksEach) attend_patches(const __grid_constant__ Patches patches) {
   __shared__ AttendBlock block;
   if (!patches.images.hold()) return;
   auto* query = reinterpret_cast<float*>(shared_memory());
@@ -201,7 +202,7 @@ struct PatchAttention : PatchAttentionSignature {
     launch(turn, static_cast<unsigned>(count), kTurners, 0, stream_of(context), patches);
     const unsigned tiles =
         blocks_of(count, kQueries) + static_cast<unsigned>(std::min<int64_t>(images.sequences, count));
-    launch(attend, dim3(tiles, static_cast<unsigned>(heads)), kThreads,
+    launch(attend_patches, dim3(tiles, static_cast<unsigned>(heads)), kThreads,
            static_cast<size_t>(2 * kQueries * width) * sizeof(float), stream_of(context), patches);
   }
 
