@@ -135,6 +135,7 @@ FAKE_CUDA_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t byt
   const bool captured = device().stream(stream).capture != nullptr;
   device().note(std::string(captured ? "captured copy " : "copy ") + word(source) + ' ' + word(target) + ' ' +
                 std::to_string(bytes) + (stream ? "" : " on the default stream"));
+  if (device().dry && target != Place::device) std::memset(to, 0, bytes);  // results that nothing computed
   const cudaError_t error =
       device().enqueue(stream, copy_of(to, from, bytes, source == Place::pageable && !captured && !device().dry));
   // CUDA returns from a copy to pageable memory when it is done.
