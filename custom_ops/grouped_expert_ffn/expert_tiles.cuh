@@ -7,7 +7,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kSharedTiles = 8;  // of a block
+constexpr int kSharedTiles = 2;  // of a block
 constexpr int kMostSums = 128;   // chains of a block's tiles
 
 // What a block does: tiles of 16 weight rows, each with a row of activations.

@@ -4,11 +4,10 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kExpertBlocks = 2;               // of a multiprocessor: more would wait in the way of others
-constexpr int kMostSlots = 16;                 // of a token
-constexpr int64_t kMostRowsBytes = 16 << 10;   // of activations in shared memory
-constexpr int kStageBytes = 16 * 240;          // of a warp
-constexpr int kMostMade = 8, kMostTaken = 16;  // tiles of a block
+constexpr int kExpertBlocks = 2;              // of a multiprocessor: more would wait in the way of others
+constexpr int kMostSlots = 16;                // of a token
+constexpr int64_t kMostRowsBytes = 16 << 10;  // of activations in shared memory
+constexpr int kStageBytes = 16 * 240;         // of a warp
 
 // The block's activations as int8, but for those that are prepared.
 __device__ __forceinline__ void quantise_rows_of(const FewExperts& all, const Work& work, char* rows, int64_t x_bytes) {
@@ -108,29 +107,23 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   }
 }
 
-// Tiles of blocks, powers of two, so that blocks of all kinds fit a device at once, if they can: makers are the last to
-// get more, as the others wait for them.
-void share_out(FewExperts& all) {
+// The fewest tiles of a block, a power of two, so that blocks of `tiles` in all fit a device at once.
+int tiles_of(int64_t tiles, int most) {
   const int64_t full_device = kExpertBlocks * multiprocessors();
-  const int most = std::min(kMostTaken, kMostSums / (all.k * all.down.chains));
-  const auto blocks = [&] {
-    all.parts = all.ffn / kTile / all.made;
-    all.sharing = all.shared.data ? all.width / kTile / kSharedTiles : 0;
-    all.makers = all.sharing + all.k * all.parts;
-    all.takers = all.width / kTile / all.taken;
-    return int64_t{all.tokens} * (all.makers + all.takers);
-  };
-  all.made = all.taken = 1;
-  while (blocks() > full_device && (2 * all.made <= kMostMade || 2 * all.taken <= most)) {
-    const bool make = 2 * all.made <= kMostMade && (2 * all.taken > most || all.k * all.parts > all.takers);
-    (make ? all.made : all.taken) *= 2;
-  }
+  int own = 1;
+  while (2 * own <= most && tiles / own > full_device) own *= 2;
+  return own;
 }
 
 template <class... F>
 void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
   const int k = all.k;
-  share_out(all);
+  all.made = tiles_of(int64_t{all.tokens} * k * all.ffn / kTile, 8);
+  all.taken = tiles_of(int64_t{all.tokens} * all.width / kTile, std::min(16, kMostSums / (k * all.down.chains)));
+  all.parts = all.ffn / kTile / all.made;
+  all.sharing = all.shared.data ? all.width / kTile / kSharedTiles : 0;
+  all.makers = all.sharing + k * all.parts;
+  all.takers = all.width / kTile / all.taken;
   all.ring_bytes = 2 * kStageBytes;
   all.rows_bytes =
       static_cast<int>(std::max(prepared_bytes(Layout::int8, all.width), k * prepared_bytes(Layout::int8, all.ffn)));
