@@ -216,20 +216,6 @@ __device__ __forceinline__ void copy_ahead(void* to, const void* from, int bytes
   for (int i = 0; i < 16; ++i) static_cast<char*>(to)[i] = i < bytes ? static_cast<const char*>(from)[i] : 0;
 #endif
 }
-// The same of what no other block reads and the next step not soon, weights: it does not enter the first-level cache
-// and is the first to leave the second, so that instructions and activations stay.
-__device__ __forceinline__ void copy_ahead_once(void* to, const void* from, int bytes = 16) {
-#if defined(__CUDACC__)
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
-               "l"(from), "r"(bytes), "l"(policy)
-               : "memory");
-#else
-  copy_ahead(to, from, bytes);
-#endif
-}
 // Ends a group of copies of this thread.
 __device__ __forceinline__ void end_copies() {
 #if defined(__CUDACC__)

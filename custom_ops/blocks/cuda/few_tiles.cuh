@@ -41,7 +41,7 @@ __device__ __forceinline__ void ask_row(const uint8_t* p, int left, const uint8_
     for (int at = 0; at < kPieceStride<F>; at += 64) {
       const bool whole = at + 64 <= F::kBytes;
       if ((whole || at + 16 * t < F::kBytes + shift) && i < left)
-        copy_ahead_once(to + at, from + at, whole ? 16 : static_cast<int>(min(int64_t{16}, end - from - at)));
+        copy_ahead(to + at, from + at, whole ? 16 : static_cast<int>(min(int64_t{16}, end - from - at)));
     }
   }
 }
