@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ SOURCES = ROOT / "custom_ops"
 FILES = sorted(path for path in SOURCES.rglob("*.cu") if path.stem not in ("device_error", "library", "memory"))
 """Those with kernels."""
 TOOLS = ("nvcc", "cuobjdump", "nvdisasm")
-FLAGS = ("-cubin", "-O3", "-std=c++17", "-fmad=false", "-DTRIGRAPH_ISA=cuda", '-DTRIGRAPH_VERSION="0"')
+FLAGS = ("-fatbin", "-O3", "-std=c++17", "-fmad=false", "-DTRIGRAPH_ISA=cuda", '-DTRIGRAPH_VERSION="0"')
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
 _REGISTER = re.compile(r"\bR(\d+)(\.64)?\b")
 _WIDTH = {"8": 1, "U8": 1, "S8": 1, "16": 2, "U16": 2, "S16": 2, "64": 8, "128": 16}
@@ -74,42 +74,47 @@ def missing() -> list[str]:
 
 def kernels(sources: Sequence[Path], architecture: str, folder: Path) -> list[Kernel]:
     """The kernels of some .cu files as nvcc compiles them for an architecture (`sm_90`)."""
+    return read(compiled(sources, {architecture: architecture.replace("sm", "compute")}, folder), architecture)
+
+
+def compiled(sources: Sequence[Path], architectures: Mapping[str, str], folder: Path) -> list[Path]:
+    """A fatbin of each .cu file: for each architecture, machine code from the PTX of a virtual one."""
     folder.mkdir(parents=True, exist_ok=True)
+    options = [f"-gencode=arch={virtual},code={real}" for real, virtual in architectures.items()]
+
+    def compile(source: Path) -> Path:
+        out = folder / f"{source.parent.name}-{source.stem}.fatbin"
+        _run("nvcc", *options, *FLAGS, f"-I{SOURCES}", str(source), "-o", str(out))
+        return out
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        compiled = pool.map(lambda source: _compile(source, architecture, folder), sources)
-        return [kernel for cubin in compiled for kernel in _read(cubin)]
+        return list(pool.map(compile, sources))
 
 
-def _compile(source: Path, architecture: str, folder: Path) -> Path:
-    out = folder / f"{source.parent.name}-{source.stem}-{architecture}.cubin"
-    _run("nvcc", f"-arch={architecture}", *FLAGS, f"-I{SOURCES}", str(source), "-o", str(out))
-    return out
-
-
-def _read(cubin: Path) -> list[Kernel]:
-    """Resources and instructions of each kernel."""
-    resources = {
-        name: (int(registers), int(shared))
-        for name, registers, shared in re.findall(
-            r"Function (\S+):\s+REG:(\d+) .*?SHARED:(\d+)", _run("cuobjdump", "-res-usage", str(cubin))
-        )
-    }
-    found = []
-    for part in _run("cuobjdump", "-sass", str(cubin)).split("Function : ")[1:]:
-        name, *lines = part.splitlines()
-        matches = (_INSTRUCTION.match(line) for line in lines)
-        code = tuple((match[1], match[2]) for match in matches if match)
-        found.append(Kernel(plain_name(_demangled(name)), *resources[name], code))
-    return found
+def read(fatbins: Sequence[Path], architecture: str) -> list[Kernel]:
+    """Resources and instructions of each kernel for an architecture."""
+    found: list[tuple[str, int, int, tuple[tuple[str, str], ...]]] = []
+    for fatbin in fatbins:
+        usage = _run("cuobjdump", "-res-usage", "-arch", architecture, str(fatbin))
+        resources = {
+            name: (int(registers), int(shared))
+            for name, registers, shared in re.findall(r"Function (\S+):\s+REG:(\d+) .*?SHARED:(\d+)", usage)
+        }
+        for part in _run("cuobjdump", "-sass", "-arch", architecture, str(fatbin)).split("Function : ")[1:]:
+            name, *lines = part.splitlines()
+            matches = (_INSTRUCTION.match(line) for line in lines)
+            found.append((name, *resources[name], tuple((match[1], match[2]) for match in matches if match)))
+    names = _demangled([name for name, *_ in found])
+    return [Kernel(plain_name(name), *rest) for name, (_, *rest) in zip(names, found, strict=True)]
 
 
 def _bytes(operation: str) -> int:
     return next((_WIDTH[part] for part in operation.split(".")[1:] if part in _WIDTH), 4)
 
 
-def _demangled(symbol: str) -> str:
-    done = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+def _demangled(symbols: Sequence[str]) -> list[str]:
+    text = "\n".join(symbols)
+    return subprocess.run(["c++filt"], input=text, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def plain_name(symbol: str) -> str:

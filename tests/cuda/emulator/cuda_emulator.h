@@ -123,7 +123,7 @@ inline unsigned current() {
   return block.current;
 }
 
-inline void resume(Stack& left, Fiber& fiber) {
+[[gnu::always_inline]] inline void resume(Stack& left, Fiber& fiber) {
   block.current = fiber.index;
   races::enter(fiber.watched);
   change_stack(&left, &fiber.stack);
@@ -150,7 +150,7 @@ inline Fiber& following(const Fiber& fiber, unsigned first, unsigned count) {
 }
 
 // Lets the next of those threads run.
-inline void yield(unsigned first, unsigned count) {
+[[gnu::always_inline]] inline void yield(unsigned first, unsigned count) {
   if (++block.idle > 3 * block.size.x) die("all threads wait: a barrier or shuffle is not reached by some");
   Fiber& self = block.fibers[block.current];
   Fiber& next = following(self, first, count);
@@ -214,7 +214,7 @@ inline int barrier(int vote) {
 
 // What every lane of the warp gives in the same call, until this one gives again. It orders no memory.
 template <int n>
-const Words& exchange(const uint32_t (&words)[n]) {
+[[gnu::always_inline]] inline const Words& exchange(const uint32_t (&words)[n]) {
   static_assert(n <= kMostWords);
   const unsigned lane = block.current % kWarp, first = block.current - lane;
   Warp& warp = block.warps[block.current / kWarp];
@@ -233,7 +233,7 @@ const Words& exchange(const uint32_t (&words)[n]) {
 
 // The value that lane `source` gives in the same call.
 template <class T>
-T shuffle(T value, int source) {
+[[gnu::always_inline]] inline T shuffle(T value, int source) {
   const races::Unwatched unwatched;
   uint32_t words[sizeof value / 4];
   std::memcpy(words, &value, sizeof value);
