@@ -46,8 +46,9 @@ RAY_TESTS := $(wildcard tests/server/test_ray*.py)
 FIRST := $(addprefix tests/,cuda server custom_ops promise runtime/decoding ray project \
   $(addprefix runtime/,text engine receipt) tools)
 SUITES := $(FIRST) $(filter-out $(FIRST),$(TEST_FOLDERS))
-# Builds in tests are told nothing of these jobs.
-PYTEST = MAKEFLAGS= $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
+# Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
+ONE_THREAD = OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
+PYTEST = MAKEFLAGS= $(ONE_THREAD) $(BIN)/python -m pytest $(if $(MARK),-m "$(MARK)")
 IN_TURNS = $(MAKE) --keep-going --jobs=$(JOBS) --output-sync=target --no-print-directory
 
 test: $(VENV)/.test

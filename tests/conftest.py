@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,6 +23,7 @@ from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.app import main
+from trigraph.runtime.execution import sessions
 from trigraph.runtime.requests.stats import peak_memory
 
 # The CPU's operators find scratch memory full of NaNs, and may not write beside it (custom_ops/scratch.h).
@@ -33,6 +35,18 @@ settings.load_profile("trigraph")
 
 # A shell starts a run in the background with SIGINT ignored, and children inherit that; tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_session_options = sessions.session_options
+
+
+def _options_without_spinning(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:
+    """Threads that wait leave the processor to others: tests run beside each other."""
+    options = _session_options(threads, weights_folder, library)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+sessions.session_options = _options_without_spinning
 
 
 @pytest.hookimpl(trylast=True)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.block_weights import BLOCK, TYPES, MatMul, activations, random_blocks, weights
-from support.operators import same_bits
+from support.operators import THREADS, same_bits
 from trigraph.models.synth.blocks import HALVES
 
 WIDTHS = {
@@ -37,13 +37,16 @@ def expected(type: str, kind: str, rows: int, width: int) -> tuple[NDArray[Any],
     return weight, matmul("portable", type, kind)(activations(ROWS, width), weight)
 
 
-def counts(isa: str, width: int) -> Sequence[int]:
-    """How many activation rows at a time: every number, but few where the emulator of CUDA would be slow.
+def sizes(isa: str, width: int) -> tuple[Sequence[int], Sequence[int]]:
+    """How many activation rows and weight rows at a time: of the former every number, where that takes no minutes.
 
-    Tiles of the portable set are of two and three rows for any width, so that one width shows them all.
+    The emulator of CUDA is slow, as is the portable set, whose tiles are of two and three rows for any width.
     """
-    slow = width >= 256 if isa == "cuda" else isa == "portable" and width > 512
-    return FEW if slow else range(1, ROWS + 1)
+    if isa == "cuda":
+        return range(1, ROWS + 1) if width < 256 else FEW, (3, 65)
+    if isa == "portable" and width > 512:
+        return FEW, (3, 17)
+    return range(1, ROWS + 1), (1, 3, 17, 65)
 
 
 @pytest.mark.slow
@@ -53,15 +56,17 @@ def test_equal_to_portable(isa: str, type: str, kind: str) -> None:
     """Any number of activation rows and of weight rows, of any width: a row's bits are its own."""
     for width in WIDTHS[BLOCK[type]]:
         x = activations(ROWS, width)
-        for rows in (3, 65) if isa == "cuda" else (1, 3, 17, 65):
+        counts, weight_rows = sizes(isa, width)
+        for rows in weight_rows:
             weight, whole = expected(type, kind, rows, width)
-            for count in counts(isa, width):
+            for count in counts:
                 y = matmul(isa, type, kind)(x[:count], weight)
                 assert same_bits(y, whole[:count]), (width, rows, count)
             for row in range(0, ROWS, 7):
                 alone = matmul(isa, type, kind)(x[row : row + 1].copy(), weight)
                 assert same_bits(alone, whole[row : row + 1]), (width, rows, row)
-            assert same_bits(matmul(isa, type, kind, 2)(x, weight), whole)
+            for threads in THREADS[1:]:
+                assert same_bits(matmul(isa, type, kind, threads)(x, weight), whole)
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])

@@ -27,7 +27,7 @@ from support.gdn_cases import (
     random_rows,
     random_weights,
 )
-from support.operators import LIBRARY, same_bits
+from support.operators import LIBRARY, THREADS, same_bits
 from trigraph.custom_ops.gated_delta_net.reference import State
 
 SEQUENCES, SLOTS = 3, 7
@@ -139,7 +139,7 @@ def play(isa: str, shape: Shape, threads: int, plan: Sequence[tuple[bool, list[T
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     shape=st.sampled_from(SHAPES),
-    threads=st.sampled_from([1, 2]),
+    threads=st.sampled_from(THREADS),
     plan=st.lists(rounds, min_size=1, max_size=12),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -150,7 +150,7 @@ def test_any_history_has_the_bits_of_plain_decoding(
     play(isa, shape, threads, plan, seed)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_prompt_in_pieces(isa: str, shape: Shape, threads: int) -> None:
     pieces = [1, 2, 31, 33, 64, 75] if LIBRARY == "cuda" else [1, 2, 31, 64, 65, 128, 309]

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.attention_step import ROPE, Attention, Heads, assert_close, make_step
-from support.operators import same_bits
+from support.operators import THREADS, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention, paged_kv_write
 
 LENGTHS, PASTS = [1, 3, 63, 65, 1, 2], [0, 1, 63, 64, 65, 1000]
@@ -34,7 +34,7 @@ def test_matches_the_reference(isa: str, width: int, group: int, dtype: Any) -> 
     assert_close(attention.attend(step, key, value), wanted, 4e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("heads", [Heads(width=256, group=8), Heads(group=1, dtype=np.float32)], ids=["gqa8", "mha"])
 def test_verify_rows_equal_single_rows(isa: str, heads: Heads, threads: int) -> None:
     attention = Attention(heads, threads)
@@ -96,7 +96,8 @@ def test_companions_do_not_matter(isa: str) -> None:
         alone = step.part(s, 0, int(np.diff(step.cu_seqlens)[s]))
         wanted = together[step.cu_seqlens[s] : step.cu_seqlens[s + 1]]
         assert same_bits(attention(alone), wanted), s
-    assert same_bits(Attention(heads, threads=1).attend(step, key, value), together)
+    for threads in THREADS[:-1]:
+        assert same_bits(Attention(heads, threads).attend(step, key, value), together)
 
 
 def test_many_sequences_run_as_tiles_and_one_as_splits() -> None:

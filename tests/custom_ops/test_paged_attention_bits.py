@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from support.attention_step import Attention, Heads, Step, assert_close, make_step
-from support.operators import LIBRARY, same_bits
+from support.operators import LIBRARY, THREADS, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
 _MOST_ROWS = 300 if LIBRARY == "cuda" else 600  # the emulator of a GPU is slow
@@ -101,7 +101,7 @@ cut_lists = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, _MOST_ROWS), s
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     index=st.integers(0, len(HEADS) - 1),
-    threads=st.sampled_from([1, 2]),
+    threads=st.sampled_from(THREADS),
     rows=st.integers(1, _MOST_ROWS),
     cuts=cut_lists,
     seed=st.integers(0, 2**32 - 1),

@@ -16,6 +16,8 @@ from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.device import aligned_zeros
 
 LIBRARY = os.environ.get("TRIGRAPH_TEST_LIBRARY", "cpu")
+THREADS = (1,) if LIBRARY == "cuda" else (1, 2)
+"""Of a session, wherever threads may matter: a device's kernels know nothing of the host's."""
 
 OPERATOR_TESTS = (
     "custom_ops/test_bias_activation.py",
@@ -141,6 +143,7 @@ class Operator:
         )
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # other tests run beside this one
         options.log_severity_level = 4
         options.enable_cpu_mem_arena = False  # each output in memory of its own: a sanitizer sees a step past its end
         options.register_custom_ops_library(str(library_path(library)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from support.operators import LIBRARY, Operator, same_bits
+from support.operators import LIBRARY, THREADS, Operator, same_bits
 
 Array = NDArray[Any]
 
@@ -52,7 +52,8 @@ def run_rows(
     whole, count = run(1, slice(None)), len(rows[0])
     with portable_kernels():
         expect(run(1, slice(None), "cpu"), whole, "portable")
-    expect(run(2, slice(None)), whole, "two threads")
+    for threads in THREADS[1:]:
+        expect(run(threads, slice(None)), whole, f"{threads} threads")
     for part in (slice(0, 1), slice(count - 1, count), slice(count // 3, 2 * count // 3 + 1)):
         expect(run(1, part), [output[part] for output in whole], f"rows {part}")
     return whole
