@@ -74,7 +74,7 @@ class Oracle:
                 rows[ids == self.image_token] = torch.cat(list(embeddings))
             positions, _ = self.model.model.get_rope_index(ids, kinds, extra.get("image_grid_thw"))
             hidden = self.model.model(input_ids=ids, **extra).last_hidden_state
-            logits = self.model(input_ids=ids, **extra).logits[0]
+            logits = self.model.lm_head(hidden)[0]
             head_logits = self._head_logits(rows, hidden, positions)
         return Answer(logits.numpy(), positions[:, 0].numpy(), [rows.numpy() for rows in embeddings], head_logits)
 
@@ -116,14 +116,21 @@ def load_oracle(model: Model, tower: Tower) -> Oracle:
     return Oracle(loaded.double(), head.double())
 
 
-def tower_embeddings(tower: Tower, patches: npt.NDArray[np.float32], grid: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Embeddings of one image by transformers' tower alone. Skips the test without transformers."""
+def load_tower(tower: Tower) -> Any:
+    """transformers' tower alone. Skips the test without transformers."""
     torch, _ = _libraries()
     from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5VisionConfig
     from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
 
     loaded: Any = Qwen3_5VisionModel(Qwen3_5VisionConfig(**_vision_config(tower.config)))
-    loaded.eval().load_state_dict(as_tensors(torch, _tower_weights(tower)), strict=True)
+    loaded.eval().load_state_dict(as_tensors(torch, _tower_weights(tower)), strict=True, assign=True)
+    return loaded
+
+
+def tower_embeddings(loaded: Any, patches: npt.NDArray[np.float32], grid: tuple[int, int]) -> npt.NDArray[np.float32]:
+    """Embeddings of one image by transformers' tower."""
+    import torch
+
     with torch.no_grad():
         found = loaded(frames(patches), torch.tensor([[1, *grid]])).pooler_output
     rows: npt.NDArray[np.float32] = found.numpy()
