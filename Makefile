@@ -9,8 +9,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 SUBPACKAGES := models exporter runtime custom_ops
 CXX_SOURCES := $(shell find custom_ops -name '*.cc' -o -name '*.h' -o -name '*.cu*' -o -name '*.cmake' -o -name CMakeLists.txt)
 CXX_FORMATTED := $(filter-out %.txt %.cmake,$(CXX_SOURCES)) \
-  $(wildcard examples/hosts/cpp/*.cc examples/hosts/cpp/*.h $(addprefix tests/,cuda/emulator/*.cc cuda/emulator/*.h cuda/fake_cuda/*.cc \
-    cuda/fake_cuda/*.h cuda/gpu_kernels/*.cu cuda/gpu_kernels/*.h))
+  $(wildcard examples/hosts/cpp/*.cc examples/hosts/cpp/*.h $(addprefix tests/,custom_ops/*.cc custom_ops/*.h cuda/emulator/*.cc \
+    cuda/emulator/*.h cuda/fake_cuda/*.cc cuda/fake_cuda/*.h cuda/gpu_kernels/*.cu cuda/gpu_kernels/*.h))
 PACKAGE_SOURCES := $(shell find models exporter -name '*.py')
 
 TINY := models/tiny/tiny-q8_0.gguf

@@ -1,5 +1,5 @@
-// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result. Built
-// for several instruction sets by test_emulated_sets.py: the lines must be the same.
+// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result.
+// Built for several instruction sets by test_emulated_sets.py: the lines must be the same.
 #include <cstdio>
 #include <cstring>
 #include <string>

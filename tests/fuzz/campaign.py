@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Without any line from a child for so long, it hangs. Limits of single cases count processor time, which does not
-# depend on what else the machine does.
+# A child hangs that says nothing while it takes so much processor time, or takes none for so long. Neither depends on
+# what else the machine does.
 HANG_SECONDS = 300.0
 _TESTS = Path(__file__).parents[1]
 
@@ -104,10 +104,10 @@ def _last_words(text: str) -> str:
 
 
 def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
-    """Lines of the child's output, until it ends or says nothing for too long."""
+    """Lines of the child's output, until it ends or hangs."""
     assert child.stdout is not None
     descriptor, rest = child.stdout.fileno(), b""
-    while select.select([descriptor], [], [], HANG_SECONDS)[0]:
+    while not _hangs(child.pid, descriptor):
         content = os.read(descriptor, 1 << 16)
         if not content:
             child.wait()
@@ -115,6 +115,28 @@ def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
         *lines, rest = (rest + content).split(b"\n")
         for line in lines:
             yield line.decode()
+
+
+def _hangs(process: int, descriptor: int) -> bool:
+    """Waits until there is something to read, or the process hangs."""
+    began = last = _processor_seconds(process)
+    moved = time.monotonic()
+    while not select.select([descriptor], [], [], 1.0)[0]:
+        used = _processor_seconds(process)
+        if used > last:
+            last, moved = used, time.monotonic()
+        if max(used - began, time.monotonic() - moved) > HANG_SECONDS:
+            return True
+    return False
+
+
+def _processor_seconds(process: int) -> float:
+    """What a process has taken; where the system does not tell, the time of day."""
+    stat = Path(f"/proc/{process}/stat")
+    if not stat.exists():
+        return time.monotonic()
+    user, system = stat.read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _scratch() -> str | None:
