@@ -79,7 +79,7 @@ def test_an_answer_is_read_after_the_whole_body_was_sent(headers: bytes, size: i
     keys = ("right",) if b"wrong" in headers else ()
     with serving(replying("Yes."), Settings(port=0, api_keys=keys)) as address:
         host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
+        with socket.create_connection((host, int(port)), timeout=100) as connection:
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n" % (headers, size)
             connection.sendall(head + bytes(size))
             assert connection.recv(12) == (b"HTTP/1.1 401" if keys else b"HTTP/1.1 413")
@@ -87,7 +87,7 @@ def test_an_answer_is_read_after_the_whole_body_was_sent(headers: bytes, size: i
 
 def test_a_client_that_asks_first_sends_nothing(roomy: str) -> None:
     host, port = roomy.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=100) as connection:
         connection.sendall(
             b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
             % (1 << 40)
@@ -98,7 +98,7 @@ def test_a_client_that_asks_first_sends_nothing(roomy: str) -> None:
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 def test_heads_that_are_too_large(roomy: str, end: bytes) -> None:
     host, port = roomy.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=100) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000 + end)
         answer = connection.recv(10_000)
         while part := connection.recv(10_000) if b"}" not in answer else b"":
@@ -108,7 +108,7 @@ def test_heads_that_are_too_large(roomy: str, end: bytes) -> None:
 
 def test_what_is_no_http(roomy: str) -> None:
     host, port = roomy.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=100) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n")  # as TLS begins
         answer = connection.recv(10_000)
     assert answer.startswith(b"HTTP/1.1 400") and b'"type": "invalid_request_error"' in answer

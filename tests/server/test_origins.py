@@ -66,7 +66,7 @@ def test_patterns_of_origins(engine: Engine, allowed: str, origin: str, status: 
 
 def test_bodies_that_two_programs_would_read_differently(client: httpx.Client) -> None:
     place = (client.base_url.host, client.base_url.port or 0)
-    with socket.create_connection(place, timeout=10) as connection:
+    with socket.create_connection(place, timeout=100) as connection:
         head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(f"{head}0\r\n\r\n".encode())
         assert b" 400 " in connection.recv(1000)

@@ -47,7 +47,7 @@ def hub_server(files: dict[str, dict[str, bytes]]) -> Iterator[Hub]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(30)
+        thread.join(100)
 
 
 class _Handler(BaseHTTPRequestHandler):
