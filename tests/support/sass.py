@@ -9,7 +9,7 @@ import subprocess
 import sysconfig
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def compiled(sources: Sequence[Path], architectures: Mapping[str, str], folder: 
 
 def read(fatbins: Sequence[Path], architecture: str) -> list[Kernel]:
     """Resources and instructions of each kernel for an architecture."""
-    found: list[tuple[str, int, int, tuple[tuple[str, str], ...]]] = []
+    found: list[Kernel] = []
     for fatbin in fatbins:
         usage = _run("cuobjdump", "-res-usage", "-arch", architecture, str(fatbin))
         resources = {
@@ -103,9 +103,10 @@ def read(fatbins: Sequence[Path], architecture: str) -> list[Kernel]:
         for part in _run("cuobjdump", "-sass", "-arch", architecture, str(fatbin)).split("Function : ")[1:]:
             name, *lines = part.splitlines()
             matches = (_INSTRUCTION.match(line) for line in lines)
-            found.append((name, *resources[name], tuple((match[1], match[2]) for match in matches if match)))
-    names = _demangled([name for name, *_ in found])
-    return [Kernel(plain_name(name), *rest) for name, (_, *rest) in zip(names, found, strict=True)]
+            code = tuple((match[1], match[2]) for match in matches if match)
+            found.append(Kernel(name, *resources[name], code))
+    names = _demangled([kernel.name for kernel in found])
+    return [replace(kernel, name=plain_name(name)) for kernel, name in zip(found, names, strict=True)]
 
 
 def _bytes(operation: str) -> int:

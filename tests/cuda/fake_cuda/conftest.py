@@ -1,5 +1,6 @@
 """Fixtures of what runs on the fake device; tests/cuda/test_fake_cuda.py starts it."""
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ from support.fake_cuda import FakeDevice
 from support.hollow import write_hollow
 from trigraph.custom_ops import library_path
 from trigraph.runtime import Engine, load
-from trigraph.runtime.device import cuda_weights
 
 
 @pytest.fixture(scope="session")
@@ -27,5 +27,5 @@ def hollow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def large(hollow: Path) -> Engine:
     """The same, loaded on a device that computes nothing, so that its weights need not be read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_weights.ctypes, "memmove", lambda *_: None)
+        patch.setattr(ctypes, "memmove", lambda *_: None)
         return load(hollow, device="cuda", context=4096, sequences=2)
