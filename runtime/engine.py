@@ -9,12 +9,15 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.errors import TrigraphError
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict, verify
@@ -29,7 +32,7 @@ from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
-Prompt = str | Iterable[SupportsIndex]
+Prompt = str | Iterable[SupportsIndex] | ImagePrompt
 
 
 class Engine:
@@ -85,6 +88,16 @@ class Engine:
     def sampling(self) -> Sampling:
         """What a request gets that does not say otherwise."""
         return self.model.sampling
+
+    @property
+    def tower(self) -> VisionConfig | None:
+        """The vision tower that reads the images of prompts; None in a package of text alone."""
+        return self.model.tower
+
+    @property
+    def supports_images(self) -> bool:
+        """Whether prompts may have images: the package has a vision tower."""
+        return self.tower is not None
 
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model file's, or a default one."""
@@ -206,4 +219,11 @@ class Engine:
         return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
+        if isinstance(prompt, ImagePrompt):
+            if prompt.images:
+                raise TrigraphError(
+                    "the package has no vision tower, so prompts cannot have images; put the model's mmproj-*.gguf "
+                    "beside its file, and export it again"
+                )
+            return prompt.ids
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt

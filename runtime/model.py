@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
@@ -75,6 +76,8 @@ class Model:
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     sampling: Sampling = field(default_factory=Sampling)
     """What a request gets that does not say otherwise: the model's own suggestion."""
+    tower: VisionConfig | None = None
+    """What reads the images of prompts; None in a package of text alone."""
     disk: DiskTier | None = None
     """Where the prefix cache keeps checkpoints beyond the program."""
 

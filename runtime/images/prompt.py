@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.rope_positions import ImageSpan, positions
+from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -21,11 +22,27 @@ PLACEHOLDER: Mapping[str, str] = {"type": "image"}
 
 @dataclass(frozen=True)
 class ImagePrompt:
-    """Tokens of a prompt, and its images."""
+    """Tokens of a prompt, and its images: what an engine takes in place of token ids."""
 
     ids: tuple[int, ...]
     """With the image token in every place of an image."""
-    images: tuple[ImageSpan, ...]
+    images: tuple[ImageSpan, ...] = ()
+    """Where the images stand, in order."""
+    pixels: tuple[ResizedImage, ...] = ()
+    """What they show."""
+
+    def __post_init__(self) -> None:
+        """Raises TrigraphError unless there are pixels for each place of an image, in order and of its size."""
+        sizes = [(image.height, image.width) for image in self.pixels]
+        if sizes != [(image.height, image.width) for image in self.images]:
+            raise TrigraphError(
+                f"a prompt has places for {len(self.images)} images, and {len(sizes)} are given, or in other sizes; "
+                "give the pixels of each image, in order"
+            )
+        ends = [0, *(image.end for image in self.images), len(self.ids)]
+        starts = [*(image.start for image in self.images), len(self.ids)]
+        if any(start < end for start, end in zip(starts, ends, strict=False)) or ends[-2] > len(self.ids):
+            raise TrigraphError("the images of a prompt overlap, or reach beyond its tokens; give them in order")
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
@@ -62,30 +79,30 @@ def _without(message: Message, images: list[Any]) -> Message:
     return {**message, "content": [PLACEHOLDER if here[at] else part for at, part in enumerate(content)]}
 
 
-def prompt_with_images(text: str, tokenizer: Tokenizer, sizes: Sequence[tuple[int, int]]) -> ImagePrompt:
-    """A rendered prompt in tokens, each image token in it repeated for an image of (height, width) tokens, in order.
+def prompt_with_images(text: str, tokenizer: Tokenizer, images: Sequence[ResizedImage]) -> ImagePrompt:
+    """A rendered prompt in tokens, each image token in it repeated for the tokens of an image, in order.
 
     Raises TrigraphError for a vocabulary without image tokens, and unless there is one for each image.
     """
     ids, pad = tokenizer.encode(text), tokenizer.id_of(IMAGE_TOKEN)
     if pad is None:
-        if sizes:
+        if images:
             raise TrigraphError(
                 f"the vocabulary has no token {IMAGE_TOKEN}; leave the images out, or use another model"
             )
-        return ImagePrompt(tuple(ids), ())
-    if (count := ids.count(pad)) != len(sizes):
+        return ImagePrompt(tuple(ids))
+    if (count := ids.count(pad)) != len(images):
         raise TrigraphError(
-            f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(sizes)} images are given; "
+            f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(images)} images are given; "
             "give one for each, and use a chat template that reads images"
         )
     found: list[int] = []
-    images: list[ImageSpan] = []
+    spans: list[ImageSpan] = []
     start = 0
-    for height, width in sizes:
+    for image in images:
         place = ids.index(pad, start)
         found += ids[start:place]
-        images.append(ImageSpan(len(found), height, width))
-        found += [pad] * images[-1].tokens
+        spans.append(ImageSpan(len(found), image.height, image.width))
+        found += [pad] * image.tokens
         start = place + 1
-    return ImagePrompt((*found, *ids[start:]), tuple(images))
+    return ImagePrompt((*found, *ids[start:]), tuple(spans), tuple(images))
