@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import abc
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ Run = abc.Callable[[Binding], object]
 RunTokens = abc.Callable[[Binding], abc.Sequence[list[int]]]
 """The same of a verify; it gives the tokens of each sequence that were run."""
 Sequences = abc.Sequence[Sequence]
+ImageRows = NDArray[np.float32] | None
+Rows = abc.Sequence[NDArray[np.float32]]
 
 
 class Steps:
@@ -67,22 +70,29 @@ class Steps:
         """Gives the sequence's state back."""
         self.state.release(sequence)
 
-    def prefill(self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+    def prefill(
+        self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens], images: abc.Sequence[ImageRows] = ()
+    ) -> StepResult:
         """Commits `tokens[i]` to each sequence.
 
+        Negative tokens are those of images: `images[i]` has their rows, in order [count, hidden], or is None.
         Raises TrigraphError, and changes nothing, for no tokens, more than the context holds, or no room for all.
         """
-        for sequence, new in zip(sequences, tokens, strict=True):
+        images = images or [None] * len(sequences)
+        for sequence, new, rows in zip(sequences, tokens, images, strict=True):
             if not len(new):
                 raise TrigraphError("the prompt is empty; give at least one token")
-            self._check(sequence, new, "prompt")
+            self._check(sequence, new, "prompt", rows)
         self.state.check_room(sequences, _lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
             self.catch_up(sequence)
         result: StepResult | None = None
+        left = {i: iter(rows) for i, rows in enumerate(images) if rows is not None}
         for members, pieces in self._chunks(tokens):
-            rows = self._prefill_chunks([sequences[i] for i in members], pieces)
+            given = zip(members, pieces, strict=True)
+            shown = [row for i, piece in given if i in left for row in _next(left[i], piece)]
+            rows = self._prefill_chunks([sequences[i] for i in members], pieces, shown)
             if len(sequences) == 1:
                 result = rows
                 continue
@@ -170,8 +180,10 @@ class Steps:
                 return
             yield list(pieces), list(pieces.values())
 
-    def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
-        result = self._run(self._prefill, sequences, pieces, Binding.run)
+    def _prefill_chunks(
+        self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens], shown: Rows
+    ) -> StepResult:
+        result = self._run(self._prefill, sequences, pieces, Binding.run, shown)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
             sequence.prefilled(piece, result.hidden[i])
         return result
@@ -189,11 +201,15 @@ class Steps:
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
             sequence.caught_up(stop)
 
-    def _run(self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run) -> StepResult:
-        """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
-        binding = graph.bind(sum(map(len, tokens)), len(sequences))
+    def _run(
+        self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run, shown: Rows = ()
+    ) -> StepResult:
+        """A prefill or verify; afterwards the sequences live in the slots that it wrote. `shown`: rows of images."""
+        binding = graph.bind(sum(map(len, tokens)), len(sequences), len(shown))
         inputs = binding.inputs
         _fill_tokens(inputs, tokens)
+        _fill_images(inputs, shown)
+        _fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
         slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
         try:
             for i, sequence in enumerate(sequences):
@@ -227,6 +243,7 @@ class Steps:
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
         _fill_tokens(inputs, tokens)
+        _fill_positions(inputs, sequences, tokens, past_lens)
         row = 0
         for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
             inputs["past_lens"][i] = past_lens[i]
@@ -237,10 +254,12 @@ class Steps:
         outputs = binding.outputs
         return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 
-    def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
+    def _check(self, sequence: Sequence, new: Tokens, noun: str, rows: ImageRows = None) -> None:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence.length + len(new), noun)
+        if rows is not None and not (new := _ids(new, rows)):
+            return
         if set(map(type, new)) != {int} and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
@@ -257,6 +276,43 @@ class Steps:
 def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> list[int]:
     """Lengths of the sequences with these tokens."""
     return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
+
+
+def _ids(tokens: Tokens, rows: NDArray[np.float32]) -> list[int]:
+    """The tokens that are no image's. Raises TrigraphError unless there is a row for each of the others."""
+    ids = [token for token in tokens if token >= 0]
+    if len(tokens) - len(ids) != len(rows):
+        raise TrigraphError(f"{len(tokens) - len(ids)} tokens are of images, and {len(rows)} rows are given for them")
+    return ids
+
+
+def _next(rows: abc.Iterator[NDArray[np.float32]], piece: Tokens) -> abc.Iterator[NDArray[np.float32]]:
+    """The rows of a piece's image tokens."""
+    return islice(rows, sum(token < 0 for token in piece))
+
+
+def _fill_images(inputs: abc.Mapping[str, Array], shown: Rows) -> None:
+    """The rows of image tokens, and their places; other tokens' embeddings stand there until they are replaced."""
+    if not shown:
+        return
+    if "image_rows" not in inputs:
+        raise TrigraphError("the package has no vision tower: its prefill takes no images")
+    ids = inputs["input_ids"]
+    places = np.flatnonzero(ids < 0)
+    inputs["image_places"][:, 0], ids[places] = places, 0
+    np.stack(shown, out=inputs["image_rows"])
+
+
+def _fill_positions(
+    inputs: abc.Mapping[str, Array], sequences: Sequences, tokens: abc.Sequence[Tokens], starts: abc.Sequence[int]
+) -> None:
+    """Positions, in graphs for images; `starts` are the places of the sequences' first tokens."""
+    if "positions" not in inputs:
+        return
+    positions, row = inputs["positions"], 0
+    for sequence, new, start in zip(sequences, tokens, starts, strict=True):
+        positions[:, row : row + len(new)] = sequence.positions(start, start + len(new))
+        row += len(new)
 
 
 def _fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.rope_positions import ImageSpan, positions
-from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.image import ResizedImage, prefix_keys
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -53,6 +53,32 @@ class ImagePrompt:
     def shift(self) -> int:
         """The difference between position and place of the tokens after the prompt; never positive."""
         return sum(image.shift for image in self.images)
+
+
+@dataclass(frozen=True)
+class PlacedImage:
+    """An image among the tokens of a sequence."""
+
+    span: ImageSpan
+    digest: bytes
+    """Of everything that its rows depend on."""
+
+
+def image_keys(images: Iterable[PlacedImage], ids: Sequence[int]) -> list[int]:
+    """The tokens of a sequence: ids, and in the places of images keys of what is there, which are negative."""
+    tokens = list(ids)
+    for image in images:
+        tokens[image.span.start : image.span.end] = prefix_keys(image.digest, image.span.tokens).tolist()
+    return tokens
+
+
+def same_images(one: Iterable[PlacedImage], other: Iterable[PlacedImage], length: int) -> bool:
+    """Whether the first `length` tokens of two sequences show the same images, as far as they do."""
+    return _begun(one, length) == _begun(other, length)
+
+
+def _begun(images: Iterable[PlacedImage], length: int) -> list[PlacedImage]:
+    return [image for image in images if image.span.start < length]
 
 
 def without_images(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
