@@ -92,7 +92,7 @@ class Engine:
     @property
     def tower(self) -> VisionConfig | None:
         """The vision tower that reads the images of prompts; None in a package of text alone."""
-        return self.model.tower
+        return None if self.model.vision is None else self.model.vision.config
 
     @property
     def supports_images(self) -> bool:
@@ -132,7 +132,7 @@ class Engine:
         They have the same bits as when the model decodes these tokens. Raises TrigraphError when the prompt is empty
         or longer than the context.
         """
-        request = self.generate(*scoring(token_ids("the prompt", self._encode(prompt)), top))
+        request = self.generate(*scoring(self._text(prompt), top))
         request.run()
         return request.logprobs
 
@@ -142,7 +142,7 @@ class Engine:
         `pooling`: "last"; "mean" of all tokens' rows; or "none" for all of them [tokens, hidden]. Raises TrigraphError
         when the prompt is empty or fills the context.
         """
-        request = self.generate(*embedding(token_ids("the prompt", self._encode(prompt)), pooling, self.context))
+        request = self.generate(*embedding(self._text(prompt), pooling, self.context))
         request.run()
         return pooled(request.hidden, pooling)
 
@@ -218,12 +218,13 @@ class Engine:
         """
         return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
 
-    def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
+    def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
+        return self.model.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _text(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt without images."""
         if isinstance(prompt, ImagePrompt):
             if prompt.images:
-                raise TrigraphError(
-                    "the package has no vision tower, so prompts cannot have images; put the model's mmproj-*.gguf "
-                    "beside its file, and export it again"
-                )
-            return prompt.ids
-        return self.model.encode(prompt) if isinstance(prompt, str) else prompt
+                raise TrigraphError("scores and embeddings are of text alone; leave the images out")
+            prompt = prompt.ids
+        return token_ids("the prompt", self.model.encode(prompt) if isinstance(prompt, str) else prompt)

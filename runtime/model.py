@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
-from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
@@ -23,6 +22,7 @@ from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.execution.tower import Vision
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint
@@ -76,7 +76,7 @@ class Model:
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     sampling: Sampling = field(default_factory=Sampling)
     """What a request gets that does not say otherwise: the model's own suggestion."""
-    tower: VisionConfig | None = None
+    vision: Vision | None = None
     """What reads the images of prompts; None in a package of text alone."""
     disk: DiskTier | None = None
     """Where the prefix cache keeps checkpoints beyond the program."""

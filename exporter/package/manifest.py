@@ -16,8 +16,9 @@ from trigraph.models.tokenizer import SpecialTokens
 from trigraph.models.vision.config import VisionConfig
 
 CONTRACT_VERSION = 3
-"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's, in packages of text alone. A text,
-and what is saved of it, is of this version in other packages too: it has the same bits."""
+"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's, in packages of text alone.
+
+Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
 IMAGE_CONTRACT_VERSION = 4
 """The same with a vision tower: graphs have inputs for images, and there is one more."""
 FORMAT = "trigraph package"

@@ -82,6 +82,9 @@ Repack = Annotated[
     ),
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
+MMProj = Annotated[
+    Path | None, typer.Option(help="GGUF file with the vision tower; an mmproj-*.gguf beside the model is found.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 

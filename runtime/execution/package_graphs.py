@@ -54,9 +54,7 @@ class PackageGraphs:
     def open(self, graph: PreparedGraph, state: State) -> SessionGraph:
         """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
         session = self._session(graph)
-        return SessionGraph(
-            graph.path.stem, session, self.device, state.buffers, state.limits.pages, self.weights
-        )
+        return SessionGraph(graph.path.stem, session, self.device, state.buffers, state.limits.pages, self.weights)
 
     def open_tower(self) -> TowerGraph:
         """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""

@@ -79,20 +79,20 @@ class Steps:
         Raises TrigraphError, and changes nothing, for no tokens, more than the context holds, or no room for all.
         """
         images = images or [None] * len(sequences)
-        for sequence, new, rows in zip(sequences, tokens, images, strict=True):
+        for sequence, new, shown in zip(sequences, tokens, images, strict=True):
             if not len(new):
                 raise TrigraphError("the prompt is empty; give at least one token")
-            self._check(sequence, new, "prompt", rows)
+            self._check(sequence, new, "prompt", shown)
         self.state.check_room(sequences, _lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
             self.catch_up(sequence)
         result: StepResult | None = None
-        left = {i: iter(rows) for i, rows in enumerate(images) if rows is not None}
+        left = {i: iter(shown) for i, shown in enumerate(images) if shown is not None}
         for members, pieces in self._chunks(tokens):
             given = zip(members, pieces, strict=True)
-            shown = [row for i, piece in given if i in left for row in _next(left[i], piece)]
-            rows = self._prefill_chunks([sequences[i] for i in members], pieces, shown)
+            of_images = [row for i, piece in given if i in left for row in _next(left[i], piece)]
+            rows = self._prefill_chunks([sequences[i] for i in members], pieces, of_images)
             if len(sequences) == 1:
                 result = rows
                 continue

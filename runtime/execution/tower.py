@@ -62,9 +62,7 @@ class TowerGraph:
 class Vision:
     """Reads the images of prompts, each once as long as its rows are kept. For the engine's thread."""
 
-    def __init__(
-        self, config: VisionConfig, sha256: str, open_graph: Callable[[], TowerGraph], budget: int
-    ) -> None:
+    def __init__(self, config: VisionConfig, sha256: str, open_graph: Callable[[], TowerGraph], budget: int) -> None:
         """`sha256`: of the tower. `open_graph` is called at the first image. `budget`: bytes of rows that are kept."""
         check("image_memory", budget, int, lambda value: value >= 0, "0 or more")
         self.config = config

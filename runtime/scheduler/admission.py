@@ -89,7 +89,8 @@ class Admission:
         state, target = self._steps.state, request.target
         if not self._cache.make_room(1, 1) and not alone:
             return None
-        found = self._cache.find(target)
+        found = self._cache.find(target, request.images.placed)
+        found.sequence.images = request.images.placed
         request.sequence, request.found = found.sequence, found.sequence.length
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
         if not self._cache.make_room(*needed) and not alone:
