@@ -40,8 +40,8 @@ class SeeingPackages:
         """The package's folder, exported at the first call with these arguments."""
         out = self._folder / "-".join((geometry, quant, tower, *map(str, options.values())))
         if not out.exists():
-            mmproj = self.tower(geometry, tower)
-            export(self._source(geometry, quant), out, ExportOptions(mmproj=mmproj, weights="reference", **options))
+            given = {"weights": "reference"} | options
+            export(self._source(geometry, quant), out, ExportOptions(mmproj=self.tower(geometry, tower), **given))
         return out
 
 
