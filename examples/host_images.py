@@ -20,7 +20,7 @@ def patches_of(image: Image.Image, mean: list[float], std: list[float]) -> tuple
     rows, columns = (min(MOST, max(1, round(side / SIDE))) for side in (image.height, image.width))
     wide = image.convert("RGB").resize((columns * SIDE, image.height), Image.Resampling.BICUBIC)
     pixels = np.array(wide.resize((columns * SIDE, rows * SIDE), Image.Resampling.BICUBIC))
-    numbers = ((pixels * (1 / 255)).astype(np.float32) - np.float32(mean)) / np.float32(std)
+    numbers = ((pixels * (1 / 255)).astype(np.float32) - np.array(mean, np.float32)) / np.array(std, np.float32)
     blocks = numbers.reshape(rows, 2, PATCH, columns, 2, PATCH, 3).transpose(0, 3, 1, 4, 6, 2, 5)
     return np.ascontiguousarray(blocks).reshape(-1, 3 * PATCH * PATCH), rows, columns
 

@@ -43,6 +43,7 @@ from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
 _FORMAT, _VERSION, _IMAGE_VERSION = "trigraph session", "3", "4"
+_MOST_IMAGE_TOKENS = 1 << 20  # far more than an image has
 _NUMBERS = ("length", "to_commit", "mtp_len")  # of a checkpoint
 
 
@@ -273,6 +274,8 @@ def _images(value: Any) -> tuple[PlacedImage, ...]:
     found = []
     for start, height, width, digest in value:
         if not all(type(number) is int for number in (start, height, width)) or min(start, height - 1, width - 1) < 0:
+            raise ValueError
+        if height * width > _MOST_IMAGE_TOKENS:
             raise ValueError
         found.append(PlacedImage(ImageSpan(start, height, width), bytes.fromhex(digest)))
     return tuple(found)

@@ -119,7 +119,7 @@ def test_function_bodies(seeing: SeeingPackages, geometry: str) -> None:
     places = np.flatnonzero(tokens < 0)
     tokens[places] = 0
     before = np.zeros((1, engine.steps.state.limits.hidden), np.float32)
-    shown = {"image_rows": np.concatenate(rows), "image_places": places[:, None]}
+    shown: dict[str, npt.NDArray[Any]] = {"image_rows": np.concatenate(rows), "image_places": places[:, None]}
     found = run("prefill", tokens.tolist(), 0, prev_hidden=before, **shown)
     assert difference(found["logits"][0], expected) < PORTABLE
     assert difference(run("draft", [5], len(seen), prev_hidden=found["hidden"])["logits"][0], drafted) < PORTABLE
