@@ -12,7 +12,7 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-constexpr int64_t kContractVersion = 3;
+constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images; this host gives it text alone
 
 struct Options {
   std::filesystem::path package;
@@ -64,7 +64,9 @@ class Host {
         verify_(env(), options.package / "verify.onnx", options.library, options.threads) {
     if (options.drafts > 0)
       draft_ = std::make_unique<Graph>(env(), options.package / "draft.onnx", options.library, options.threads);
-    if (prefill_.version() != kContractVersion) throw std::runtime_error("the package follows another contract");
+    if (std::find(std::begin(kContractVersions), std::end(kContractVersions), prefill_.version()) ==
+        std::end(kContractVersions))
+      throw std::runtime_error("the package follows another contract");
     for (const Port& port : prefill_.inputs) {
       if (port.symbols[0] == "pages") page_size_ = port.dims[1];
       if (port.name == "prev_hidden") width_ = port.dims[1];
@@ -196,6 +198,16 @@ class Host {
     inputs.try_emplace("page_table", i32, Dims{sequences, pages_}, table);
     const int64_t hidden_rows = static_cast<int64_t>(batch.hidden.size()) / width_;
     inputs.try_emplace("prev_hidden", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{hidden_rows, width_}, batch.hidden);
+
+    // Of packages that read images: text has three equal positions.
+    std::vector<int32_t> positions;
+    for (int axis = 0; axis < 3; ++axis)
+      for (size_t i = 0; i < batch.slots.size(); ++i)
+        for (int32_t row = 0; row < batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]; ++row)
+          positions.push_back(batch.past_lens[i] + row);
+    inputs.try_emplace("positions", i32, Dims{3, tokens}, positions);
+    inputs.try_emplace("image_rows", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{0, width_});
+    inputs.try_emplace("image_places", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{0, 1});
 
     std::map<std::string, const OrtValue*> values;
     std::map<std::string, OrtValue*> targets;
