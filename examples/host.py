@@ -39,6 +39,7 @@ class Host:
         given |= {"input_ids": np.array(tokens, np.int64), "prev_hidden": before}
         # Of packages that read images (contract 4): equal positions on all axes are text.
         given["positions"] = np.tile(np.arange(past, past + len(tokens), dtype=np.int32) + self.shift, (3, 1))
+        given["last_positions"] = given["positions"][:, -1:]
         given |= {"image_rows": np.zeros((0, self.hidden), np.float32), "image_places": np.zeros((0, 1), np.int64)}
         given |= images
         session, binding = self.graphs[graph], self.graphs[graph].io_binding()

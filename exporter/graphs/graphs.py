@@ -54,7 +54,7 @@ def build_draft(net: Network, vocab: int | None) -> None:
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.hidden])
-    sequences = _sequences(net)
+    sequences = _sequences(net, last=True)
     hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
     graph.output(logits, "logits")
     _top_token(net, logits, probability=True)
@@ -91,13 +91,15 @@ def _top_token(net: Network, logits: ir.Value, *, probability: bool) -> None:
         net.graph.output(value, name)
 
 
-def _sequences(net: Network) -> Sequences:
-    graph = net.graph
+def _sequences(net: Network, *, last: bool = False) -> Sequences:
+    """`last`: the last rows of sequences need positions of their own."""
+    graph, images = net.graph, net.sections is not None
     return Sequences(
         cu_seqlens=graph.input("cu_seqlens", INT32, ["S+1"]),
         past_lens=graph.input("past_lens", INT32, ["S"]),
         page_table=graph.input("page_table", INT32, ["S", "P"]),
-        positions=None if net.sections is None else graph.input("positions", INT32, [3, "T"]),
+        positions=graph.input("positions", INT32, [3, "T"]) if images else None,
+        last_positions=graph.input("last_positions", INT32, [3, "S"]) if images and last else None,
     )
 
 

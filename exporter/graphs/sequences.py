@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
@@ -20,6 +19,8 @@ class Sequences:
     page_table: ir.Value
     positions: ir.Value | None = None
     """Of each row, by axis [3, T], in graphs for images; otherwise they follow from the places in the sequence."""
+    last_positions: ir.Value | None = None
+    """The same of each sequence's last row, [3, S], where `last_rows` are still placed: in a draft."""
 
 
 def last_rows(
@@ -29,18 +30,8 @@ def last_rows(
     outputs = [graph.value(f"{name}.cu_seqlens", INT32, ["S+1"]), graph.value(f"{name}.past_lens", INT32, ["S"])]
     outputs += [graph.value(f"{value.name}.last", FLOAT, ["S", *shape(value)[1:]]) for value in rows]
     graph.multi_node("LastRows", [sequences.cu_seqlens, sequences.past_lens, *rows], name, outputs, DOMAIN)
-    positions = sequences.positions
-    if positions is not None:
-        positions = _last_columns(graph, positions, sequences.cu_seqlens, name)
-    return replace(sequences, cu_seqlens=outputs[0], past_lens=outputs[1], positions=positions), outputs[2:]
-
-
-def _last_columns(graph: GraphBuilder, positions: ir.Value, cu_seqlens: ir.Value, name: str) -> ir.Value:
-    """The columns of positions [3, T] that belong to each sequence's last row."""
-    start, end = (graph.constant(f"{name}.{part}", [at], np.int64) for part, at in (("first", 1), ("end", 1 << 31)))
-    ends = graph.node("Slice", [cu_seqlens, start, end], f"{name}.ends", ["S"])
-    rows = graph.node("Sub", [ends, graph.constant(f"{name}.one", 1, np.int32)], f"{name}.rows", ["S"])
-    return graph.node("Gather", [positions, rows], f"{name}.positions", [3, "S"], axis=1)
+    last = sequences.last_positions
+    return replace(sequences, cu_seqlens=outputs[0], past_lens=outputs[1], positions=last), outputs[2:]
 
 
 def previous_rows(graph: GraphBuilder, x: ir.Value, before: ir.Value, cu_seqlens: ir.Value, name: str) -> ir.Value:

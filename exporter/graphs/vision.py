@@ -21,7 +21,8 @@ def build_vision(net: Network, config: VisionConfig) -> None:
     cu_seqlens = graph.input("cu_seqlens", INT32, ["images+1"])
     # A still image is two equal frames: the sum of what their weights make of it.
     frames = net.linears(patches, "patch.frames", {f"patch.{i}": name for i, name in enumerate(shapes.PATCH_WEIGHTS)})
-    x = graph.node("Add", frames, "patch.sum")
+    zeros = graph.constant("patch.no_bias", [0] * config.width, "float32")
+    x = graph.node("BiasActivation", [frames[0], zeros, frames[1]], "patch.sum", domain=DOMAIN, activation="none")
     table = [net.vector(shapes.PATCH_BIAS), net.vector(POSITION_TABLE), rows, weights]
     x = graph.node("PositionRows", [x, *table], "patch.position", domain=DOMAIN)
     for layer in range(config.layers):

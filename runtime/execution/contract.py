@@ -40,6 +40,8 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
         inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.hidden))
     if manifest.images is not None:
         inputs["positions"] = ("int32", (3, "T"))
+        if draft:
+            inputs["last_positions"] = ("int32", (3, "S"))
         if graph == "prefill":
             inputs |= {"image_rows": ("float", ("I", config.hidden)), "image_places": ("int64", ("I", 1))}
     rows = "T" if graph == "verify" else "S"

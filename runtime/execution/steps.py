@@ -309,9 +309,12 @@ def _fill_positions(
     """Positions, in graphs for images; `starts` are the places of the sequences' first tokens."""
     if "positions" not in inputs:
         return
-    positions, row = inputs["positions"], 0
-    for sequence, new, start in zip(sequences, tokens, starts, strict=True):
-        positions[:, row : row + len(new)] = sequence.positions(start, start + len(new))
+    positions, last, row = inputs["positions"], inputs.get("last_positions"), 0
+    for i, (sequence, new, start) in enumerate(zip(sequences, tokens, starts, strict=True)):
+        found = sequence.positions(start, start + len(new))
+        positions[:, row : row + len(new)] = found
+        if last is not None:
+            last[:, i] = found[:, -1]
         row += len(new)
 
 

@@ -71,14 +71,15 @@ def prompt_of(*parts: int | Size | ResizedImage, seed: int = 0, vocab: int = 256
 class Seen:
     """A prompt as the steps of an engine take it."""
 
-    def __init__(self, engine: Engine, prompt: ImagePrompt) -> None:
+    def __init__(self, engine: Engine, prompt: ImagePrompt, rows: Sequence[npt.NDArray[np.float32]] = ()) -> None:
+        """`rows` of the images; the engine's own unless given."""
         vision = engine.model.vision
         assert vision is not None
         self.images = vision.placed(prompt)
         self.tokens = image_keys(self.images, prompt.ids)
         self._rows = np.zeros((len(self.tokens), engine.steps.state.limits.hidden), np.float32)
-        for image, shown in zip(self.images, prompt.pixels, strict=True):
-            self._rows[image.span.start : image.span.end] = vision.rows(image, shown)
+        for i, (image, shown) in enumerate(zip(self.images, prompt.pixels, strict=True)):
+            self._rows[image.span.start : image.span.end] = rows[i] if rows else vision.rows(image, shown)
 
     def __len__(self) -> int:
         return len(self.tokens)

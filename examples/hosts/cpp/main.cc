@@ -200,12 +200,15 @@ class Host {
     inputs.try_emplace("prev_hidden", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{hidden_rows, width_}, batch.hidden);
 
     // Of packages that read images: text has three equal positions.
-    std::vector<int32_t> positions;
+    std::vector<int32_t> positions, last_positions;
     for (int axis = 0; axis < 3; ++axis)
-      for (size_t i = 0; i < batch.slots.size(); ++i)
+      for (size_t i = 0; i < batch.slots.size(); ++i) {
         for (int32_t row = 0; row < batch.cu_seqlens[i + 1] - batch.cu_seqlens[i]; ++row)
           positions.push_back(batch.past_lens[i] + row);
+        last_positions.push_back(positions.back());
+      }
     inputs.try_emplace("positions", i32, Dims{3, tokens}, positions);
+    inputs.try_emplace("last_positions", i32, Dims{3, sequences}, last_positions);
     inputs.try_emplace("image_rows", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{0, width_});
     inputs.try_emplace("image_places", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{0, 1});
 

@@ -49,6 +49,7 @@ class Host {
     const count = [batch.length];
     const before = batch.flatMap((row) => Array.from(row.before ?? []));
     const positions = batch.flatMap((row) => row.tokens.map((_, place) => row.past + place));
+    const lasts = batch.map((row) => row.past + row.tokens.length - 1);
     const inputs = {
       input_ids: int64(batch.flatMap((row) => row.tokens)),
       cu_seqlens: int32(ends, [batch.length + 1]),
@@ -59,6 +60,7 @@ class Host {
       page_table: int32(pages, [batch.length, this.pages]),
       prev_hidden: new ort.Tensor("float32", Float32Array.from(before), [before.length / this.width, this.width]),
       positions: int32([...positions, ...positions, ...positions], [3, positions.length]),
+      last_positions: int32([...lasts, ...lasts, ...lasts], [3, batch.length]),
       image_rows: new ort.Tensor("float32", new Float32Array(), [0, this.width]),
       image_places: new ort.Tensor("int64", new BigInt64Array(), [0, 1]),
     };
