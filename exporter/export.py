@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
@@ -30,8 +30,8 @@ from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
 from trigraph.models.rope_positions import rope_sections
 from trigraph.models.rope_scaling import parse_rope_scaling
-from trigraph.models.sampling import suggested_sampling
-from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
+from trigraph.models.sampling import SuggestedSampling, suggested_sampling
+from trigraph.models.tokenizer import SpecialTokens, chat_template, special_tokens, tokenizer_json
 from trigraph.models.vision.tower import Tower, find_tower, open_tower
 
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
@@ -99,14 +99,11 @@ def export(
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
-    metadata = model.file.metadata
     with named(source):
-        tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
-        sampling = suggested_sampling(metadata)
+        tokenizer, template, special, sampling = _texts(model.file.metadata)
     with staged(out, replace=replace) as folder:
         placement = place(list(files), out, folder, options.weights)
-        everything = model if tower is None else WithTower(model, tower)
-        weights = Weights(everything, placement.locations, placement.side_location)
+        weights = Weights(WithTower(model, tower) if tower else model, placement.locations, placement.side_location)
         graphs = _write_graphs(folder, model, tower, weights, options, draft_vocab)
         if options.weights == "copy":
             copy(placement, folder, progress)
@@ -138,6 +135,10 @@ def export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens, SuggestedSampling]:
+    return tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata), suggested_sampling(metadata)
 
 
 def _tower(source: Path, mmproj: Path | None, config: ModelConfig) -> tuple[Tower | None, tuple[str, ...]]:

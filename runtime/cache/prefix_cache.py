@@ -129,8 +129,7 @@ class PrefixCache:
     def _match(self, prompt: list[int], images: Images) -> TreeMatch[_Checkpoint]:
         """The checkpoints that `prompt` may start from."""
         match = self._tree.match(prompt)
-        # A few tokens of an image do not tell it from all others: that takes nine.
-        while match.nodes and not _shows(match.nodes[-1], images):
+        while match.nodes and not _shows(match.nodes[-1], images):  # to tell images apart takes nine tokens of them
             match.nodes.pop()
         # At the end of the prompt, one is of use only with the row that comes after it.
         if match.nodes and match.nodes[-1].length == len(prompt) and _checkpoint(match.nodes[-1]).row is None:
@@ -145,12 +144,12 @@ class PrefixCache:
         if sequence.damaged or not sequence.length:
             return
         node = self._held(sequence.tokens)
-        if node is not None and not _shows(node, sequence.images):
-            return
         if node is None:
             if not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
             node = self._keep(self._state.checkpoint(sequence))
+        if not _shows(node, sequence.images):  # another image's, with the same first keys
+            return
         self._take_row(node, row)
         if self._disk is not None:
             self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections import abc
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.device.exchange import Array
+from trigraph.runtime.execution.inputs import (
+    ImageRows,
+    Rows,
+    Sequences,
+    Tokens,
+    fill_images,
+    fill_positions,
+    fill_tokens,
+    next_rows,
+    text_ids,
+)
 from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 
-Tokens = abc.Sequence[int]
 Run = abc.Callable[[Binding], object]
 """How a step is run whose inputs are filled in."""
 RunTokens = abc.Callable[[Binding], abc.Sequence[list[int]]]
 """The same of a verify; it gives the tokens of each sequence that were run."""
-Sequences = abc.Sequence[Sequence]
-ImageRows = NDArray[np.float32] | None
-Rows = abc.Sequence[NDArray[np.float32]]
 
 
 class Steps:
@@ -91,7 +96,7 @@ class Steps:
         left = {i: iter(shown) for i, shown in enumerate(images) if shown is not None}
         for members, pieces in self._chunks(tokens):
             given = zip(members, pieces, strict=True)
-            of_images = [row for i, piece in given if i in left for row in _next(left[i], piece)]
+            of_images = [row for i, piece in given if i in left for row in next_rows(left[i], piece)]
             rows = self._prefill_chunks([sequences[i] for i in members], pieces, of_images)
             if len(sequences) == 1:
                 result = rows
@@ -207,9 +212,9 @@ class Steps:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote. `shown`: rows of images."""
         binding = graph.bind(sum(map(len, tokens)), len(sequences), len(shown))
         inputs = binding.inputs
-        _fill_tokens(inputs, tokens)
-        _fill_images(inputs, shown)
-        _fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
+        fill_tokens(inputs, tokens)
+        fill_images(inputs, shown)
+        fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
         slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
         try:
             for i, sequence in enumerate(sequences):
@@ -242,8 +247,8 @@ class Steps:
         self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
-        _fill_tokens(inputs, tokens)
-        _fill_positions(inputs, sequences, tokens, past_lens)
+        fill_tokens(inputs, tokens)
+        fill_positions(inputs, sequences, tokens, past_lens)
         row = 0
         for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
             inputs["past_lens"][i] = past_lens[i]
@@ -258,7 +263,7 @@ class Steps:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence.length + len(new), noun)
-        if rows is not None and not (new := _ids(new, rows)):
+        if rows is not None and not (new := text_ids(new, rows)):
             return
         if set(map(type, new)) != {int} and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
@@ -276,57 +281,3 @@ class Steps:
 def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> list[int]:
     """Lengths of the sequences with these tokens."""
     return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
-
-
-def _ids(tokens: Tokens, rows: NDArray[np.float32]) -> list[int]:
-    """The tokens that are no image's. Raises TrigraphError unless there is a row for each of the others."""
-    ids = [token for token in tokens if token >= 0]
-    if len(tokens) - len(ids) != len(rows):
-        raise TrigraphError(f"{len(tokens) - len(ids)} tokens are of images, and {len(rows)} rows are given for them")
-    return ids
-
-
-def _next(rows: abc.Iterator[NDArray[np.float32]], piece: Tokens) -> abc.Iterator[NDArray[np.float32]]:
-    """The rows of a piece's image tokens."""
-    return islice(rows, sum(token < 0 for token in piece))
-
-
-def _fill_images(inputs: abc.Mapping[str, Array], shown: Rows) -> None:
-    """The rows of image tokens, and their places; other tokens' embeddings stand there until they are replaced."""
-    if not shown:
-        return
-    if "image_rows" not in inputs:
-        raise TrigraphError("the package has no vision tower: its prefill takes no images")
-    ids = inputs["input_ids"]
-    places = np.flatnonzero(ids < 0)
-    inputs["image_places"][:, 0], ids[places] = places, 0
-    np.stack(shown, out=inputs["image_rows"])
-
-
-def _fill_positions(
-    inputs: abc.Mapping[str, Array], sequences: Sequences, tokens: abc.Sequence[Tokens], starts: abc.Sequence[int]
-) -> None:
-    """Positions, in graphs for images; `starts` are the places of the sequences' first tokens."""
-    if "positions" not in inputs:
-        return
-    positions, last, row = inputs["positions"], inputs.get("last_positions"), 0
-    for i, (sequence, new, start) in enumerate(zip(sequences, tokens, starts, strict=True)):
-        found = sequence.positions(start, start + len(new))
-        positions[:, row : row + len(new)] = found
-        if last is not None:
-            last[:, i] = found[:, -1]
-        row += len(new)
-
-
-def _fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:
-    ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
-    row = cu_seqlens[0] = 0
-    for i, new in enumerate(tokens, 1):
-        if len(new) > 8:  # fewer are written sooner one by one
-            ids[row : row + len(new)] = new
-            row += len(new)
-        else:
-            for token in new:
-                ids[row] = token
-                row += 1
-        cu_seqlens[i] = row

@@ -22,9 +22,9 @@ class PromptImages:
         self._rows: dict[int, NDArray[np.float32]] = {}
 
     @classmethod
-    def of(cls, vision: Vision | None, prompt: ImagePrompt | None) -> PromptImages:
+    def of(cls, vision: Vision | None, prompt: object) -> PromptImages:
         """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
-        if prompt is None or not prompt.images:
+        if not isinstance(prompt, ImagePrompt) or not prompt.images:
             return cls(None, (), ())
         if vision is None:
             raise TrigraphError(

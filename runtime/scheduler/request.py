@@ -81,16 +81,10 @@ class Request(TextStream):
         """
         runner.check()
         model.weights.check()
-        shown = prompt if isinstance(prompt, ImagePrompt) else None
-        given = prompt.ids if isinstance(prompt, ImagePrompt) else prompt
-        ids = checked_prompt(given, options, model.context, model.vocab)
-        images = PromptImages.of(model.vision, shown)
-        if options.receipt and images.placed:
-            raise TrigraphError("a receipt of a completion with images is not supported; ask for none")
-        if options.receipt and model.device.library is None:
-            raise TrigraphError(
-                "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
-            )
+        ids = checked_prompt(prompt, options, model.context, model.vocab)
+        images = PromptImages.of(model.vision, prompt)
+        if options.receipt:
+            _check_receipt(model, images)
         if replayed:
             check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
@@ -291,3 +285,12 @@ class Request(TextStream):
             raise TrigraphError(
                 f"completed has {len(completed)} tokens, and the completion ends before them; give what it had so far"
             )
+
+
+def _check_receipt(model: Model, images: PromptImages) -> None:
+    if images.placed:
+        raise TrigraphError("a receipt of a completion with images is not supported; ask for none")
+    if model.device.library is None:
+        raise TrigraphError(
+            "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
+        )

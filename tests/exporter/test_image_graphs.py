@@ -63,7 +63,7 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
         assert vision is not None
         for image, pixels, theirs in zip(vision.placed(prompt), prompt.pixels, expected.embeddings, strict=True):
             assert difference(vision.rows(image, pixels), theirs) < EMBEDDINGS
-        seen, logits = Seen(engine, prompt, expected.embeddings), []
+        seen, logits = Seen(engine, prompt, [rows.astype(np.float32) for rows in expected.embeddings]), []
         sequence = seen.start(engine)
         np.testing.assert_array_equal(sequence.positions(0, len(seen)), expected.positions)
         for place, token in enumerate(seen.tokens):
