@@ -31,7 +31,7 @@ from trigraph.runtime.execution.repacking import Repacking, begin_repacking
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
-from trigraph.runtime.execution.tower import Vision
+from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.requests.draft_length import OFF
@@ -118,7 +118,8 @@ def _vision(graphs: PackageGraphs, budget: int) -> Vision | None:
     images = graphs.manifest.images
     if images is None:
         return None
-    return Vision(images.tower, tower_sha256(graphs.manifest), graphs.open_tower, budget)
+    apart = graphs.device.runs_side_by_side
+    return Vision(images.tower, tower_sha256(graphs.manifest), graphs.open_tower, budget, apart=apart)
 
 
 def _disk(

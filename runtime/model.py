@@ -22,7 +22,7 @@ from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
-from trigraph.runtime.execution.tower import Vision
+from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint

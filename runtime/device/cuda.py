@@ -71,6 +71,11 @@ class CudaDevice(Device):
         return False
 
     @property
+    def runs_side_by_side(self) -> bool:
+        """Whether a thread may run a graph while another one runs a step: all share a stream here."""
+        return False
+
+    @property
     def chunk(self) -> int:
         """Tokens of a prompt in one step: more gain little."""
         return 1024

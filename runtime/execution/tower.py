@@ -1,23 +1,19 @@
-"""The vision tower: images to the rows that a prefill takes in the places of their tokens."""
+"""The graph of the vision tower: an image to the rows that a prefill takes in the places of its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from trigraph.models.checks import check
 from trigraph.models.vision.config import VisionConfig
 from trigraph.models.vision.grid import patch_places, table_rows
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.sessions import Buffers, run_session
-from trigraph.runtime.images.embeddings import EmbeddingCache
 from trigraph.runtime.images.image import ResizedImage
-from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 
 
 class TowerGraph:
@@ -29,6 +25,7 @@ class TowerGraph:
         """`weights` live as long as they are read."""
         self._config, self._session, self._device, self._weights = config, session, device, weights
         self._buffers, self._staging = Buffers(device), device.staging()
+        self._options = device.run_options("vision") or ort.RunOptions()
 
     def run(self, image: ResizedImage) -> NDArray[np.float32]:
         """The rows of an image's tokens, row by row: [tokens, hidden]."""
@@ -53,33 +50,11 @@ class TowerGraph:
         for name, array in given.items():
             places[name][:] = array
         exchange.send()
-        run_session(self._session, device, io, device.run_options("vision"))
+        run_session(self._session, device, io, self._options)
         exchange.receive()
         rows: NDArray[np.float32] = np.array(exchange.outputs["embeddings"])
         return rows
 
-
-class Vision:
-    """Reads the images of prompts, each once as long as its rows are kept. For the engine's thread."""
-
-    def __init__(self, config: VisionConfig, sha256: str, open_graph: Callable[[], TowerGraph], budget: int) -> None:
-        """`sha256`: of the tower. `open_graph` is called at the first image. `budget`: bytes of rows that are kept."""
-        check("image_memory", budget, int, lambda value: value >= 0, "0 or more")
-        self.config = config
-        self.embeddings = EmbeddingCache(budget)
-        self._sha256, self._open = sha256, open_graph
-        self._graph: TowerGraph | None = None
-
-    def placed(self, prompt: ImagePrompt) -> tuple[PlacedImage, ...]:
-        """The images of a prompt, with their digests. Any thread may call it."""
-        pairs = zip(prompt.images, prompt.pixels, strict=True)
-        return tuple(PlacedImage(span, pixels.digest(self._sha256)) for span, pixels in pairs)
-
-    def rows(self, image: PlacedImage, pixels: ResizedImage) -> NDArray[np.float32]:
-        """The rows of an image's tokens, read-only [tokens, hidden]."""
-        return self.embeddings.rows(image.digest, lambda: self._run(pixels))
-
-    def _run(self, pixels: ResizedImage) -> NDArray[np.float32]:
-        if self._graph is None:
-            self._graph = self._open()
-        return self._graph.run(pixels)
+    def stop(self) -> None:
+        """Has a run that goes on in another thread end, and all later ones, with an error."""
+        self._options.terminate = True

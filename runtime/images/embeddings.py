@@ -26,6 +26,10 @@ class EmbeddingCache:
         """Images."""
         return len(self._rows)
 
+    def __contains__(self, digest: bytes) -> bool:
+        """Whether an image's rows are there."""
+        return digest in self._rows
+
     def rows(self, digest: bytes, compute: Callable[[], Rows]) -> Rows:
         """The rows of an image, read-only [tokens, hidden]; computed where they are not there."""
         found = self._rows.get(digest)

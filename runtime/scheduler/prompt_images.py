@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.execution.tower import Vision
+from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 
@@ -20,6 +20,8 @@ class PromptImages:
         self.placed = tuple(placed)
         self._vision, self._pixels = vision, tuple(pixels)
         self._rows: dict[int, NDArray[np.float32]] = {}
+        self.waiting = False
+        """Whether nothing of the prompt can be computed before an image has been read."""
 
     @classmethod
     def of(cls, vision: Vision | None, prompt: object) -> PromptImages:
@@ -33,11 +35,17 @@ class PromptImages:
             )
         return cls(vision, vision.placed(prompt), prompt.pixels)
 
-    def rows(self, start: int, stop: int) -> NDArray[np.float32] | None:
-        """The rows of the image tokens at places `start` to `stop` - 1 [count, hidden]; None where there are none.
+    def reach(self, start: int, stop: int) -> int:
+        """How far a prefill from `start` to `stop` can go now. The first image that is not read yet is read next."""
+        for number, image in enumerate(self.placed):
+            if image.span.end > start and number not in self._rows and not self._ready(number):
+                stop = max(start, min(stop, image.span.start))
+                break
+        self.waiting = start == stop
+        return stop
 
-        Images that were not read before are read now.
-        """
+    def rows(self, start: int, stop: int) -> NDArray[np.float32] | None:
+        """The rows of the image tokens at places `start` to `stop` - 1 [count, hidden]; None where there are none."""
         found = []
         for number, image in enumerate(self.placed):
             first, end = max(start, image.span.start), min(stop, image.span.end)
@@ -48,6 +56,10 @@ class PromptImages:
     def forget(self) -> None:
         """Gives up the rows; they are looked for again where they are needed again."""
         self._rows.clear()
+
+    def _ready(self, number: int) -> bool:
+        assert self._vision is not None  # there are images
+        return self._vision.ready(self.placed[number], self._pixels[number])
 
     def _of(self, number: int) -> NDArray[np.float32]:
         if number not in self._rows:
