@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnxruntime as ort
 import pytest
 
-from support.seeing import SeeingPackages, Seen, prompt_of
-from support.vision_oracle import load_oracle
+from support.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.vision_oracle import load_oracle, tower_embeddings
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import open_model
@@ -77,6 +77,23 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
         whole = Seen(engine, prompt)
         last = whole.prefill(engine, whole.start(engine), len(whole)).logits
         assert difference(last, expected.logits[-1:]) < AMPLIFIED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["F32", "F16", "Q8_0"])
+def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None:
+    """Heads of 72, a table of 48 x 48, a feed-forward width that is no multiple of 32, in types that are published."""
+    write_synthetic("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=600, experts=8)
+    write_synthetic_mmproj("mmproj-qwen3.6-35b-a3b", tmp_path / "mmproj-a.gguf", layers=3, quant=quant)
+    export(tmp_path / "model.gguf", tmp_path / "package")
+    tower = open_tower(tmp_path / "mmproj-a.gguf")
+    with load(tmp_path / "package", context=512) as engine:
+        for size in ((1, 1), (13, 17), (2, 200)):
+            vision, pixels = engine.model.vision, picture(size)
+            assert vision is not None
+            rows = vision.rows(vision.placed(prompt_of(pixels))[0], pixels)
+            expected = tower_embeddings(tower, pixels.patches(tower.config), pixels.grid)
+            assert difference(rows, expected) < EMBEDDINGS
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
