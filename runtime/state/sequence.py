@@ -57,7 +57,11 @@ class Sequence:
 
     def positions(self, start: int, stop: int) -> NDArray[np.int64]:
         """The positions that tokens have, or will have, at places `start` to `stop` - 1, by axis: [3, tokens]."""
-        return positions_between(start, stop, [image.span for image in self.images])
+        spans = [image.span for image in self.images]
+        if spans and start < spans[-1].end:
+            return positions_between(start, stop, spans)
+        shift = sum(span.shift for span in spans)  # text, as in most steps
+        return np.broadcast_to(np.arange(start + shift, stop + shift), (3, stop - start))
 
     def prefilled(self, tokens: Iterable[int], hidden: NDArray[np.float32]) -> None:
         """A prefill has committed `tokens`, with the head's KV; `hidden` [hidden] is the last one's row."""
