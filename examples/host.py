@@ -17,23 +17,31 @@ DRAFTS, TOKENS = 3, 40
 class Host:
     def __init__(self, folder: Path, library: str, context: int) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["contract_version"] != 3:
+        if manifest["contract_version"] not in (3, 4):
             sys.exit("error: the package follows another contract")
         options = ort.SessionOptions()
         options.register_custom_ops_library(library)
         options.add_session_config_entry("session.disable_prepacking", "1")
         self.graphs = {name: ort.InferenceSession(folder / f"{name}.onnx", options) for name in manifest["graphs"]}
+        self.manifest, self.shift = manifest, 0  # behind images, positions are so much larger than the number of tokens
         self.hidden, self.pages = manifest["config"]["hidden"], context // manifest["page_size"] + 1
         sizes = {"slots": 1, "pages": self.pages}
         shapes = {x["name"]: ([sizes.get(d, d) for d in x["dims"]], x["dtype"]) for x in manifest["state"]}
         self.state = {name: ort.OrtValue.ortvalue_from_numpy(np.zeros(*shape)) for name, shape in shapes.items()}
 
-    def step(self, graph: str, tokens: list[int], past: int, before: Any, accepted: int = 0) -> tuple[list[int], Any]:
+    def step(
+        self, graph: str, tokens: list[int], past: int, before: Any, accepted: int = 0, **images: Any
+    ) -> tuple[list[int], Any]:
         """Token ids and hidden rows of a step. Each state tensor is bound as input and as output."""
         numbers = {"cu_seqlens": [0, len(tokens)], "past_lens": [past], "page_table": [[*range(self.pages)]]}
         numbers |= {"accepted": [accepted], "slots_in": [0], "slots_out": [0]}
         given = {name: np.array(value, np.int32) for name, value in numbers.items()}
         given |= {"input_ids": np.array(tokens, np.int64), "prev_hidden": before}
+        # Of packages that read images (contract 4): equal positions on all axes are text.
+        given["positions"] = np.tile(np.arange(past, past + len(tokens), dtype=np.int32) + self.shift, (3, 1))
+        given["last_positions"] = given["positions"][:, -1:]
+        given |= {"image_rows": np.zeros((0, self.hidden), np.float32), "image_places": np.zeros((0, 1), np.int64)}
+        given |= images
         session, binding = self.graphs[graph], self.graphs[graph].io_binding()
         for name in (x.name for x in session.get_inputs()):
             if name.startswith("past."):
@@ -48,8 +56,8 @@ class Host:
         results = dict(zip(names, binding.get_outputs(), strict=True))
         return results["tokens"].numpy().tolist(), results["hidden"].numpy()
 
-    def decode(self, prompt: list[int]) -> list[int]:
-        kept, before = self.step("prefill", prompt, 0, np.zeros((1, self.hidden), np.float32))
+    def decode(self, prompt: list[int], **images: Any) -> list[int]:
+        kept, before = self.step("prefill", prompt, 0, np.zeros((1, self.hidden), np.float32), **images)
         answer, length, accepted = list(kept), len(prompt), 0
         while len(answer) < TOKENS:
             guesses: list[int] = []

@@ -1,18 +1,26 @@
-"""From a GGUF file to a package: three graphs, a manifest, the tokenizer, and the weights by reference."""
+"""From a GGUF file to a package: its graphs, a manifest, the tokenizer, and the weights by reference."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
-from trigraph.exporter.package.manifest import SIDE_FILE, Manifest, OperatorLibrary, WeightFile
+from trigraph.exporter.package.manifest import (
+    CONTRACT_VERSION,
+    IMAGE_CONTRACT_VERSION,
+    SIDE_FILE,
+    ImageInput,
+    Manifest,
+    OperatorLibrary,
+    WeightFile,
+)
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import ModelConfig
@@ -20,9 +28,11 @@ from trigraph.models.errors import TrigraphError, named
 from trigraph.models.keys import MAX_SIZE
 from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
+from trigraph.models.rope_positions import rope_sections
 from trigraph.models.rope_scaling import parse_rope_scaling
-from trigraph.models.sampling import suggested_sampling
-from trigraph.models.tokenizer import chat_template, special_tokens, tokenizer_json
+from trigraph.models.sampling import SuggestedSampling, suggested_sampling
+from trigraph.models.tokenizer import SpecialTokens, chat_template, special_tokens, tokenizer_json
+from trigraph.models.vision.tower import Tower, find_tower, open_tower
 
 # What imports onnx_ir waits for an export to be made: that takes half a second, more than all the rest of a start.
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ class ExportOptions:
 
     mtp: Path | None = None
     """A GGUF file with the MTP head, when the model's own file has none; one that is found beside it unless given."""
+    mmproj: Path | None = None
+    """A GGUF file with the model's vision tower; one that is found beside it unless given."""
     max_context: int | None = None
     """Most positions of a sequence; the model's context length unless given."""
     draft_vocab: int | None = None
@@ -77,23 +89,22 @@ def export(
     manifest's notices. Raises TrigraphError, and leaves nothing behind, when the model or an option is unusable or the
     folder cannot be written.
     """
-    from trigraph.exporter.graphs.weights import Weights
+    from trigraph.exporter.graphs.weights import Weights, WithTower
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
     _check_options(options, model.config)
-    notices = _portable_notices(model, options) if options.portable else ()
-    files = _weight_files(model)
+    tower, unusable = _tower(source, options.mmproj, model.config)
+    notices = unusable + (_portable_notices(model, options) if options.portable else ())
+    files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
-    metadata = model.file.metadata
     with named(source):
-        tokenizer, template, special = tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata)
-        sampling = suggested_sampling(metadata)
+        tokenizer, template, special, sampling = _texts(model.file.metadata)
     with staged(out, replace=replace) as folder:
         placement = place(list(files), out, folder, options.weights)
-        weights = Weights(model, placement.locations, placement.side_location)
-        graphs = _write_graphs(folder, model.config, weights, options, draft_vocab)
+        weights = Weights(WithTower(model, tower) if tower else model, placement.locations, placement.side_location)
+        graphs = _write_graphs(folder, model, tower, weights, options, draft_vocab)
         if options.weights == "copy":
             copy(placement, folder, progress)
         weight_files = [WeightFile.of(path, placement.locations[path], size) for path, size in files.items()]
@@ -120,9 +131,22 @@ def export(
             portable=options.portable,
             notices=notices + weights.notices(),
             sampling=sampling,
+            images=None if tower is None else ImageInput(tower.config, placement.locations[tower.file.paths[0]]),
         )
         manifest.write(folder)
     return manifest
+
+
+def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens, SuggestedSampling]:
+    return tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata), suggested_sampling(metadata)
+
+
+def _tower(source: Path, mmproj: Path | None, config: ModelConfig) -> tuple[Tower | None, tuple[str, ...]]:
+    """The model's vision tower, and why files beside the model are none of it."""
+    if mmproj is not None:
+        return open_tower(mmproj, config), ()
+    tower, reasons = find_tower(source, config)
+    return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
 
 
 def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
@@ -135,21 +159,28 @@ def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
 
 
 def _write_graphs(
-    folder: Path, config: ModelConfig, weights: Weights, options: ExportOptions, draft_vocab: int | None
+    folder: Path, model: Model, tower: Tower | None, weights: Weights, options: ExportOptions, draft_vocab: int | None
 ) -> tuple[str, ...]:
     """Write each graph that the model has; returns their names."""
     from trigraph.exporter.graphs.builder import GraphBuilder
     from trigraph.exporter.graphs.graphs import build_draft, build_prefill, build_verify
     from trigraph.exporter.graphs.network import Network
     from trigraph.exporter.graphs.portable import add_bodies
+    from trigraph.exporter.graphs.vision import build_vision
 
+    config = model.config
     builders: dict[str, Callable[[Network], None]] = {"prefill": build_prefill, "verify": build_verify}
     if config.mtp_layers:
         builders["draft"] = partial(build_draft, vocab=draft_vocab)
+    if tower is not None:
+        builders["vision"] = partial(build_vision, config=tower.config)
+    version = CONTRACT_VERSION if tower is None else IMAGE_CONTRACT_VERSION
+    sections = None if tower is None else rope_sections(model.file, config)
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
-        graph = GraphBuilder(name)
-        build(Network(graph, config, weights, state, options.activation_kind))
+        graph = GraphBuilder(name, version)
+        activations = "float32" if name == "vision" else options.activation_kind
+        build(Network(graph, config, weights, state, activations, sections))
         proto = graph.proto()
         if options.portable:
             add_bodies(proto)
@@ -157,9 +188,9 @@ def _write_graphs(
     return tuple(builders)
 
 
-def _weight_files(model: Model) -> dict[Path, int]:
-    """Every file of the model, and the size of its header."""
-    files = [model.file, *([model.mtp_file] if model.mtp_file else [])]
+def _weight_files(model: Model, tower: Tower | None) -> dict[Path, int]:
+    """Every file of the model and its tower, and the size of its header."""
+    files = [model.file, *([model.mtp_file] if model.mtp_file else []), *([tower.file] if tower else [])]
     return {path: size for file in files for path, size in file.header_bytes.items()}
 
 

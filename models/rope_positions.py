@@ -78,11 +78,21 @@ def positions(length: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.i
     `images` come in order. In one that starts at position p, row r and column c have (p, p + r, p + c); the token after
     it has p + max(height, width).
     """
-    found = np.tile(np.arange(length), (3, 1))
+    return positions_between(0, length, images)
+
+
+def positions_between(start: int, stop: int, images: Iterable[ImageSpan] = ()) -> npt.NDArray[np.int64]:
+    """The positions of the tokens at places `start` to `stop` - 1 of such a sequence. [3, stop - start]"""
+    found = np.tile(np.arange(start, stop), (3, 1))
     shift = 0
     for image in images:
-        row, column = np.divmod(np.arange(image.tokens), image.width)
-        found[:, image.start : image.end] = image.start + shift + np.stack([np.zeros_like(row), row, column])
+        if image.start >= stop:
+            break
+        first, end = max(image.start, start), min(image.end, stop)
+        if first < end:
+            row, column = np.divmod(np.arange(first, end) - image.start, image.width)
+            here = image.start + shift + np.stack([np.zeros_like(row), row, column])
+            found[:, first - start : end - start] = here
         shift += image.shift
-        found[:, image.end :] += image.shift
+        found[:, max(image.end, start) - start :] += image.shift
     return found

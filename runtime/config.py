@@ -35,6 +35,8 @@ class EngineConfig:
     """Recurrent states that the prefix cache keeps. None: a quarter of what the weights leave; on a GPU as above."""
     memory_share: float = 1.0
     """The part of free memory that counts as such, where several engines share it."""
+    image_memory: int = 256 << 20
+    """Rows of images that are kept for prompts with the same images; one of 1024 tokens takes 8 to 20 MiB."""
     cache_dir: str | Path | None = None
     """A folder where checkpoints of the prefix cache outlive the program."""
     cache_size: int | None = None

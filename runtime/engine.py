@@ -9,12 +9,15 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.errors import TrigraphError
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict, verify
@@ -29,7 +32,7 @@ from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
-Prompt = str | Iterable[SupportsIndex]
+Prompt = str | Iterable[SupportsIndex] | ImagePrompt
 
 
 class Engine:
@@ -86,6 +89,16 @@ class Engine:
         """What a request gets that does not say otherwise."""
         return self.model.sampling
 
+    @property
+    def tower(self) -> VisionConfig | None:
+        """The vision tower that reads the images of prompts; None in a package of text alone."""
+        return None if self.model.vision is None else self.model.vision.config
+
+    @property
+    def supports_images(self) -> bool:
+        """Whether prompts may have images: the package has a vision tower."""
+        return self.tower is not None
+
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model file's, or a default one."""
         return self.model.chat_template()
@@ -119,7 +132,7 @@ class Engine:
         They have the same bits as when the model decodes these tokens. Raises TrigraphError when the prompt is empty
         or longer than the context.
         """
-        request = self.generate(*scoring(token_ids("the prompt", self._encode(prompt)), top))
+        request = self.generate(*scoring(self._text(prompt), top))
         request.run()
         return request.logprobs
 
@@ -129,7 +142,7 @@ class Engine:
         `pooling`: "last"; "mean" of all tokens' rows; or "none" for all of them [tokens, hidden]. Raises TrigraphError
         when the prompt is empty or fills the context.
         """
-        request = self.generate(*embedding(token_ids("the prompt", self._encode(prompt)), pooling, self.context))
+        request = self.generate(*embedding(self._text(prompt), pooling, self.context))
         request.run()
         return pooled(request.hidden, pooling)
 
@@ -205,5 +218,13 @@ class Engine:
         """
         return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
 
-    def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex]:
+    def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _text(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt without images."""
+        if isinstance(prompt, ImagePrompt):
+            if prompt.images:
+                raise TrigraphError("scores and embeddings are of text alone; leave the images out")
+            prompt = prompt.ids
+        return token_ids("the prompt", self.model.encode(prompt) if isinstance(prompt, str) else prompt)

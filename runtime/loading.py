@@ -17,7 +17,7 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, named
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.cache.disk_tier import DiskTier
-from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
@@ -31,6 +31,7 @@ from trigraph.runtime.execution.repacking import Repacking, begin_repacking
 from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
+from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.requests.draft_length import OFF
@@ -103,6 +104,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         weights=weights,
         identity=identity,
         sampling=_sampling(folder, manifest),
+        vision=_vision(graphs, config.image_memory),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
 
@@ -110,6 +112,14 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
 def _sampling(folder: Path, manifest: Manifest) -> Sampling:
     with named(f"{folder}: general.sampling of the model's file cannot be used"):
         return Sampling(**manifest.sampling.given())
+
+
+def _vision(graphs: PackageGraphs, budget: int) -> Vision | None:
+    images = graphs.manifest.images
+    if images is None:
+        return None
+    apart = graphs.device.runs_side_by_side
+    return Vision(images.tower, tower_sha256(graphs.manifest), graphs.open_tower, budget, apart=apart)
 
 
 def _disk(

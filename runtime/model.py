@@ -22,6 +22,7 @@ from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint
@@ -75,6 +76,8 @@ class Model:
     identity: ModelIdentity = field(default_factory=ModelIdentity)
     sampling: Sampling = field(default_factory=Sampling)
     """What a request gets that does not say otherwise: the model's own suggestion."""
+    vision: Vision | None = None
+    """What reads the images of prompts; None in a package of text alone."""
     disk: DiskTier | None = None
     """Where the prefix cache keeps checkpoints beyond the program."""
 

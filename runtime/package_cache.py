@@ -23,6 +23,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.model import companion
 from trigraph.models.progress import Progress, silent
 from trigraph.models.staging import check_writable
+from trigraph.models.vision.tower import possible_towers
 from trigraph.models.wrong_path import wrong_path
 
 _REMEDY = "set XDG_CACHE_HOME to a folder that you can write to"
@@ -158,7 +159,8 @@ def _reported_when_full() -> Iterator[None]:
 
 def _identity(source: Path, options: ExportOptions) -> tuple[str, str]:
     """The name of a model's entry, and a stamp that changes with the model's files."""
-    files = [source, *([options.mtp] if options.mtp else [])]
+    towers = [options.mmproj] if options.mmproj else possible_towers(source)
+    files = [source, *([options.mtp] if options.mtp else []), *towers]
     try:
         stamp = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
     except OSError as error:

@@ -18,6 +18,7 @@ from support.command import CommandInput, Result, Run
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.random_gguf import HALF_NORMS, with_half_norms, write_random
+from support.seeing import SeeingPackages
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
@@ -119,6 +120,14 @@ def packages(
 ) -> Packages:
     """Packages of small models, and of the trained one, to run; each is made once."""
     return Packages(tmp_path_factory.mktemp("packages"), tiny_gguf, synthetic)
+
+
+@pytest.fixture(scope="session")
+def seeing(
+    tmp_path_factory: pytest.TempPathFactory, synthetic: Callable[[str, str], Path], operator_library: Path
+) -> SeeingPackages:
+    """Packages of small models with a vision tower; each is made once."""
+    return SeeingPackages(tmp_path_factory.mktemp("seeing"), synthetic)
 
 
 @pytest.fixture(scope="session")

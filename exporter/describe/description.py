@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.package.external import load_graph
-from trigraph.exporter.package.manifest import SIDE_FILE, Manifest
+from trigraph.exporter.package.manifest import SIDE_FILE, ImageInput, Manifest
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.exporter.package.state_tensors import PAGE_SIZE, StateTensor, state_tensors
 from trigraph.models.config import ModelConfig
@@ -177,7 +177,12 @@ def _describe_package(folder: Path, manifest: Manifest, context: int | None) -> 
         kv_type=manifest.kv_type,
         operators={name: _count_operators(folder / f"{name}.onnx") for name in manifest.graphs},
         notices=manifest.notices,
+        vision=None if manifest.images is None else _tower_of(folder, manifest, manifest.images),
     )
+
+
+def _tower_of(folder: Path, manifest: Manifest, images: ImageInput) -> TowerDescription:
+    return TowerDescription.of(open_tower(manifest.weights_base(folder) / images.weights, manifest.config))
 
 
 def _describe(path: Path, model: Model, state: tuple[StateTensor, ...], context: int) -> Description:
@@ -220,7 +225,8 @@ def model_of(folder: Path, manifest: Manifest) -> Model:
     """The model whose files a package points to; the trunk's parts come first, then a separate MTP file."""
     paths = list(manifest.weight_paths(folder).values())
     trunk = GGUFFile.open(paths[0]).paths
-    others = [path for path in paths if path not in trunk and path.name != SIDE_FILE]
+    tower = manifest.weights_base(folder) / manifest.images.weights if manifest.images else None
+    others = [path for path in paths if path not in trunk and path != tower and path.name != SIDE_FILE]
     return open_model(paths[0], others[0] if others else None)
 
 

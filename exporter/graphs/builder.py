@@ -31,7 +31,9 @@ Dims = Sequence[int | str | ir.SymbolicDim] | ir.Shape
 class GraphBuilder:
     """An ONNX graph in the making. Node and value names must be unique; a node's single output carries its name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, version: int = CONTRACT_VERSION) -> None:
+        """`version`: of the contract that the graph keeps to."""
+        self._version = version
         self._graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET, DOMAIN: 1}, name=name)
         self._names: set[str] = set()
         self._results: list[ir.Value] = []
@@ -96,7 +98,7 @@ class GraphBuilder:
     def proto(self) -> onnx.ModelProto:
         """The finished model, once; weights stay references to their files."""
         self._graph.outputs.extend(self._results + self._state)
-        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="trigraph", model_version=CONTRACT_VERSION)
+        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="trigraph", model_version=self._version)
         return ir.serde.serialize_model(model)
 
     def value(self, name: str, dtype: ir.DataType, dims: Dims) -> ir.Value:

@@ -1,4 +1,4 @@
-"""The three graphs of a model: prefill, draft and verify. Inputs and outputs are the public contract with hosts."""
+"""The graphs of a text model: prefill, draft and verify. Inputs and outputs are the public contract with hosts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.exporter.graphs.builder import FLOAT, INT32, INT64, GraphBuilder, shape
+from trigraph.exporter.graphs.images import image_inputs, with_images
 from trigraph.exporter.graphs.layers import Recurrence, block
 from trigraph.exporter.graphs.mtp import draft_layer, write_kv
 from trigraph.exporter.graphs.network import Network
@@ -17,7 +18,7 @@ def build_verify(net: Network) -> None:
     """Logits of every token; Gated DeltaNet state advances by the accepted tokens of the previous verify only."""
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
-    sequences = _sequences(graph)
+    sequences = _sequences(net)
     embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
     x, addend = _trunk(net, embedded, sequences, _recurrence(graph, commit=False))
     hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
@@ -28,15 +29,16 @@ def build_prefill(net: Network) -> None:
     """Logits of each sequence's last token; commits all tokens and writes the MTP head's keys and values."""
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
-    sequences = _sequences(graph)
+    sequences = _sequences(net)
     recurrence = _recurrence(graph, commit=True)
     prev_hidden = graph.input("prev_hidden", FLOAT, ["S", net.config.hidden])
-    embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
+    images = None if net.sections is None else image_inputs(graph, net.config.hidden)
+    embedded = with_images(graph, net.embed(ids, names.TOKEN_EMBD, "embed"), images, "images")
     x, addend = _trunk(net, embedded, sequences, recurrence)
     if net.config.mtp_layers:
         hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
         before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
-        write_kv(net, ids, embedded, before, sequences)
+        write_kv(net, ids, embedded, before, sequences, images)
         _, (hidden,) = last_rows(graph, sequences, [hidden], "last")
     else:
         _, (x, addend) = last_rows(graph, sequences, [x, addend], "last")
@@ -52,7 +54,7 @@ def build_draft(net: Network, vocab: int | None) -> None:
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
     prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.hidden])
-    sequences = _sequences(graph)
+    sequences = _sequences(net, last=True)
     hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
     graph.output(logits, "logits")
     _top_token(net, logits, probability=True)
@@ -89,11 +91,15 @@ def _top_token(net: Network, logits: ir.Value, *, probability: bool) -> None:
         net.graph.output(value, name)
 
 
-def _sequences(graph: GraphBuilder) -> Sequences:
+def _sequences(net: Network, *, last: bool = False) -> Sequences:
+    """`last`: the last rows of sequences need positions of their own."""
+    graph, images = net.graph, net.sections is not None
     return Sequences(
         cu_seqlens=graph.input("cu_seqlens", INT32, ["S+1"]),
         past_lens=graph.input("past_lens", INT32, ["S"]),
         page_table=graph.input("page_table", INT32, ["S", "P"]),
+        positions=graph.input("positions", INT32, [3, "T"]) if images else None,
+        last_positions=graph.input("last_positions", INT32, [3, "S"]) if images and last else None,
     )
 
 

@@ -14,7 +14,6 @@ from trigraph.exporter.graphs.ffn import feed_forward
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences
 from trigraph.models import names
-from trigraph.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -72,18 +71,27 @@ def kv_write(
     present = (net.present(f"{state}.key"), net.present(f"{state}.value"))
     net.graph.multi_node(
         "PagedKVWrite",
-        [key, value, norm, *past, sequences.cu_seqlens, sequences.past_lens, sequences.page_table],
+        [key, value, norm, *past, *_places(sequences)],
         f"{name}.kv_write",
         present,
         DOMAIN,
-        **_cache_attributes(net.config, past[0]),
+        **_cache_attributes(net, past[0]),
     )
     return present
 
 
-def _cache_attributes(config: ModelConfig, cache: ir.Value) -> dict[str, Any]:
+def _places(sequences: Sequences) -> list[ir.Value]:
+    """Inputs of the operators on a cache that say where rows belong; positions only where there may be images."""
+    placed = [sequences.cu_seqlens, sequences.past_lens, sequences.page_table]
+    return placed if sequences.positions is None else [*placed, sequences.positions]
+
+
+def _cache_attributes(net: Network, cache: ir.Value) -> dict[str, Any]:
     """Attributes of the operators on a cache; one of bytes says what blocks they are."""
+    config = net.config
     attributes: dict[str, Any] = {"type": "Q8_0"} if cache.dtype == ir.DataType.UINT8 else {}
+    if net.sections is not None:
+        attributes["rope_sections"] = net.sections
     if (scaling := config.rope_scaling) is not None:
         start, end = scaling.ramp(config.rope_dims, config.rope_theta)
         attributes |= {"rope_factor": scaling.factor, "rope_ramp_start": start, "rope_ramp_end": end}
@@ -99,11 +107,11 @@ def attention(
     norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
     mixed = net.graph.node(
         "PagedAttention",
-        [query, norm, *cache, sequences.cu_seqlens, sequences.past_lens, sequences.page_table],
+        [query, norm, *cache, *_places(sequences)],
         f"{name}.mix",
         [shape(query)[0], config.heads * config.head_dim],
         domain=DOMAIN,
-        **_cache_attributes(config, cache[0]),
+        **_cache_attributes(net, cache[0]),
     )
     return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
 

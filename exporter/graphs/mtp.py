@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from trigraph.exporter.graphs.images import ImageRows, with_images
 from trigraph.exporter.graphs.layers import attention, feed_forward_residual, kv_weights, kv_write, qkv_weights
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows
@@ -12,15 +13,18 @@ from trigraph.models import names
 STATE = "mtp"
 
 
-def write_kv(net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, sequences: Sequences) -> None:
+def write_kv(
+    net: Network, ids: ir.Value, embedded: ir.Value, before: ir.Value, sequences: Sequences, images: ImageRows | None
+) -> None:
     """Write the head's keys and values for every row, which is all that later drafts need of a prompt.
 
-    `embedded` holds the trunk's embeddings of `ids`, `before` the hidden row of the token before each.
+    `embedded` holds the trunk's embeddings of `ids`, `before` the hidden row of the token before each. Entries of
+    `images` are made from their rows.
     """
     layer = net.config.trunk_layers
     own = names.in_block(layer, names.NEXTN_EMBED_TOKENS)
     if net.weights.has(own):
-        embedded = net.embed(ids, own, "mtp.embed")
+        embedded = with_images(net.graph, net.embed(ids, own, "mtp.embed"), images, "mtp.images")
     x = _combine(net, embedded, before)
     normed, _ = net.norm(x, names.in_block(layer, names.ATTN_NORM), "mtp.attn_norm")
     key, value = net.linears(normed, "mtp.attn.kv", kv_weights(layer, "mtp.attn"))

@@ -13,6 +13,7 @@ from trigraph.exporter.graphs.weights import Matrix, Weights
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models import names
 from trigraph.models.config import ModelConfig
+from trigraph.models.rope_positions import Sections
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Network:
     state: Mapping[str, StateTensor]
     activations: str
     """How block matrix products hold activations: "float32" or "int8"."""
+    sections: Sections | None = None
+    """Rotary pairs that turn by each axis of positions, in graphs for images."""
 
     @property
     def output_matrix(self) -> str:

@@ -17,6 +17,10 @@ class Sequences:
     cu_seqlens: ir.Value
     past_lens: ir.Value
     page_table: ir.Value
+    positions: ir.Value | None = None
+    """Of each row, by axis [3, T], in graphs for images; otherwise they follow from the places in the sequence."""
+    last_positions: ir.Value | None = None
+    """The same of each sequence's last row, [3, S], where `last_rows` are still placed: in a draft."""
 
 
 def last_rows(
@@ -26,7 +30,8 @@ def last_rows(
     outputs = [graph.value(f"{name}.cu_seqlens", INT32, ["S+1"]), graph.value(f"{name}.past_lens", INT32, ["S"])]
     outputs += [graph.value(f"{value.name}.last", FLOAT, ["S", *shape(value)[1:]]) for value in rows]
     graph.multi_node("LastRows", [sequences.cu_seqlens, sequences.past_lens, *rows], name, outputs, DOMAIN)
-    return replace(sequences, cu_seqlens=outputs[0], past_lens=outputs[1]), outputs[2:]
+    last = sequences.last_positions
+    return replace(sequences, cu_seqlens=outputs[0], past_lens=outputs[1], positions=last), outputs[2:]
 
 
 def previous_rows(graph: GraphBuilder, x: ir.Value, before: ir.Value, cu_seqlens: ir.Value, name: str) -> ir.Value:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from trigraph.models.model import Model
 from trigraph.models.names import FFN_GATE_EXPS, FFN_GATE_UP_EXPS, role, scale
 from trigraph.models.progress import Progress
 from trigraph.models.tensor_types import TENSOR_TYPES, dequantize
+from trigraph.models.vision.tower import Tower
 
 _FLOATS = {"F32": ir.DataType.FLOAT, "F16": ir.DataType.FLOAT16, "BF16": ir.DataType.BFLOAT16}
 SIDE_ALIGNMENT = 64
@@ -57,13 +59,46 @@ class _Placed:
         return row_bytes(self.type, self.shape[-1])
 
 
+class Source(Protocol):
+    """What has tensors: a model, or a model with its tower."""
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor that is always there; KeyError otherwise."""
+
+    def find(self, name: str) -> Tensor | None:
+        """A tensor that may be left out."""
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A tensor in float32, dequantised."""
+
+
+@dataclass(frozen=True)
+class WithTower:
+    """The tensors of a text model and of its vision tower; they share no names."""
+
+    model: Model
+    tower: Tower
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of either; KeyError otherwise."""
+        return self.tower.tensor(name) if name in self.tower.tensors else self.model.tensor(name)
+
+    def find(self, name: str) -> Tensor | None:
+        """A tensor of either, that may be left out."""
+        return self.tower.tensor(name) if name in self.tower.tensors else self.model.find(name)
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A tensor of either in float32, dequantised."""
+        return self.tower.array(name) if name in self.tower.tensors else self.model.array(name)
+
+
 class Weights:
     """Finds each weight of a model a place: the GGUF when a kernel reads its type there, the side file otherwise.
 
     `locations` gives, for each weight file, the path that graphs state, relative to the folder a host loads from.
     """
 
-    def __init__(self, model: Model, locations: Mapping[Path, str], side_location: str) -> None:
+    def __init__(self, model: Source, locations: Mapping[Path, str], side_location: str) -> None:
         self._model = model
         self._locations = locations
         self._side_location = side_location

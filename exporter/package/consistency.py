@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from trigraph.exporter.package.manifest import Manifest
+from trigraph.exporter.package.manifest import ImageInput, Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.config import MAX_LAYERS, ModelConfig
@@ -35,7 +36,7 @@ def check_values(manifest: Manifest, path: Path) -> None:
     layers = len(config.recurrent)
     require(layers == config.trunk_layers, "config.recurrent", layers, f"{config.trunk_layers} entries")
 
-    graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else [])}
+    graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else []), *(["vision"] if manifest.images else [])}
     require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")
     require_range("max_context", manifest.max_context, 1, config.context_length)
     require_range("max_pending", manifest.max_pending, MAX_PENDING, MAX_PENDING)
@@ -44,6 +45,8 @@ def check_values(manifest: Manifest, path: Path) -> None:
         require_range("draft_vocab", manifest.draft_vocab, 1, config.vocab)
     for file in manifest.weight_files:
         require_range("weight_files.header_bytes", file.header_bytes, 0, MAX_HEADER_BYTES)
+    if manifest.images is not None:
+        _check_images(manifest.images, manifest, require)
     special = manifest.special_tokens
     for token in (special.bos, special.eos, special.pad, *special.stop):
         if token is not None:
@@ -56,6 +59,23 @@ def check_values(manifest: Manifest, path: Path) -> None:
         wanted = expected.pop(tensor.name, None)
         require(tensor == wanted, "state", tensor.name, f"{wanted} where it is {tensor}")
     require(not expected, "state", None, f"{next(iter(expected), None)} too")
+
+
+def _check_images(images: ImageInput, manifest: Manifest, require: Callable[[bool, str, object, str], None]) -> None:
+    tower, key = images.tower, "images.tower"
+    for name in ("layers", "width", "heads", "ffn", "table_side"):
+        size, most = getattr(tower, name), MAX_LAYERS if name == "layers" else MAX_SIZE
+        require(1 <= size <= most, f"{key}.{name}", size, f"1 to {most}")
+    require(tower.hidden == manifest.config.hidden, f"{key}.hidden", tower.hidden, f"{manifest.config.hidden}")
+    for name, least in (("mean", 0.0), ("std", 2.0**-10)):
+        numbers = getattr(tower, name)
+        fits = len(numbers) == 3 and all(least <= number <= 1 for number in numbers)
+        require(fits, f"{key}.{name}", numbers, f"three numbers from {least:.3g} to 1")
+    for name in ("min_pixels", "max_pixels"):
+        limit = getattr(tower, name)
+        require(limit is None or 1 <= limit <= MAX_SIZE, f"{key}.{name}", limit, f"1 to {MAX_SIZE}, or null")
+    files = [file.location for file in manifest.weight_files]
+    require(images.weights in files, "images.weights", images.weights, f"one of {', '.join(files)}")
 
 
 def _sizes(config: ModelConfig) -> list[str]:

@@ -13,12 +13,17 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
+from trigraph.models.vision.config import VisionConfig
 
 CONTRACT_VERSION = 3
-"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's; a host refuses any other."""
+"""Version of the graphs' inputs, outputs and state, theirs as well as the manifest's, in packages of text alone.
+
+Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
+IMAGE_CONTRACT_VERSION = 4
+"""The same with a vision tower: graphs have inputs for images, and there is one more."""
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
-GRAPHS = ("prefill", "draft", "verify")
+GRAPHS = ("prefill", "draft", "verify", "vision")
 SIDE_FILE = "side.bin"
 
 
@@ -53,13 +58,22 @@ class OperatorLibrary:
 
 
 @dataclass(frozen=True)
+class ImageInput:
+    """How a package reads images."""
+
+    tower: VisionConfig
+    weights: str
+    """Location of the weight file that holds the tower."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A package's description, everything that its graphs do not say themselves."""
 
     config: ModelConfig
     special_tokens: SpecialTokens
     graphs: tuple[str, ...]
-    """Those of GRAPHS that exist, each in `{name}.onnx`; a model without an MTP head has no draft."""
+    """Those of GRAPHS that exist, each in `{name}.onnx`: a draft of a model with an MTP head, vision with a tower."""
     operator_library: OperatorLibrary
     state: tuple[StateTensor, ...]
     weight_files: tuple[WeightFile, ...]
@@ -81,10 +95,19 @@ class Manifest:
     """What the export changed, one sentence each."""
     sampling: SuggestedSampling = dataclasses.field(default_factory=SuggestedSampling)
     """How the file suggests to sample; packages of earlier versions do not say."""
+    images: ImageInput | None = dataclasses.field(default_factory=lambda: None)
+    """None in a package of text alone, which need not have the key."""
+
+    @property
+    def contract_version(self) -> int:
+        """The version that hosts must know."""
+        return CONTRACT_VERSION if self.images is None else IMAGE_CONTRACT_VERSION
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""
-        content = {"format": FORMAT, "contract_version": CONTRACT_VERSION, **dataclasses.asdict(self)}
+        content = {"format": FORMAT, "contract_version": self.contract_version, **dataclasses.asdict(self)}
+        if self.images is None:
+            del content["images"]
         (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def check_library(self, version: str) -> None:

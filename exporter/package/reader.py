@@ -14,6 +14,7 @@ from trigraph.exporter.package.manifest import (
     FILE_NAME,
     FORMAT,
     GRAPHS,
+    IMAGE_CONTRACT_VERSION,
     SIDE_FILE,
     Manifest,
     WeightFile,
@@ -37,11 +38,17 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / FILE_NAME
     content = _load(path)
     version = content.get("contract_version")
-    if version != CONTRACT_VERSION:
+    if version not in (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION):
         raise TrigraphError(
-            f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION}; {_REMEDY}"
+            f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION} and "
+            f"{IMAGE_CONTRACT_VERSION}; {_REMEDY}"
         )
     manifest: Manifest = decode(Manifest, content, str(path), _REMEDY)
+    if version != manifest.contract_version:
+        raise TrigraphError(
+            f"{path}: contract_version is {version}, expected {manifest.contract_version} "
+            f"{'without' if manifest.images is None else 'with'} key 'images'; {_REMEDY}"
+        )
     _check(manifest, folder, path)
     return manifest
 

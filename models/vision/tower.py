@@ -14,8 +14,8 @@ import numpy.typing as npt
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
-from trigraph.models.vision.config import VisionConfig, read_vision_config
-from trigraph.models.vision.shapes import tower_shapes
+from trigraph.models.vision.config import PATCH_INPUTS, VisionConfig, read_vision_config
+from trigraph.models.vision.shapes import PATCH_WEIGHTS, tower_shapes
 
 PATTERN = "mmproj-*.gguf"
 
@@ -33,6 +33,11 @@ class Tower:
     def parameters(self) -> int:
         """Weights of all tensors; the two slices of the patch's convolution count as two."""
         return sum(int(np.prod(tensor.shape)) for tensor in self.tensors.values())
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor; those of the patch as matrices [width, 768], as which they are used."""
+        found = self.tensors[name]
+        return replace(found, shape=(found.shape[0], PATCH_INPUTS)) if name in PATCH_WEIGHTS else found
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised."""
@@ -68,13 +73,18 @@ def open_tower(path: str | Path, text: ModelConfig | None = None) -> Tower:
     return Tower(config, file, MappingProxyType(_check_tensors(file, config)))
 
 
+def possible_towers(model: str | Path) -> list[Path]:
+    """The files beside a model's that may hold its tower, in the order in which they are tried."""
+    return sorted(Path(model).parent.glob(PATTERN))
+
+
 def find_tower(model: str | Path, text: ModelConfig) -> tuple[Tower | None, tuple[str, ...]]:
     """The tower that belongs to a model, and where there is none why files beside it are not.
 
     It is the first `mmproj-*.gguf` beside the model's file that can be opened and has its width.
     """
     reasons: list[str] = []
-    for path in sorted(Path(model).parent.glob(PATTERN)):
+    for path in possible_towers(model):
         try:
             return open_tower(path, text), ()
         except TrigraphError as error:

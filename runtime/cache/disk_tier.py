@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import time
+from collections import abc
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +32,7 @@ from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.prompt import PlacedImage, same_images
 from trigraph.runtime.state.sequence import Sequence
 
 _log = logging.getLogger("trigraph.cache")
@@ -89,7 +91,9 @@ class DiskTier:
         self._waiting: dict[Key, int] = {}
         self._writer = ThreadPoolExecutor(1, "checkpoints")
 
-    def take(self, prompt: list[int], above: int, load: Callable[[SessionFile], None]) -> bool:
+    def take(
+        self, prompt: list[int], images: abc.Sequence[PlacedImage], above: int, load: Callable[[SessionFile], None]
+    ) -> bool:
         """Gives `load` the file with the longest beginning of a prompt, above so many tokens, if reading it pays.
 
         Whether there was one.
@@ -103,6 +107,8 @@ class DiskTier:
                 saved = SessionFile(path, self._model, self._steps)
                 if saved.tokens != prompt[: key[0]] or len(saved.lengths) != 1:
                     raise TrigraphError(f"{path}: has the name of another file")
+                if not same_images(saved.images, images, key[0]):
+                    continue
                 if key[0] == len(prompt) and not saved.has_row(0):
                     continue
                 load(saved)
@@ -138,16 +144,23 @@ class DiskTier:
         ]
         key = _key(tokens)
         self._waiting[key] = size
-        self._writer.submit(self._write, key, tokens.copy(), pages, checkpoint)
+        self._writer.submit(self._write, key, tokens.copy(), pages, checkpoint, sequence.images)
 
     def finish(self) -> None:
         """Waits until all is written. Not to be called under the lock."""
         self._writer.submit(lambda: None).result()
 
-    def _write(self, key: Key, tokens: list[int], pages: list[Pieces], checkpoint: Checkpoint) -> None:
+    def _write(
+        self,
+        key: Key,
+        tokens: list[int],
+        pages: list[Pieces],
+        checkpoint: Checkpoint,
+        images: abc.Sequence[PlacedImage],
+    ) -> None:
         try:
             self._make_room(self._waiting[key])
-            write_session(self._path(key), self._model, tokens, pages, [checkpoint])
+            write_session(self._path(key), self._model, tokens, pages, [checkpoint], images=images)
             self._make_room(0)  # it is a bit larger than was thought
             self.written += 1
             self.problem = None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import dataclass
 
 from trigraph.exporter import Manifest
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, WeightFile
+from trigraph.models.errors import TrigraphError
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,8 @@ class ModelIdentity:
 
     name: str = ""
     weights: str = ""
-    """SHA-256 of the sizes and hashes of the weight files, an MTP head's own file included."""
+    """SHA-256 of the sizes and hashes of the weight files, an MTP head's own file included; a vision tower's is not:
+    images say which one saw them."""
     contract_version: int = CONTRACT_VERSION
     kv_type: str = ""
     activations: str = ""
@@ -26,7 +29,8 @@ class ModelIdentity:
     def of(cls, manifest: Manifest) -> ModelIdentity:
         """The identity of a package's model."""
         scaling = manifest.config.rope_scaling
-        files = "".join(f"{file.bytes} {file.header_sha256} {file.sample_sha256}\n" for file in manifest.weight_files)
+        tower = None if manifest.images is None else manifest.images.weights
+        files = "".join(map(_described, [file for file in manifest.weight_files if file.location != tower]))
         return cls(
             manifest.config.name,
             hashlib.sha256(files.encode()).hexdigest(),
@@ -43,3 +47,16 @@ class ModelIdentity:
             f"{self.name[:80]!r} (weights {self.weights[:8]}, contract {self.contract_version}, KV {self.kv_type}, "
             f"activations {self.activations}, RoPE scaling {self.rope_scaling}, {head} MTP head)"
         )
+
+
+def _described(file: WeightFile) -> str:
+    return f"{file.bytes} {file.header_sha256} {file.sample_sha256}\n"
+
+
+def tower_sha256(manifest: Manifest) -> str:
+    """SHA-256 of the vision tower's configuration and weight file, as part of what images' rows depend on."""
+    if manifest.images is None:
+        raise TrigraphError("the package has no vision tower")
+    files = [file for file in manifest.weight_files if file.location == manifest.images.weights]
+    config = dataclasses.replace(manifest.images.tower, name="")
+    return hashlib.sha256(f"{config} {''.join(map(_described, files))}".encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import weakref
-from collections import Counter
+from collections import Counter, abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,15 @@ from trigraph.runtime.cache.radix_tree import Node, RadixTree, TreeMatch
 from trigraph.runtime.cache.session_file import SessionFile, Turn, save_session
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.prompt import PlacedImage, same_images
 from trigraph.runtime.state.sequence import Sequence
 
 # Tokens that a checkpoint saves at the least, to be worth its slot and a prefill in two pieces.
 MIN_GAIN = 16
 _MAX_SAVED = 4  # checkpoints in a session file
+
+
+Images = abc.Sequence[PlacedImage]
 
 
 class Found(NamedTuple):
@@ -98,12 +102,16 @@ class PrefixCache:
         rows = sum(array.nbytes for each in kept for array in each.row or ())
         return len(slots) * self._state.slot_bytes + len(pages) * self._state.page_bytes + rows
 
-    def find(self, prompt: list[int]) -> Found:
-        """A sequence for a prompt. Raises TrigraphError when no room can be made for it."""
-        nodes, known = self._match(prompt)
+    def find(self, prompt: list[int], images: Images = ()) -> Found:
+        """A sequence for a prompt, in which keys stand in the places of `images`.
+
+        Raises TrigraphError when no room can be made for it.
+        """
+        nodes, known = self._match(prompt, images)
         if self._disk is not None:
-            self._disk.take(prompt, nodes[-1].length if nodes else 0, self.load)
-            nodes, known = self._match(prompt)  # also after a file that was damaged, for which others were evicted
+            self._disk.take(prompt, images, nodes[-1].length if nodes else 0, self.load)
+            # Also after a file that was damaged, for which others were evicted.
+            nodes, known = self._match(prompt, images)
         row = None
         if nodes:
             self.stats.hits += 1
@@ -118,9 +126,11 @@ class PrefixCache:
         worth = sequence.length + MIN_GAIN <= known < len(prompt)
         return Found(sequence, row, known if worth else None)
 
-    def _match(self, prompt: list[int]) -> TreeMatch[_Checkpoint]:
+    def _match(self, prompt: list[int], images: Images) -> TreeMatch[_Checkpoint]:
         """The checkpoints that `prompt` may start from."""
         match = self._tree.match(prompt)
+        while match.nodes and not _shows(match.nodes[-1], images):  # to tell images apart takes nine tokens of them
+            match.nodes.pop()
         # At the end of the prompt, one is of use only with the row that comes after it.
         if match.nodes and match.nodes[-1].length == len(prompt) and _checkpoint(match.nodes[-1]).row is None:
             match.nodes.pop()
@@ -138,6 +148,8 @@ class PrefixCache:
             if not self.make_room(0, self._state.pages_to_copy(sequence)):
                 return
             node = self._keep(self._state.checkpoint(sequence))
+        if not _shows(node, sequence.images):  # another image's, with the same first keys
+            return
         self._take_row(node, row)
         if self._disk is not None:
             self._disk.offer(_checkpoint(node).sequence, _checkpoint(node).row)
@@ -166,7 +178,8 @@ class PrefixCache:
                 node = self._keep(sequence)
             else:
                 self._steps.release(sequence)
-            self._take_row(node, checkpoint.row)
+            if _shows(node, saved.images):
+                self._take_row(node, checkpoint.row)
 
     def save(self, path: Path, model: ModelIdentity, tokens: list[int], turn: Turn | None = None) -> None:
         """Writes a session file with the checkpoints of beginnings of `tokens`: the shortest and the newest ones.
@@ -174,6 +187,7 @@ class PrefixCache:
         `turn`: the conversation that it is of. Raises TrigraphError when it cannot be written.
         """
         nodes = self._tree.match(tokens).nodes
+        nodes = [node for node in nodes if _shows(node, _checkpoint(nodes[-1]).sequence.images)]
         if len(nodes) > _MAX_SAVED:
             nodes = [nodes[0], *nodes[1 - _MAX_SAVED :]]
         kept = [_checkpoint(node) for node in nodes]
@@ -274,6 +288,11 @@ class PrefixCache:
         self._slots[sequence.slot] -= 1
         self._tree.drop(node)
         return sequence
+
+
+def _shows(node: Node[_Checkpoint], images: Images) -> bool:
+    """Whether a checkpoint's images are these, as far as it goes."""
+    return same_images(_checkpoint(node).sequence.images, images, node.length)
 
 
 def _checkpoint(node: Node[_Checkpoint]) -> _Checkpoint:

@@ -2,8 +2,9 @@
 
 The file is in the safetensors format. Metadata, each a string: `format` "trigraph session", `version` "3", and as JSON
 `model` (see ModelIdentity), `checkpoints` (length, to_commit and mtp_len of each one, in ascending order of length),
-`messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. Tensors, with n tokens, p
-pages in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
+`messages` of a chat and `prompt` (tokens of its last prompt); `crc32` is their checksum. A file with images is of
+version "4": `images` has place, height, width and digest of each one, whose keys stand in the tokens. Tensors, with n
+tokens, p pages in use, m tokens of the chat's last prompt and reply, and i counting the checkpoints:
 
 | name | type | shape |
 |---|---|---|
@@ -30,15 +31,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.models.rope_positions import ImageSpan
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.tensor_file import Pieces, TensorFile, write_tensors
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.image import prefix_keys
+from trigraph.runtime.images.prompt import PlacedImage
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State, StateBuffer
 from trigraph.runtime.text.template import Message
 
-_FORMAT, _VERSION = "trigraph session", "3"
+_FORMAT, _VERSION, _IMAGE_VERSION = "trigraph session", "3", "4"
+_MOST_IMAGE_TOKENS = 1 << 20  # far more than an image has
 _NUMBERS = ("length", "to_commit", "mtp_len")  # of a checkpoint
 
 
@@ -70,7 +75,8 @@ def save_session(
     if os.path.exists(path):
         _open(path)
     tensors = [] if sequence is None else page_tensors(state, sequence)
-    write_session(path, model, [] if sequence is None else sequence.tokens, tensors, checkpoints, turn)
+    tokens, images = ([], ()) if sequence is None else (sequence.tokens, sequence.images)
+    write_session(path, model, tokens, tensors, checkpoints, turn, images)
 
 
 def write_session(
@@ -80,6 +86,7 @@ def write_session(
     pages: abc.Sequence[Pieces],
     checkpoints: abc.Sequence[Checkpoint],
     turn: Turn | None = None,
+    images: abc.Sequence[PlacedImage] = (),
 ) -> None:
     """Like `save_session`, of what was taken out of the state before; whatever is at `path` is replaced."""
     tensors = [Pieces("tokens", np.int64, (len(tokens),), [np.array(tokens, np.int64)]), *pages]
@@ -93,7 +100,10 @@ def write_session(
     if turn is not None:
         tensors.append(Pieces("turn", np.int64, (len(turn.tokens),), [np.array(turn.tokens, np.int64)]))
         described |= {"messages": list(turn.messages), "prompt": turn.prompt}
-    metadata = {"format": _FORMAT, "version": _VERSION} | {key: json.dumps(value) for key, value in described.items()}
+    if shown := [_image_fields(image) for image in images if image.span.start < len(tokens)]:
+        described["images"] = shown
+    version = _IMAGE_VERSION if shown else _VERSION
+    metadata = {"format": _FORMAT, "version": version} | {key: json.dumps(value) for key, value in described.items()}
     write_tensors(path, tensors, metadata)
 
 
@@ -125,8 +135,8 @@ def _open(path: Path) -> TensorFile:
     file = TensorFile(path, "a session file")
     if file.metadata.get("format") != _FORMAT:
         raise file.damaged("it says nothing of one")
-    if (version := file.metadata.get("version")) != _VERSION:
-        raise file.damaged(f"it is of version {version}, this program reads {_VERSION}")
+    if (version := file.metadata.get("version")) not in (_VERSION, _IMAGE_VERSION):
+        raise file.damaged(f"it is of version {version}, this program reads {_VERSION} and {_IMAGE_VERSION}")
     return file
 
 
@@ -143,6 +153,9 @@ class SessionFile:
                 f"{path}: was saved with the model {saved}, and this is {model}; load that one, or name another file"
             )
         messages: list[Message] = self._decode("messages", _messages)
+        self.images: tuple[PlacedImage, ...] = ()
+        if "images" in self._file.metadata:
+            self.images = self._decode("images", _images)
         self._checkpoints: list[dict[str, Any]] = self._decode("checkpoints", list)
         self.tokens: list[int] = self._file.read("tokens", np.int64, (self._file.rows("tokens"),)).tolist()
         try:
@@ -198,6 +211,7 @@ class SessionFile:
             for checkpoint in checkpoints:
                 sequences.append(self._steps.fork(sequences[-1]) if sequences else self._steps.new_sequence())
                 checkpoint.restore(state, sequences[-1], self.tokens)
+                sequences[-1].images = self.images
             for name, buffer in state.paged.items():
                 pages = self._file.read(f"pages.{name}", buffer.current.dtype, (self.pages, *buffer.current.shape[1:]))
                 for sequence in sequences:
@@ -240,8 +254,31 @@ class SessionFile:
             shortest = length + 1
         if len(self.tokens) != (self._checkpoints[-1]["length"] if self._checkpoints else 0):
             raise ValueError
-        if not all(0 <= token < self._steps.vocab for token in self.tokens):
+        ids, end = [*self.tokens], 0
+        for image in self.images:
+            span, keys = image.span, prefix_keys(image.digest, min(image.span.tokens, len(ids))).tolist()
+            if not end <= span.start < len(ids) or ids[span.start : span.end] != keys[: len(ids) - span.start]:
+                raise ValueError
+            end = span.end
+            ids[span.start : end] = [0] * len(ids[span.start : end])
+        if not all(0 <= token < self._steps.vocab for token in ids):
             raise ValueError
+
+
+def _image_fields(image: PlacedImage) -> list[int | str]:
+    return [image.span.start, image.span.height, image.span.width, image.digest.hex()]
+
+
+def _images(value: Any) -> tuple[PlacedImage, ...]:
+    """Raises TypeError or ValueError for what is not a list of `_image_fields`."""
+    found = []
+    for start, height, width, digest in value:
+        if not all(type(number) is int for number in (start, height, width)) or min(start, height - 1, width - 1) < 0:
+            raise ValueError
+        if height * width > _MOST_IMAGE_TOKENS:
+            raise ValueError
+        found.append(PlacedImage(ImageSpan(start, height, width), bytes.fromhex(digest)))
+    return tuple(found)
 
 
 def _messages(value: Any) -> list[Message]:

@@ -69,10 +69,7 @@ KVType = Annotated[
 ]
 RopeScaling = Annotated[
     str | None,
-    typer.Option(
-        metavar="yarn:FACTOR|none",
-        help="Extend the context by YaRN; yarn:4 makes it four times as long (default: from the file)",
-    ),
+    typer.Option(metavar="yarn:FACTOR|none", help="Extend the context by YaRN: yarn:4 to 4 times (default: file's)"),
 ]
 Repack = Annotated[
     str,
@@ -82,6 +79,7 @@ Repack = Annotated[
     ),
 ]
 MTP = Annotated[Path | None, typer.Option(help="GGUF file with the MTP head; an mtp-*.gguf beside the model is found.")]
+MMProj = Annotated[Path | None, typer.Option(help="Vision tower (GGUF); an mmproj-*.gguf beside the model is found.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 

@@ -34,6 +34,7 @@ def export(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write the package to.")],
     hub: Hub = None,
     mtp: arguments.MTP = None,
+    mmproj: arguments.MMProj = None,
     max_context: Annotated[int | None, typer.Option(help="Largest context size (default: the model's)")] = None,
     draft_vocab: Annotated[int | None, typer.Option(help="Draft only token ids below this (default: 65536)")] = None,
     kv_type: arguments.KVType = None,
@@ -50,7 +51,8 @@ def export(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing package.")] = False,
 ) -> None:
-    """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file; the weights stay in that file."""
+    """Write prefill.onnx, draft.onnx and verify.onnx for a GGUF file, and vision.onnx if it has a vision tower; the
+    weights stay in that file."""
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
     model, found = given_model(model, hub)
@@ -59,7 +61,15 @@ def export(
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
     options = ExportOptions(
-        mtp, max_context, draft_vocab, kv_type or "f16", rope_scaling, activations, weights=weights, portable=portable
+        mtp,
+        mmproj,
+        max_context,
+        draft_vocab,
+        kv_type or "f16",
+        rope_scaling,
+        activations,
+        weights=weights,
+        portable=portable,
     )
     started = time.perf_counter()
     with progress_bars() as progress:
@@ -78,10 +88,7 @@ def inspect(
         Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, or USER/REPO:QUANT.")
     ] = None,
     hub: Hub = None,
-    mmproj: Annotated[
-        Path | None,
-        typer.Option(help="GGUF file with the vision tower; an mmproj-*.gguf beside the model is found."),
-    ] = None,
+    mmproj: arguments.MMProj = None,
     context: Annotated[
         int | None,
         typer.Option(

@@ -71,6 +71,11 @@ class CudaDevice(Device):
         return False
 
     @property
+    def runs_side_by_side(self) -> bool:
+        """Whether a thread may run a graph while another one runs a step: all share a stream here."""
+        return False
+
+    @property
     def chunk(self) -> int:
         """Tokens of a prompt in one step: more gain little."""
         return 1024
@@ -116,14 +121,14 @@ class CudaDevice(Device):
     def captures(self, graph: str, tokens: int, sequences: int) -> int:
         """Which of a thread's runs of such a step records what later ones replay, counted from 1; 0: none.
 
-        Prefills have too many shapes. One sequence has few, several sequences have many, seldom used.
+        Prefills and images have too many shapes. One sequence has few, several sequences have many, seldom used.
         """
         if not self._may_capture(graph) or tokens > _MOST_CAPTURED:
             return 0
         return 1 if sequences == 1 else self.capture
 
     def _may_capture(self, graph: str) -> bool:
-        return self.capture > 0 and graph != "prefill"
+        return self.capture > 0 and graph not in ("prefill", "vision")
 
     def opening(self) -> AbstractContextManager[object]:
         """While a session is opened: ONNX Runtime waits for all streams of the GPU, which CUDA forbids in captures."""

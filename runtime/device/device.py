@@ -60,6 +60,11 @@ class Device:
         return True
 
     @property
+    def runs_side_by_side(self) -> bool:
+        """Whether a thread may run a graph while another one runs a step."""
+        return True
+
+    @property
     def chunk(self) -> int:
         """Tokens of a prompt in one step: more gain little."""
         return 512

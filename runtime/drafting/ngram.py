@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 NGRAM = 3
@@ -38,7 +39,8 @@ class NgramIndex:
         """What may follow `tokens` and then `token`: at most `most` tokens, none where nothing matches.
 
         They follow the place with the longest match, the latest of several. Where they reach the end of the text,
-        they repeat themselves. `tokens` are those of the last call and more.
+        they repeat themselves; at an image, whose tokens are negative, they end. `tokens` are those of the last call
+        and more.
         """
         self._extend(tokens)
         size, window = len(tokens), self._window
@@ -56,7 +58,9 @@ class NgramIndex:
         if not best:
             return Match([], 0)
         drafts = list(tokens[best : best + most])
-        if len(drafts) < most:
+        if drafts and min(drafts) < 0:  # an image, which no text goes on with
+            drafts = list(takewhile(lambda draft: draft >= 0, drafts))
+        elif len(drafts) < most:
             drafts.append(token)
             period = len(drafts)
             while len(drafts) < most:

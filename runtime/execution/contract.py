@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from trigraph.exporter import Manifest
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.vision.config import PATCH_INPUTS
 
 Port: TypeAlias = tuple[str, tuple[int | str, ...]]
 """Element type and dimensions of an input or output; names are sizes that the host chooses."""
@@ -23,8 +24,10 @@ def check_contract(session: ort.InferenceSession, path: Path, manifest: Manifest
 
 
 def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], Mapping[str, Port]]:
-    """Inputs and outputs of the prefill, draft or verify graph of a package."""
+    """Inputs and outputs of a graph of a package."""
     config, draft = manifest.config, graph == "draft"
+    if graph == "vision":
+        return _vision_ports(config.hidden)
     inputs: dict[str, Port] = {
         "input_ids": ("int64", ("T",)),
         "cu_seqlens": ("int32", ("S+1",)),
@@ -35,6 +38,12 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
         inputs |= dict.fromkeys(("accepted", "slots_in", "slots_out"), ("int32", ("S",)))
     if graph != "verify":
         inputs["prev_hidden"] = ("float", ("T" if draft else "S", config.hidden))
+    if manifest.images is not None:
+        inputs["positions"] = ("int32", (3, "T"))
+        if draft:
+            inputs["last_positions"] = ("int32", (3, "S"))
+        if graph == "prefill":
+            inputs |= {"image_rows": ("float", ("I", config.hidden)), "image_places": ("int64", ("I", 1))}
     rows = "T" if graph == "verify" else "S"
     outputs: dict[str, Port] = {"tokens": ("int64", (rows,)), "hidden": ("float", (rows, config.hidden))}
     if draft:
@@ -47,6 +56,17 @@ def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], 
             port = ("float" if tensor.dtype == "float32" else tensor.dtype, tensor.dims)
             inputs[f"past.{tensor.name}"] = outputs[f"present.{tensor.name}"] = port
     return inputs, outputs
+
+
+def _vision_ports(hidden: int) -> tuple[Mapping[str, Port], Mapping[str, Port]]:
+    inputs: dict[str, Port] = {
+        "patches": ("float", ("N", PATCH_INPUTS)),
+        "places": ("int32", (2, "N")),
+        "table_rows": ("int32", (4, "N")),
+        "table_weights": ("float", (4, "N")),
+        "cu_seqlens": ("int32", ("images+1",)),
+    }
+    return inputs, {"embeddings": ("float", ("N/4", hidden))}
 
 
 def _compare(path: Path, side: str, found: Sequence[ort.NodeArg], expected: Mapping[str, Port]) -> None:

@@ -10,12 +10,14 @@ import onnxruntime as ort
 
 from trigraph.exporter import Manifest
 from trigraph.exporter.package.external import load_checked
+from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.contract import check_contract
 from trigraph.runtime.execution.pending import resize
 from trigraph.runtime.execution.sessions import SessionGraph, open_session
+from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.state.state import State
 
 
@@ -51,7 +53,18 @@ class PackageGraphs:
 
     def open(self, graph: PreparedGraph, state: State) -> SessionGraph:
         """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
+        session = self._session(graph)
+        return SessionGraph(graph.path.stem, session, self.device, state.buffers, state.limits.pages, self.weights)
+
+    def open_tower(self) -> TowerGraph:
+        """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""
+        images = self.manifest.images
+        if images is None:
+            raise TrigraphError("the package has no vision tower")
+        return TowerGraph(images.tower, self._session(self.prepare("vision")), self.device, self.weights)
+
+    def _session(self, graph: PreparedGraph) -> ort.InferenceSession:
         path, base = graph.path, self.manifest.weights_base(self.folder)
         session = open_session(path, graph.changed, graph.initializers, base, self.threads, self.device)
         check_contract(session, path, self.manifest)
-        return SessionGraph(path.stem, session, self.device, state.buffers, state.limits.pages, self.weights)
+        return session

@@ -80,8 +80,8 @@ class _Use(threading.local):
 class Graph(Protocol):
     """A graph that steps can be bound to."""
 
-    def bind(self, tokens: int, sequences: int) -> Binding:
-        """The binding for `tokens` tokens of `sequences` sequences in all."""
+    def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
+        """The binding for `tokens` tokens of `sequences` sequences in all, of which `images` are rows of images."""
 
 
 class Buffers:
@@ -136,22 +136,22 @@ class SessionGraph:
         # What the session frees, in whichever thread it ends, must end no capture.
         weakref.finalize(self, device.enter).atexit = False
 
-    def bind(self, tokens: int, sequences: int) -> Binding:
+    def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """The binding for a shape, made at its first use; to be run before any other graph."""
-        key = (tokens, sequences, *[buffer.read_index for buffer in self._swapped])
+        key = (tokens, sequences, images, *[buffer.read_index for buffer in self._swapped])
         if key in self._captured:
             return self._captured[key]
         binding = self._bindings.get(key)
         if binding is None:
-            binding = self._bindings[key] = self._make(key, tokens, sequences)
+            binding = self._bindings[key] = self._make(key, tokens, sequences, images)
             if len(self._bindings) > _MAX_BINDINGS:
                 self._bindings.popitem(last=False)
         self._bindings.move_to_end(key)
         return binding
 
-    def _make(self, key: tuple[int, ...], tokens: int, sequences: int) -> Binding:
+    def _make(self, key: tuple[int, ...], tokens: int, sequences: int, images: int) -> Binding:
         # Names of dimensions in the graph contract.
-        sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages}
+        sizes = {"T": tokens, "S": sequences, "S+1": sequences + 1, "P": self._pages, "I": images}
         io, device = self._session.io_binding(), self._device
         for arg in self._session.get_inputs():
             if buffer := self._state.get(arg.name.removeprefix("past.")):
@@ -218,11 +218,7 @@ class SessionGraph:
             buffer.read_index = buffer.write_index
 
     def _run_once(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
-        self._device.enter()
-        try:
-            self._session.run_with_iobinding(io, options)
-        except Exception as error:
-            raise TrigraphError(f"a step failed: {_first_line(error)}") from error
+        run_session(self._session, self._device, io, options)
 
     def _arrays(self, side: str, args: Sequence[ort.NodeArg], sizes: Mapping[str, int]) -> dict[str, Memory]:
         """Those that are no state."""
@@ -232,6 +228,17 @@ class SessionGraph:
             if not arg.name.startswith(("past.", "present."))
         }
         return self._buffers.arrays(side, shapes)
+
+
+def run_session(
+    session: ort.InferenceSession, device: Device, io: ort.IOBinding, options: ort.RunOptions | None
+) -> None:
+    """A run of a graph; on a GPU, nobody waits for its end. Raises TrigraphError when it fails."""
+    device.enter()
+    try:
+        session.run_with_iobinding(io, options)
+    except Exception as error:
+        raise TrigraphError(f"a step failed: {_first_line(error)}") from error
 
 
 def session_options(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:

@@ -10,18 +10,26 @@ from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.device.exchange import Array
+from trigraph.runtime.execution.inputs import (
+    ImageRows,
+    Rows,
+    Sequences,
+    Tokens,
+    fill_images,
+    fill_positions,
+    fill_tokens,
+    next_rows,
+    text_ids,
+)
 from trigraph.runtime.execution.results import DraftResult, StepResult
 from trigraph.runtime.execution.sessions import Binding, Graph
 from trigraph.runtime.state.sequence import Sequence
 from trigraph.runtime.state.state import State
 
-Tokens = abc.Sequence[int]
 Run = abc.Callable[[Binding], object]
 """How a step is run whose inputs are filled in."""
 RunTokens = abc.Callable[[Binding], abc.Sequence[list[int]]]
 """The same of a verify; it gives the tokens of each sequence that were run."""
-Sequences = abc.Sequence[Sequence]
 
 
 class Steps:
@@ -67,22 +75,29 @@ class Steps:
         """Gives the sequence's state back."""
         self.state.release(sequence)
 
-    def prefill(self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> StepResult:
+    def prefill(
+        self, sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens], images: abc.Sequence[ImageRows] = ()
+    ) -> StepResult:
         """Commits `tokens[i]` to each sequence.
 
+        Negative tokens are those of images: `images[i]` has their rows, in order [count, hidden], or is None.
         Raises TrigraphError, and changes nothing, for no tokens, more than the context holds, or no room for all.
         """
-        for sequence, new in zip(sequences, tokens, strict=True):
+        images = images or [None] * len(sequences)
+        for sequence, new, shown in zip(sequences, tokens, images, strict=True):
             if not len(new):
                 raise TrigraphError("the prompt is empty; give at least one token")
-            self._check(sequence, new, "prompt")
+            self._check(sequence, new, "prompt", shown)
         self.state.check_room(sequences, _lengths_after(sequences, tokens))
         for sequence in sequences:
             self._drop_pending(sequence)
             self.catch_up(sequence)
         result: StepResult | None = None
+        left = {i: iter(shown) for i, shown in enumerate(images) if shown is not None}
         for members, pieces in self._chunks(tokens):
-            rows = self._prefill_chunks([sequences[i] for i in members], pieces)
+            given = zip(members, pieces, strict=True)
+            of_images = [row for i, piece in given if i in left for row in next_rows(left[i], piece)]
+            rows = self._prefill_chunks([sequences[i] for i in members], pieces, of_images)
             if len(sequences) == 1:
                 result = rows
                 continue
@@ -170,8 +185,10 @@ class Steps:
                 return
             yield list(pieces), list(pieces.values())
 
-    def _prefill_chunks(self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens]) -> StepResult:
-        result = self._run(self._prefill, sequences, pieces, Binding.run)
+    def _prefill_chunks(
+        self, sequences: abc.Sequence[Sequence], pieces: abc.Sequence[Tokens], shown: Rows
+    ) -> StepResult:
+        result = self._run(self._prefill, sequences, pieces, Binding.run, shown)
         for i, (sequence, piece) in enumerate(zip(sequences, pieces, strict=True)):
             sequence.prefilled(piece, result.hidden[i])
         return result
@@ -189,11 +206,15 @@ class Steps:
             self._run_draft([sequence], [sequence.tokens[start:stop]], [hidden], [start])
             sequence.caught_up(stop)
 
-    def _run(self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run) -> StepResult:
-        """A prefill or verify; afterwards the sequences live in the slots that it wrote."""
-        binding = graph.bind(sum(map(len, tokens)), len(sequences))
+    def _run(
+        self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run, shown: Rows = ()
+    ) -> StepResult:
+        """A prefill or verify; afterwards the sequences live in the slots that it wrote. `shown`: rows of images."""
+        binding = graph.bind(sum(map(len, tokens)), len(sequences), len(shown))
         inputs = binding.inputs
-        _fill_tokens(inputs, tokens)
+        fill_tokens(inputs, tokens)
+        fill_images(inputs, shown)
+        fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
         slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
         try:
             for i, sequence in enumerate(sequences):
@@ -226,7 +247,8 @@ class Steps:
         self.state.reserve(sequences, [past + len(new) for past, new in zip(past_lens, tokens, strict=True)])
         binding = self._draft.bind(sum(map(len, tokens)), len(sequences))
         inputs = binding.inputs
-        _fill_tokens(inputs, tokens)
+        fill_tokens(inputs, tokens)
+        fill_positions(inputs, sequences, tokens, past_lens)
         row = 0
         for i, (sequence, new, hidden) in enumerate(zip(sequences, tokens, hiddens, strict=True)):
             inputs["past_lens"][i] = past_lens[i]
@@ -237,10 +259,12 @@ class Steps:
         outputs = binding.outputs
         return DraftResult(outputs["logits"], outputs["tokens"], outputs["probability"], outputs["hidden"])
 
-    def _check(self, sequence: Sequence, new: Tokens, noun: str) -> None:
+    def _check(self, sequence: Sequence, new: Tokens, noun: str, rows: ImageRows = None) -> None:
         if sequence.damaged:
             raise TrigraphError("the sequence was released or a step of it failed; start a new one")
         self._check_room(sequence.length + len(new), noun)
+        if rows is not None and not (new := text_ids(new, rows)):
+            return
         if set(map(type, new)) != {int} and np.asarray(new).dtype.kind not in "iu":
             raise TrigraphError(f"token ids must be whole numbers, found {quote(new)}")
         if min(new) < 0 or max(new) >= self.vocab:
@@ -257,17 +281,3 @@ class Steps:
 def _lengths_after(sequences: abc.Sequence[Sequence], tokens: abc.Sequence[Tokens]) -> list[int]:
     """Lengths of the sequences with these tokens."""
     return [sequence.length + len(new) for sequence, new in zip(sequences, tokens, strict=True)]
-
-
-def _fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:
-    ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
-    row = cu_seqlens[0] = 0
-    for i, new in enumerate(tokens, 1):
-        if len(new) > 8:  # fewer are written sooner one by one
-            ids[row : row + len(new)] = new
-            row += len(new)
-        else:
-            for token in new:
-                ids[row] = token
-                row += 1
-        cu_seqlens[i] = row

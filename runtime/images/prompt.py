@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.rope_positions import ImageSpan, positions
+from trigraph.runtime.images.image import ResizedImage, prefix_keys
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -21,11 +22,27 @@ PLACEHOLDER: Mapping[str, str] = {"type": "image"}
 
 @dataclass(frozen=True)
 class ImagePrompt:
-    """Tokens of a prompt, and its images."""
+    """Tokens of a prompt, and its images: what an engine takes in place of token ids."""
 
     ids: tuple[int, ...]
     """With the image token in every place of an image."""
-    images: tuple[ImageSpan, ...]
+    images: tuple[ImageSpan, ...] = ()
+    """Where the images stand, in order."""
+    pixels: tuple[ResizedImage, ...] = ()
+    """What they show."""
+
+    def __post_init__(self) -> None:
+        """Raises TrigraphError unless there are pixels for each place of an image, in order and of its size."""
+        sizes = [(image.height, image.width) for image in self.pixels]
+        if sizes != [(image.height, image.width) for image in self.images]:
+            raise TrigraphError(
+                f"a prompt has places for {len(self.images)} images, and {len(sizes)} are given, or in other sizes; "
+                "give the pixels of each image, in order"
+            )
+        ends = [0, *(image.end for image in self.images), len(self.ids)]
+        starts = [*(image.start for image in self.images), len(self.ids)]
+        if any(start < end for start, end in zip(starts, ends, strict=False)) or ends[-2] > len(self.ids):
+            raise TrigraphError("the images of a prompt overlap, or reach beyond its tokens; give them in order")
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
@@ -36,6 +53,32 @@ class ImagePrompt:
     def shift(self) -> int:
         """The difference between position and place of the tokens after the prompt; never positive."""
         return sum(image.shift for image in self.images)
+
+
+@dataclass(frozen=True)
+class PlacedImage:
+    """An image among the tokens of a sequence."""
+
+    span: ImageSpan
+    digest: bytes
+    """Of everything that its rows depend on."""
+
+
+def image_keys(images: Iterable[PlacedImage], ids: Sequence[int]) -> list[int]:
+    """The tokens of a sequence: ids, and in the places of images keys of what is there, which are negative."""
+    tokens = list(ids)
+    for image in images:
+        tokens[image.span.start : image.span.end] = prefix_keys(image.digest, image.span.tokens).tolist()
+    return tokens
+
+
+def same_images(one: Iterable[PlacedImage], other: Iterable[PlacedImage], length: int) -> bool:
+    """Whether the first `length` tokens of two sequences show the same images, as far as they do."""
+    return _begun(one, length) == _begun(other, length)
+
+
+def _begun(images: Iterable[PlacedImage], length: int) -> list[PlacedImage]:
+    return [image for image in images if image.span.start < length]
 
 
 def without_images(messages: Sequence[Message]) -> tuple[list[Message], list[Any]]:
@@ -62,30 +105,30 @@ def _without(message: Message, images: list[Any]) -> Message:
     return {**message, "content": [PLACEHOLDER if here[at] else part for at, part in enumerate(content)]}
 
 
-def prompt_with_images(text: str, tokenizer: Tokenizer, sizes: Sequence[tuple[int, int]]) -> ImagePrompt:
-    """A rendered prompt in tokens, each image token in it repeated for an image of (height, width) tokens, in order.
+def prompt_with_images(text: str, tokenizer: Tokenizer, images: Sequence[ResizedImage]) -> ImagePrompt:
+    """A rendered prompt in tokens, each image token in it repeated for the tokens of an image, in order.
 
     Raises TrigraphError for a vocabulary without image tokens, and unless there is one for each image.
     """
     ids, pad = tokenizer.encode(text), tokenizer.id_of(IMAGE_TOKEN)
     if pad is None:
-        if sizes:
+        if images:
             raise TrigraphError(
                 f"the vocabulary has no token {IMAGE_TOKEN}; leave the images out, or use another model"
             )
-        return ImagePrompt(tuple(ids), ())
-    if (count := ids.count(pad)) != len(sizes):
+        return ImagePrompt(tuple(ids))
+    if (count := ids.count(pad)) != len(images):
         raise TrigraphError(
-            f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(sizes)} images are given; "
+            f"the prompt has {count} places for images ({IMAGE_TOKEN}), and {len(images)} images are given; "
             "give one for each, and use a chat template that reads images"
         )
     found: list[int] = []
-    images: list[ImageSpan] = []
+    spans: list[ImageSpan] = []
     start = 0
-    for height, width in sizes:
+    for image in images:
         place = ids.index(pad, start)
         found += ids[start:place]
-        images.append(ImageSpan(len(found), height, width))
-        found += [pad] * images[-1].tokens
+        spans.append(ImageSpan(len(found), image.height, image.width))
+        found += [pad] * image.tokens
         start = place + 1
-    return ImagePrompt((*found, *ids[start:]), tuple(images))
+    return ImagePrompt((*found, *ids[start:]), tuple(spans), tuple(images))

@@ -41,7 +41,8 @@ class Admission:
             prompts = [other for other in active if not other.decodes]
             if self.blocked or any(_shares(request, other) for other in prompts):
                 return
-            if sum(other.target_length - other.state.length for other in prompts) >= piece:
+            going = [other for other in prompts if not other.images.waiting]
+            if sum(other.target_length - other.state.length for other in going) >= piece:
                 return
             found: Found | Exception | None
             try:
@@ -71,12 +72,15 @@ class Admission:
         return min(max(1, self._model.prefill_speed.tokens(seconds)), self._steps.chunk)
 
     def cut(self, prompts: list[Request], piece: int) -> list[tuple[Request, int]]:
-        """The next pieces of the prompts, in order, `piece` tokens at most; none goes past a checkpoint."""
+        """The next pieces of the prompts, in order, `piece` tokens at most.
+
+        None goes past a checkpoint, or into an image that is not read yet.
+        """
         pieces = []
         for request in prompts:
             length = request.state.length
             stop = min([stop for stop in request.checkpoints if stop > length], default=request.target_length)
-            if size := min(piece, stop - length):
+            if size := min(piece, request.images.reach(length, stop) - length):
                 pieces.append((request, size))
                 piece -= size
         return pieces
@@ -89,7 +93,8 @@ class Admission:
         state, target = self._steps.state, request.target
         if not self._cache.make_room(1, 1) and not alone:
             return None
-        found = self._cache.find(target)
+        found = self._cache.find(target, request.images.placed)
+        found.sequence.images = request.images.placed
         request.sequence, request.found = found.sequence, found.sequence.length
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
         if not self._cache.make_room(*needed) and not alone:

@@ -53,7 +53,7 @@ class Driver:
     def __init__(self, model: Model) -> None:
         self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
-        self._steps_lock = model.steps.lock
+        self._steps_lock, self._vision = model.steps.lock, model.vision
         self._sequences = model.steps.state.sequences
         self._pages = model.steps.state.pages.size
         self._page_size = model.steps.state.limits.page_size
@@ -131,6 +131,8 @@ class Driver:
         self.wake()
         if thread is not None and not self._is_current():
             thread.join()
+        if self._vision is not None:
+            self._vision.close()
 
     def turn(self, mark: _Mark | None = None) -> float | None:
         """Acts on the marks and runs a round; seconds until the next one is due, None while there is nothing to do.

@@ -7,14 +7,17 @@ from operator import index
 from typing import SupportsIndex
 
 from trigraph.models.errors import TrigraphError, quote
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.options import Options
 
 
-def checked_prompt(prompt: Iterable[SupportsIndex], options: Options, context: int, vocab: int) -> list[int]:
+def checked_prompt(
+    prompt: Iterable[SupportsIndex] | ImagePrompt, options: Options, context: int, vocab: int
+) -> list[int]:
     """The token ids of a prompt. Raises TrigraphError when a model of this size cannot continue it as `options` say."""
     if not isinstance(options, Options):
         raise TrigraphError(f"options is {quote(options)}; it must be an Options")
-    ids = token_ids("the prompt", prompt)
+    ids = token_ids("the prompt", prompt.ids if isinstance(prompt, ImagePrompt) else prompt)
     if not 1 <= len(ids) <= context:
         raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
     check_vocabulary(ids, vocab)

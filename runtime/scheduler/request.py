@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.images.prompt import ImagePrompt, image_keys
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -21,6 +22,7 @@ from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.bell import Bell
 from trigraph.runtime.scheduler.prompt_ids import check_vocabulary, checked_prompt, token_ids
+from trigraph.runtime.scheduler.prompt_images import PromptImages
 from trigraph.runtime.state.sequence import Sequence
 
 T = TypeVar("T")
@@ -61,7 +63,7 @@ class Request(TextStream):
         self,
         runner: Runner,
         model: Model,
-        prompt: Iterable[SupportsIndex],
+        prompt: Iterable[SupportsIndex] | ImagePrompt,
         options: Options,
         *,
         completed: Iterable[SupportsIndex] = (),
@@ -80,10 +82,9 @@ class Request(TextStream):
         runner.check()
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
-        if options.receipt and model.device.library is None:
-            raise TrigraphError(
-                "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
-            )
+        images = PromptImages.of(model.vision, prompt)
+        if options.receipt:
+            _check_receipt(model, images)
         if replayed:
             check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
@@ -91,11 +92,16 @@ class Request(TextStream):
         if timeout is not None:
             check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
         super().__init__(ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide))
+        self.images = images
+        """Those of the prompt."""
+        self.tokens = image_keys(images.placed, ids)
+        """The prompt as sequences and caches have it, with the keys of images in their places."""
         self.priority = priority
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.checkpoints = {length for length in checkpoints if 0 < length < len(self.prompt)}
         self.finish = finish
-        self.sampler = sampler_of(options, self.prompt, guide, model.thought(options, self.prompt), replayed)
+        said = [token for token in self.tokens if token >= 0]
+        self.sampler = sampler_of(options, said, guide, model.thought(options, self.prompt), replayed)
         self.draft_length = model.draft_length(options)
         self.sequence: Sequence | None = None
         """What holds its state; None while it waits."""
@@ -123,7 +129,7 @@ class Request(TextStream):
     @property
     def target(self) -> list[int]:
         """The tokens that its state must hold before the next one can be sampled or verified."""
-        return [*self.prompt, *self.ids[:-1]] if self.ids else self.prompt
+        return [*self.tokens, *self.ids[:-1]] if self.ids else self.tokens
 
     @property
     def target_length(self) -> int:
@@ -279,3 +285,12 @@ class Request(TextStream):
             raise TrigraphError(
                 f"completed has {len(completed)} tokens, and the completion ends before them; give what it had so far"
             )
+
+
+def _check_receipt(model: Model, images: PromptImages) -> None:
+    if images.placed:
+        raise TrigraphError("a receipt of a completion with images is not supported; ask for none")
+    if model.device.library is None:
+        raise TrigraphError(
+            "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"
+        )

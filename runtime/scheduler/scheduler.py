@@ -141,8 +141,12 @@ class Scheduler:
             request.target[sequence.length : sequence.length + size]
             for (request, size), sequence in zip(prompts, sequences, strict=True)
         ]
+        images = [
+            request.images.rows(sequence.length, sequence.length + size)
+            for (request, size), sequence in zip(prompts, sequences, strict=True)
+        ]
         started = time.perf_counter()
-        rows = self._steps.prefill(sequences, pieces)
+        rows = self._steps.prefill(sequences, pieces, images)
         self._model.prefill_speed.observe(sum(map(len, pieces)), time.perf_counter() - started)
         for row, (request, _) in enumerate(prompts):
             self._arrived(request, rows, row)
@@ -187,6 +191,8 @@ class Scheduler:
         """Keeps the state of the request where that is worth it; at the end of the prompt, its decoding begins."""
         sequence = request.state
         ready = sequence.length == request.target_length
+        if ready:
+            request.images.forget()
         whole = ready and request.running is None
         if rows is not None and (whole or sequence.length in request.checkpoints):
             rows = StepResult(rows.logits[row : row + 1], rows.tokens[row : row + 1], rows.hidden[row : row + 1])
@@ -220,7 +226,7 @@ class Scheduler:
             if not sequence.damaged and sequence.length:
                 self._cache.insert(sequence, None)
                 if request.finish is not None:
-                    request.finish([*request.prompt, *request.ids])
+                    request.finish([*request.tokens, *request.ids])
         except Exception as error:  # of its file, or of a step
             request.error = request.error or error
         finally:

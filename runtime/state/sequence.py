@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.models.rope_positions import positions_between
+from trigraph.runtime.images.prompt import PlacedImage
 from trigraph.runtime.state.hidden_states import HiddenRows
 
 RELEASED = -1
@@ -34,7 +36,8 @@ class Sequence:
     """Committed tokens, those of the last verify that wait for `keep`, and where the state is that they lead to."""
 
     def __init__(self, slot: int, limits: StateLimits) -> None:
-        self.tokens: list[int] = []
+        self.tokens: list[int] = []  # ids, and in the places of images the negative keys of what is there
+        self.images: tuple[PlacedImage, ...] = ()  # all that its positions depend on, and perhaps later ones
         self.pending: list[int] = []  # verified, neither kept nor rejected yet
         self.to_commit = 0  # of `tokens`: how many at the end the next step commits to the recurrent state
         self.mtp_len = 0  # KV length of the MTP head: positions computed from true hidden states
@@ -51,6 +54,14 @@ class Sequence:
     def length(self) -> int:
         """Committed tokens: the position of the next one."""
         return len(self.tokens)
+
+    def positions(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The positions that tokens have, or will have, at places `start` to `stop` - 1, by axis: [3, tokens]."""
+        spans = [image.span for image in self.images]
+        if spans and start < spans[-1].end:
+            return positions_between(start, stop, spans)
+        shift = sum(span.shift for span in spans)  # text, as in most steps
+        return np.broadcast_to(np.arange(start + shift, stop + shift), (3, stop - start))
 
     def prefilled(self, tokens: Iterable[int], hidden: NDArray[np.float32]) -> None:
         """A prefill has committed `tokens`, with the head's KV; `hidden` [hidden] is the last one's row."""
@@ -109,6 +120,7 @@ class Sequence:
         """Another sequence of the same tokens in `slot`, without pages; `pending`: with what is not committed too."""
         other = Sequence(slot, limits)
         other.tokens, other.to_commit, other.damaged = self.tokens.copy(), self.to_commit, self.damaged
+        other.images = self.images
         if pending:
             other.pending, other.mtp_len, other.drafted_len = self.pending.copy(), self.mtp_len, self.drafted_len
             other.draft_token, other.hiddens = self.draft_token, self.hiddens.copy()

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import chat_tools
+from support.seeing import SeeingPackages, prompt_of
 from support.server import PLAIN_TEMPLATE, replying, serving
 from support.thinking_engine import thinking_engine
 from trigraph.custom_ops import library_path
@@ -74,3 +76,21 @@ def test_host(copied_package: Path, operator_library: Path) -> None:
     expected.run()
     found = output("host.py", copied_package, library_path("cpu"), ",".join(map(str, prompt)))
     assert [int(number) for number in found.split()] == expected.ids
+
+
+def test_host_with_an_image(seeing: SeeingPackages, tmp_path: Path) -> None:
+    """The ids of our own runtime, with text and with an image, whose sides need no resizing."""
+    folder = seeing("tiny-dense", "F32", weights="copy")
+    prompt = prompt_of(4, (3, 5), 6)
+    engine, options = load(folder, threads=1), Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True)
+    for shown in (prompt, prompt_of(9)):
+        expected = engine.generate(shown, options)
+        expected.run()
+        ids = [str(token) for token in shown.ids]
+        if shown.pixels:
+            Image.fromarray(shown.pixels[0].pixels).save(tmp_path / "image.png")
+            around = ",".join([*ids[:4], "IMAGE", *ids[19:]])
+            found = output("host_images.py", folder, library_path("cpu"), tmp_path / "image.png", around)
+        else:
+            found = output("host.py", folder, library_path("cpu"), ",".join(ids))
+        assert [int(number) for number in found.split()] == expected.ids

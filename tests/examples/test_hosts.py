@@ -16,6 +16,7 @@ import pytest
 
 from support.cpp_host import BITS, export_for_host, host_arguments
 from trigraph.exporter import ExportOptions, export
+from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load
 
 pytestmark = pytest.mark.slow  # compiles a host, downloads another one
@@ -32,10 +33,12 @@ Prompts = list[list[int]]
 class Package:
     """A package that was exported with a copy of its weights and then moved; prompts, and our own ids after them."""
 
-    def __init__(self, source: Path, folder: Path, *, portable: bool) -> None:
+    def __init__(self, source: Path, folder: Path, *, portable: bool, tower: bool = False) -> None:
         model = folder / "source" / source.name
         model.parent.mkdir()
         shutil.copy(source, model)
+        if tower:
+            write_synthetic_mmproj("mmproj-tiny-dense", model.with_name("mmproj-a.gguf"))
         export(model, folder / "exported", ExportOptions(weights="copy", portable=portable, activations="float32"))
         shutil.rmtree(model.parent)
         self.path = folder / "elsewhere" / "package"
@@ -65,13 +68,15 @@ def make(
     synthetic: Callable[[str, str], Path],
     operator_library: Path,
 ) -> Make:
-    made: dict[tuple[str, str, bool], Package] = {}
+    made: dict[tuple[str, str, bool, bool], Package] = {}
 
-    def package(geometry: str = "trained", quant: str = "Q8_0", *, portable: bool = False) -> Package:
-        key = (geometry, quant, portable)
+    def package(
+        geometry: str = "trained", quant: str = "Q8_0", *, portable: bool = False, tower: bool = False
+    ) -> Package:
+        key = (geometry, quant, portable, tower)
         if key not in made:
             source = tiny_gguf if geometry == "trained" else synthetic(geometry, quant)
-            made[key] = Package(source, tmp_path_factory.mktemp("package"), portable=portable)
+            made[key] = Package(source, tmp_path_factory.mktemp("package"), portable=portable, tower=tower)
         return made[key]
 
     return package
@@ -131,6 +136,16 @@ def test_cpp_host_in_chunks_and_threads(make: Make, cpp_host: Path, operator_lib
     assert ids(command, tmp_path)[0] == package.ids
 
 
+@pytest.mark.parametrize("portable", [False, True])
+def test_cpp_host_on_a_package_with_a_tower(
+    portable: bool, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    """Text alone, whose positions the graphs ask for."""
+    package = make("tiny-dense", "F32", tower=True, portable=portable)
+    library = [] if portable else ["--library", str(operator_library)]
+    assert ids([str(cpp_host), *library, *package.arguments(3)], tmp_path)[0] == package.ids
+
+
 def test_cpp_host_prints_the_recorded_bits(
     cpp_host: Path, tiny_gguf: Path, operator_library: Path, tmp_path: Path
 ) -> None:
@@ -168,7 +183,7 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
     assert "input ids[0] is -1" in error(*with_library, "-1")
     other = shutil.copytree(package.path, tmp_path / "other")
     model = onnx.load(other / "prefill.onnx", load_external_data=False)
-    model.model_version += 1
+    model.model_version += 2
     onnx.save(model, other / "prefill.onnx")
     assert error("--library", operator_library, other, "1") == "error: the package follows another contract\n"
 
@@ -220,6 +235,12 @@ def test_node_host(drafts: int, make: Make, node_host: list[str], tmp_path: Path
     """A stock ONNX Runtime without our library."""
     package = make(portable=True)
     assert ids([*node_host, *package.arguments(drafts)], tmp_path)[0] == package.ids
+
+
+def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], tmp_path: Path) -> None:
+    """Text alone, whose positions the graphs ask for."""
+    package = make("tiny-dense", "F32", tower=True, portable=True)
+    assert ids([*node_host, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
 PLAIN_SESSION = """

@@ -20,7 +20,9 @@ from onnx import AttributeProto, TensorProto
 
 from fuzz.damage import INTEGERS, TEXTS, damage_bytes, damage_json, number
 from support.random_gguf import Architecture, write_random
+from support.seeing import SeeingPackages, Synthetic, prompt_of
 from trigraph.exporter import ExportOptions, describe, export
+from trigraph.models.synth import write_synthetic
 from trigraph.runtime import Options, Sampling, load
 
 _MODELS: tuple[tuple[Architecture, dict[str, Any]], ...] = (
@@ -69,6 +71,9 @@ class Fuzzer:
             export(source, package, ExportOptions(weights="reference" if index == 1 else "link", portable=index == 2))
             (package / "chat_template.jinja").write_text(_TEMPLATE)
             self._packages.append(package)
+        self._packages.append(SeeingPackages(folder, _synthetic(folder))("tiny-dense", "F32"))
+        with load(self._packages[-1], context=64) as engine:  # loads what is loaded once only
+            engine.generate(prompt_of(3, (2, 3), 2), Options(max_tokens=2)).run()
 
     def run(self, seed: int, case: int) -> str:
         """Damage a package, describe it, load it, and run it."""
@@ -82,9 +87,19 @@ class Fuzzer:
         options = Options(Sampling(temperature=0.0), max_tokens=6, draft_tokens=rng.choice((0, 2, 3)) or None)
         engine.generate([1, 2, 3], options).run()
         engine.generate("a b", options).run()
+        if engine.supports_images:
+            engine.generate(prompt_of(3, (2, 3), 2), options).run()
         if engine.model.template is not None:
             engine.chat("Be brief.").say("Hello", options).request.run()
         return "ran"
+
+
+def _synthetic(folder: Path) -> Synthetic:
+    def make(geometry: str, quant: str) -> Path:
+        write_synthetic(geometry, path := folder / "text.gguf", quant=quant)
+        return path
+
+    return make
 
 
 def _link(source: str, target: str) -> None:

@@ -93,7 +93,7 @@ class FakeGraph:
     bindings: dict[tuple[int, int], Binding] = dataclasses.field(default_factory=dict)
     exchange: Callable[[dict[str, Any], dict[str, Any]], Exchange] = Exchange
 
-    def bind(self, tokens: int, sequences: int) -> Binding:
+    def bind(self, tokens: int, sequences: int, images: int = 0) -> Binding:
         """See Graph; arrays are poisoned, so that what is not filled in, or read too late, is noticed."""
         shape = tokens, sequences
         if shape not in self.bindings:

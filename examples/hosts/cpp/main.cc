@@ -6,13 +6,12 @@
 #include <set>
 #include <sstream>
 
+#include "batch.h"
 #include "session.h"
 
 namespace {
 
-using Ids = std::vector<int64_t>;
-
-constexpr int64_t kContractVersion = 3;
+constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images; this host gives it text alone
 
 struct Options {
   std::filesystem::path package;
@@ -21,32 +20,6 @@ struct Options {
   size_t chunk = 512;  // tokens of a prompt in one prefill
   bool bits = false;   // print a hash of all logits and hidden rows
   std::vector<Ids> prompts;
-};
-
-// One text. Committed tokens are in the state; the last of `kept` is not: the next verify begins with it.
-struct Text {
-  int32_t slot;
-  int32_t length = 0;         // committed tokens
-  int32_t accepted = 0;       // tokens of the last verify that the next one commits
-  Ids kept;                   // the model's choices for the positions up to `length`, from the last round
-  std::vector<float> before;  // for each of `kept`, the hidden row of the token before it
-  Ids answer;
-};
-
-// The rows of one step, sequence after sequence.
-struct Batch {
-  Ids ids;
-  std::vector<int32_t> cu_seqlens{0}, past_lens, accepted, slots;
-  std::vector<float> hidden;
-
-  void add(const Text& text, const Ids& tokens, int32_t past, const std::vector<float>& before) {
-    ids.insert(ids.end(), tokens.begin(), tokens.end());
-    cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
-    past_lens.push_back(past);
-    accepted.push_back(text.accepted);
-    slots.push_back(text.slot);
-    hidden.insert(hidden.end(), before.begin(), before.end());
-  }
 };
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
@@ -64,7 +37,9 @@ class Host {
         verify_(env(), options.package / "verify.onnx", options.library, options.threads) {
     if (options.drafts > 0)
       draft_ = std::make_unique<Graph>(env(), options.package / "draft.onnx", options.library, options.threads);
-    if (prefill_.version() != kContractVersion) throw std::runtime_error("the package follows another contract");
+    if (std::find(std::begin(kContractVersions), std::end(kContractVersions), prefill_.version()) ==
+        std::end(kContractVersions))
+      throw std::runtime_error("the package follows another contract");
     for (const Port& port : prefill_.inputs) {
       if (port.symbols[0] == "pages") page_size_ = port.dims[1];
       if (port.name == "prev_hidden") width_ = port.dims[1];
@@ -196,6 +171,12 @@ class Host {
     inputs.try_emplace("page_table", i32, Dims{sequences, pages_}, table);
     const int64_t hidden_rows = static_cast<int64_t>(batch.hidden.size()) / width_;
     inputs.try_emplace("prev_hidden", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{hidden_rows, width_}, batch.hidden);
+
+    // Of packages that read images.
+    inputs.try_emplace("positions", i32, Dims{3, tokens}, batch.positions(false));
+    inputs.try_emplace("last_positions", i32, Dims{3, sequences}, batch.positions(true));
+    inputs.try_emplace("image_rows", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{0, width_});
+    inputs.try_emplace("image_places", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{0, 1});
 
     std::map<std::string, const OrtValue*> values;
     std::map<std::string, OrtValue*> targets;

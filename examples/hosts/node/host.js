@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
 
-const CONTRACT_VERSION = 3;
+const CONTRACT_VERSIONS = [3, 4]; // 4 has images; this host gives it text alone
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), [values.length]);
 // The first content of state does not matter.
@@ -22,8 +22,8 @@ class Host {
   static async open(folder, { sequences, context, drafts }) {
     const host = new Host();
     host.manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
-    if (host.manifest.contract_version !== CONTRACT_VERSION)
-      throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSION}`);
+    if (!CONTRACT_VERSIONS.includes(host.manifest.contract_version))
+      throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSIONS}`);
     if (!host.manifest.portable) throw new Error(`${folder}: export it with --portable`);
     host.width = host.manifest.config.hidden;
     host.pages = Math.ceil((context + host.manifest.max_pending) / host.manifest.page_size);
@@ -48,6 +48,8 @@ class Host {
     const pages = texts.flatMap(({ slot }) => Array.from({ length: this.pages }, (_, page) => slot * this.pages + page));
     const count = [batch.length];
     const before = batch.flatMap((row) => Array.from(row.before ?? []));
+    const positions = batch.flatMap((row) => row.tokens.map((_, place) => row.past + place));
+    const lasts = batch.map((row) => row.past + row.tokens.length - 1);
     const inputs = {
       input_ids: int64(batch.flatMap((row) => row.tokens)),
       cu_seqlens: int32(ends, [batch.length + 1]),
@@ -57,6 +59,10 @@ class Host {
       slots_out: int32(texts.map((text) => text.slot), count),
       page_table: int32(pages, [batch.length, this.pages]),
       prev_hidden: new ort.Tensor("float32", Float32Array.from(before), [before.length / this.width, this.width]),
+      positions: int32([...positions, ...positions, ...positions], [3, positions.length]),
+      last_positions: int32([...lasts, ...lasts, ...lasts], [3, batch.length]),
+      image_rows: new ort.Tensor("float32", new Float32Array(), [0, this.width]),
+      image_places: new ort.Tensor("int64", new BigInt64Array(), [0, 1]),
     };
     const session = this.sessions[name];
     const feeds = Object.fromEntries(

@@ -8,6 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from support.packages import Packages
+from support.seeing import SeeingPackages
 from trigraph.exporter import read_manifest
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.execution.sessions import session_options
@@ -32,11 +33,21 @@ def test_every_node_is_on_the_gpu(
     path = folder / f"{graph}.onnx"
     if not path.exists():
         pytest.skip(f"{geometry} has no {graph}")
+    assert_on_the_gpu(folder, graph, tmp_path)
+
+
+@pytest.mark.parametrize("tower", ["F16", "Q8_0"])
+@pytest.mark.parametrize("graph", ["prefill", "verify", "draft", "vision"])
+def test_every_node_for_images(seeing: SeeingPackages, tmp_path: Path, tower: str, graph: str) -> None:
+    assert_on_the_gpu(seeing("tiny-moe", "Q4_K_M", tower), graph, tmp_path)
+
+
+def assert_on_the_gpu(folder: Path, graph: str, tmp_path: Path) -> None:
     device = open_device("cuda")
     options = session_options(1, read_manifest(folder).weights_base(folder), device.library)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load(folder / f"{graph}.onnx", load_external_data=False)
     device.adapt(model)
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=device.providers(graph), enable_fallback=0

@@ -8,6 +8,7 @@ import pytest
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
 from support.promise import draft_chains
+from support.seeing import SeeingPackages, prompt_of
 from trigraph.runtime import Engine, Options, Sampling, load
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -41,6 +42,19 @@ def package(packages: Packages, request: pytest.FixtureRequest) -> Path:
 
 def test_texts_are_the_cpus(package: Path) -> None:
     assert texts(load(package, device="cuda", context=64)) == texts(load(package, device="cpu", context=64))
+
+
+def test_images_are_the_cpus(seeing: SeeingPackages) -> None:
+    """Texts of a package with a tower, and an image's rows; a prefill with an image has a node of ONNX Runtime's."""
+    folder, prompt = seeing("tiny-moe", "Q4_K_M", "F16"), prompt_of(2, (3, 2), 2)
+    found = []
+    for device in ("cuda", "cpu"):
+        engine = load(folder, device=device, context=64)
+        vision = engine.model.vision
+        assert vision is not None
+        rows = [vision.rows(image, prompt.pixels[0]).tobytes() for image in vision.placed(prompt)]
+        found.append((texts(engine), rows))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("sampling", "drafts"), [(GREEDY, 0), (GREEDY, 2), (SAMPLED, 2), (PENALIZED, 2)])

@@ -65,3 +65,13 @@ def test_memory_is_bounded() -> None:
         index.find(text[:length], text[length], 3)
     assert len(index._latest) <= window + 1
     assert len(index._earlier) == window
+
+
+def test_images_are_not_drafted() -> None:
+    """Their tokens are negative: drafts end in front of them, and go on with what else follows."""
+    index, shown = NgramIndex(), [-5, -6, -7]
+    assert index.find([1, 2, 3, 4, *shown, 8, 9, 1, 2], 3, 5) == Match([4], 3)
+    index = NgramIndex()
+    assert index.find([1, 2, 3, *shown, 8, 9, 1, 2], 3, 5) == Match([], 3)
+    index = NgramIndex()
+    assert index.find([*shown, 8, 9, 7, 4, 5, *shown, 8], 9, 5) == Match([7, 4, 5], 5)

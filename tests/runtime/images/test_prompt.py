@@ -19,6 +19,7 @@ from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.rope_positions import ImageSpan
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime.images import decoder_process
+from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.template_renderer import TemplateError
@@ -69,10 +70,14 @@ def template_of(name: str, tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate(real_template(name), {}, tokenizer.control_names)
 
 
-def size_of(image: Image.Image) -> tuple[int, int]:
-    """In tokens."""
+def resized(image: Image.Image) -> ResizedImage:
     height, width = decoder_process.smart_resize(image.height, image.width, 32, *AREA)
-    return height // 32, width // 32
+    return blank(height // 32, width // 32)
+
+
+def blank(height: int, width: int) -> ResizedImage:
+    """An image of so many tokens."""
+    return ResizedImage(np.zeros((32 * height, 32 * width, 3), np.uint8), (height, width))
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +109,8 @@ def test_transformers(tokenizer: Tokenizer, processor: Any, name: str, conversat
     messages, template = CONVERSATIONS[conversation], template_of(name, tokenizer)
     for variables in ({}, {"enable_thinking": False}):
         given, images = without_images(messages)
-        sizes = [size_of(image) for image in images]
-        found = prompt_with_images(template.render(given, variables=variables), tokenizer, sizes)
+        seen = [resized(image) for image in images]
+        found = prompt_with_images(template.render(given, variables=variables), tokenizer, seen)
         ids, positions = theirs(processor, template.source, messages, variables)
         assert list(found.ids) == ids
         np.testing.assert_array_equal(found.positions, positions)
@@ -145,24 +150,24 @@ def theirs(processor: Any, source: str, messages: list[dict[str, Any]], variable
 
 
 def test_places(tokenizer: Tokenizer) -> None:
-    found = prompt_with_images("a<|image_pad|>b<|image_pad|>", tokenizer, [(2, 3), (1, 1)])
+    found = prompt_with_images("a<|image_pad|>b<|image_pad|>", tokenizer, [blank(2, 3), blank(1, 1)])
     pad = tokenizer.id_of("<|image_pad|>")
     assert found.images == (ImageSpan(1, 2, 3), ImageSpan(8, 1, 1))
     assert [token == pad for token in found.ids] == [False, *[True] * 6, False, True]
     assert found.positions[:, -2:].tolist() == [[4, 5]] * 3 and found.shift == -3
-    assert prompt_with_images("ab", tokenizer, []) == ImagePrompt(tuple(tokenizer.encode("ab")), ())
+    assert prompt_with_images("ab", tokenizer, []) == ImagePrompt(tuple(tokenizer.encode("ab")))
 
 
 @pytest.mark.parametrize(("text", "sizes"), [("a", [(1, 1)]), ("<|image_pad|>", []), ("<|image_pad|>", [(1, 1)] * 2)])
 def test_places_and_images_differ(tokenizer: Tokenizer, text: str, sizes: list[tuple[int, int]]) -> None:
     with pytest.raises(TrigraphError, match=f"has {text.count('pad')} places for images .*{len(sizes)} images are"):
-        prompt_with_images(text, tokenizer, sizes)
+        prompt_with_images(text, tokenizer, [blank(*size) for size in sizes])
 
 
 def test_a_vocabulary_without_images(tiny_gguf: Path) -> None:
     tokenizer = Tokenizer(tokenizer_json(GGUFFile.open(tiny_gguf).metadata))
     with pytest.raises(TrigraphError, match=r"has no token <\|image_pad\|>; leave the images out"):
-        prompt_with_images("a", tokenizer, [(1, 1)])
+        prompt_with_images("a", tokenizer, [blank(1, 1)])
     assert prompt_with_images("a", tokenizer, []).shift == 0
 
 
@@ -181,3 +186,19 @@ def test_images_that_are_refused(tokenizer: Tokenizer) -> None:
     given, _ = without_images([{"role": "system", "content": [see("small")]}, *CONVERSATIONS["text"]])
     with pytest.raises(TemplateError, match="System message cannot contain images"):
         template_of("qwen3_5_think", tokenizer).render(given)
+
+
+@pytest.mark.parametrize(
+    ("images", "pixels", "error"),
+    [
+        ((ImageSpan(1, 1, 2),), (), "places for 1 images, and 0 are given"),
+        ((ImageSpan(1, 1, 2),), ((2, 1),), "in other sizes"),
+        ((ImageSpan(1, 1, 2), ImageSpan(2, 1, 1)), ((1, 2), (1, 1)), "overlap"),
+        ((ImageSpan(3, 1, 2),), ((1, 2),), "reach beyond its tokens"),
+    ],
+)
+def test_prompts_that_contradict_themselves(
+    images: tuple[ImageSpan, ...], pixels: tuple[tuple[int, int], ...], error: str
+) -> None:
+    with pytest.raises(TrigraphError, match=error):
+        ImagePrompt((0, 1, 2, 3), images, tuple(blank(*size) for size in pixels))

@@ -1,6 +1,7 @@
 """Requests that fail, fail alone: the others get the answers that they get alone, and no state is lost."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,8 +127,8 @@ def test_a_cache_that_fails_at_the_start(method: str, monkeypatch: pytest.Monkey
             raise AssertionError("a damaged file")
         return works(*arguments)
 
-    def watched(prompt: list[int]) -> object:
-        result = find(prompt)
+    def watched(prompt: list[int], *images: Any) -> object:
+        result = find(prompt, *images)
         found.append(prompt)
         return result
 

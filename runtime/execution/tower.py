@@ -1,0 +1,60 @@
+"""The graph of the vision tower: an image to the rows that a prefill takes in the places of its tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from trigraph.models.vision.config import VisionConfig
+from trigraph.models.vision.grid import patch_places, table_rows
+from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.execution.sessions import Buffers, run_session
+from trigraph.runtime.images.image import ResizedImage
+
+
+class TowerGraph:
+    """The graph in ONNX Runtime; images are computed one by one."""
+
+    def __init__(
+        self, config: VisionConfig, session: ort.InferenceSession, device: Device, weights: MappedWeights
+    ) -> None:
+        """`weights` live as long as they are read."""
+        self._config, self._session, self._device, self._weights = config, session, device, weights
+        self._buffers, self._staging = Buffers(device), device.staging()
+        self._options = device.run_options("vision") or ort.RunOptions()
+
+    def run(self, image: ResizedImage) -> NDArray[np.float32]:
+        """The rows of an image's tokens, row by row: [tokens, hidden]."""
+        device, config = self._device, self._config
+        index, weights = table_rows(*image.grid, config.table_side)
+        given: dict[str, NDArray[Any]] = {
+            "patches": image.patches(config),
+            "places": patch_places(*image.grid),
+            "table_rows": index,
+            "table_weights": weights,
+            "cu_seqlens": np.array([0, len(index[0])], np.int32),
+        }
+        inputs = self._buffers.arrays("in", {name: (array.shape, array.dtype) for name, array in given.items()})
+        outputs = self._buffers.arrays("out", {"embeddings": ((image.tokens, config.hidden), np.float32)})
+        io = self._session.io_binding()
+        for name, memory in inputs.items():
+            device.bind_input(io, name, memory)
+        for name, memory in outputs.items():
+            device.bind_output(io, name, memory)
+        exchange = device.exchange(self._staging, inputs, outputs)
+        places = exchange.inputs
+        for name, array in given.items():
+            places[name][:] = array
+        exchange.send()
+        run_session(self._session, device, io, self._options)
+        exchange.receive()
+        rows: NDArray[np.float32] = np.array(exchange.outputs["embeddings"])
+        return rows
+
+    def stop(self) -> None:
+        """Has a run that goes on in another thread end, and all later ones, with an error."""
+        self._options.terminate = True

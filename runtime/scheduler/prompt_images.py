@@ -1,0 +1,68 @@
+"""The images of one request's prompt, and their rows while it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.execution.vision import Vision
+from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
+
+
+class PromptImages:
+    """They are read when a prefill reaches them: not at all where a cache has the prompt up to behind them."""
+
+    def __init__(self, vision: Vision | None, placed: Sequence[PlacedImage], pixels: Sequence[ResizedImage]) -> None:
+        self.placed = tuple(placed)
+        self._vision, self._pixels = vision, tuple(pixels)
+        self._rows: dict[int, NDArray[np.float32]] = {}
+        self.waiting = False
+        """Whether nothing of the prompt can be computed before an image has been read."""
+
+    @classmethod
+    def of(cls, vision: Vision | None, prompt: object) -> PromptImages:
+        """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
+        if not isinstance(prompt, ImagePrompt) or not prompt.images:
+            return cls(None, (), ())
+        if vision is None:
+            raise TrigraphError(
+                "the package has no vision tower, so prompts cannot have images; put the model's mmproj-*.gguf beside "
+                "its file, and export it again"
+            )
+        return cls(vision, vision.placed(prompt), prompt.pixels)
+
+    def reach(self, start: int, stop: int) -> int:
+        """How far a prefill from `start` to `stop` can go now. The first image that is not read yet is read next."""
+        for number, image in enumerate(self.placed):
+            if image.span.end > start and number not in self._rows and not self._ready(number):
+                stop = max(start, min(stop, image.span.start))
+                break
+        self.waiting = start == stop
+        return stop
+
+    def rows(self, start: int, stop: int) -> NDArray[np.float32] | None:
+        """The rows of the image tokens at places `start` to `stop` - 1 [count, hidden]; None where there are none."""
+        found = []
+        for number, image in enumerate(self.placed):
+            first, end = max(start, image.span.start), min(stop, image.span.end)
+            if first < end:
+                found.append(self._of(number)[first - image.span.start : end - image.span.start])
+        return np.concatenate(found) if found else None
+
+    def forget(self) -> None:
+        """Gives up the rows; they are looked for again where they are needed again."""
+        self._rows.clear()
+
+    def _ready(self, number: int) -> bool:
+        assert self._vision is not None  # there are images
+        return self._vision.ready(self.placed[number], self._pixels[number])
+
+    def _of(self, number: int) -> NDArray[np.float32]:
+        if number not in self._rows:
+            assert self._vision is not None  # there are images
+            self._rows[number] = self._vision.rows(self.placed[number], self._pixels[number])
+        return self._rows[number]

@@ -1,0 +1,212 @@
+"""Packages with a vision tower: what is in them, and their graphs against transformers and their own bodies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+import pytest
+
+from support.seeing import SeeingPackages, Seen, picture, prompt_of
+from support.vision_oracle import load_oracle, tower_embeddings
+from trigraph.custom_ops import library_path
+from trigraph.exporter import ExportOptions, describe, export, read_manifest
+from trigraph.models import open_model
+from trigraph.models.errors import TrigraphError
+from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
+from trigraph.models.vision.grid import patch_places, table_rows
+from trigraph.models.vision.tower import open_tower
+from trigraph.runtime import load
+from trigraph.runtime.package_cache import cached_package
+
+# Of embeddings up to 5, of logits up to 10, and of those of the head, of which transformers has some in float32.
+EMBEDDINGS, LOGITS, HEAD_LOGITS, PORTABLE = 2e-5, 5e-5, 2e-4, 1e-4
+AMPLIFIED = 5e-4
+"""Of logits from our own embeddings: a random model makes 100 times as much of their last bits, in float64 too."""
+GEOMETRIES = ("tiny-dense", "tiny-moe")
+EXACT = {"kv_type": "f32", "activations": "float32"}
+
+
+def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    assert found.shape == expected.shape
+    return float(np.abs(found - expected).max())
+
+
+def opened(folder: Path, graph: str, library: Path | None = None) -> ort.InferenceSession:
+    """A graph of a package that refers to its weights, in a plain session."""
+    options = ort.SessionOptions()
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    weights = str(read_manifest(folder).weights_folder)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", weights)
+    return ort.InferenceSession((folder / f"{graph}.onnx").read_bytes(), options)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    "parts",
+    [(9,), (4, (1, 1), 3), (3, (3, 5), 4), (5, (1, 67), 3), (5, (61, 1), 3), (2, (7, 2), 3, (2, 9), 4),
+     (2, (3, 3), 2, (2, 4), 3), (1, (1, 2), 1, (11, 13), 2, (5, 1), 6)],
+)  # fmt: skip
+def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, parts: tuple[Any, ...]) -> None:
+    """Every row's logits, drafts of the head, and the tower's rows; 0 to 3 images, odd sizes and extreme ratios."""
+    oracle = load_oracle(open_model(synthetic(geometry, "F32")), tower := open_tower(seeing.tower(geometry)))
+    prompt = prompt_of(*parts, pad=oracle.image_token)
+    patches = [image.patches(tower.config) for image in prompt.pixels]
+    expected = oracle([*prompt.ids], patches, [image.grid for image in prompt.pixels])
+    with load(seeing(geometry, "F32", **EXACT), context=256, threads=1) as engine:
+        vision, steps = engine.model.vision, engine.steps
+        assert vision is not None
+        for image, pixels, theirs in zip(vision.placed(prompt), prompt.pixels, expected.embeddings, strict=True):
+            assert difference(vision.rows(image, pixels), theirs) < EMBEDDINGS
+        seen, logits = Seen(engine, prompt, [rows.astype(np.float32) for rows in expected.embeddings]), []
+        sequence = seen.start(engine)
+        np.testing.assert_array_equal(sequence.positions(0, len(seen)), expected.positions)
+        for place, token in enumerate(seen.tokens):
+            if place and token >= 0:
+                other = steps.fork(sequence)
+                drafted = steps.draft([other], [token]).logits[0]
+                assert difference(drafted, expected.head_logits[place][: len(drafted)]) < HEAD_LOGITS
+                steps.release(other)
+            logits.append(seen.prefill(engine, sequence, place + 1).logits[0].copy())
+        assert difference(np.stack(logits), expected.logits) < LOGITS
+        whole = Seen(engine, prompt)
+        last = whole.prefill(engine, whole.start(engine), len(whole)).logits
+        assert difference(last, expected.logits[-1:]) < AMPLIFIED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quant", ["F32", "F16", "Q8_0"])
+def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None:
+    """Heads of 72, a table of 48 x 48, a feed-forward width that is no multiple of 32, in types that are published."""
+    write_synthetic("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=600, experts=8)
+    write_synthetic_mmproj("mmproj-qwen3.6-35b-a3b", tmp_path / "mmproj-a.gguf", layers=3, quant=quant)
+    export(tmp_path / "model.gguf", tmp_path / "package")
+    tower = open_tower(tmp_path / "mmproj-a.gguf")
+    with load(tmp_path / "package", context=512) as engine:
+        for size in ((1, 1), (13, 17), (2, 200)):
+            vision, pixels = engine.model.vision, picture(size)
+            assert vision is not None
+            rows = vision.rows(vision.placed(prompt_of(pixels))[0], pixels)
+            expected = tower_embeddings(tower, pixels.patches(tower.config), pixels.grid)
+            assert difference(rows, expected) < EMBEDDINGS
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_function_bodies(seeing: SeeingPackages, geometry: str) -> None:
+    """A portable package's graphs in a session without the library, against the kernels."""
+    folder = seeing(geometry, "F32", kv_type="f32", portable=True)
+    prompt = prompt_of(3, (3, 5), 2, (2, 1), 4)
+    with load(folder, context=64, threads=1) as engine:
+        vision = engine.model.vision
+        assert vision is not None
+        rows = [vision.rows(image, pixels) for image, pixels in zip(vision.placed(prompt), prompt.pixels, strict=True)]
+        seen = Seen(engine, prompt)
+        sequence = seen.start(engine)
+        expected = seen.prefill(engine, sequence, len(seen)).logits[0].copy()
+        drafted = engine.steps.draft([sequence], [5]).logits[0].copy()
+        verified = engine.steps.verify([sequence], [[5, 6]]).logits.copy()
+        positions = sequence.positions(0, len(seen) + 2)
+    sessions = {name: opened(folder, name) for name in read_manifest(folder).graphs}
+    for pixels, ours in zip(prompt.pixels, rows, strict=True):
+        index, weights = table_rows(*pixels.grid, vision.config.table_side)
+        given = {"patches": pixels.patches(vision.config), "places": patch_places(*pixels.grid)}
+        given |= {"table_rows": index, "table_weights": weights, "cu_seqlens": np.array([0, len(index[0])], np.int32)}
+        (theirs,) = sessions["vision"].run(None, given)
+        assert difference(theirs, ours) < PORTABLE
+
+    state: dict[str, npt.NDArray[Any]] = {}
+    for tensor in read_manifest(folder).state:
+        sizes = [{"slots": 1, "pages": 2}.get(str(dim), dim) for dim in tensor.dims]
+        state[tensor.name] = np.zeros(sizes, tensor.dtype)  # type: ignore[arg-type]
+
+    def run(graph: str, tokens: list[int], past: int, **more: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        session = sessions[graph]
+        numbers = {"cu_seqlens": [0, len(tokens)], "past_lens": [past], "page_table": [[0, 1]]}
+        numbers |= {"accepted": [0], "slots_in": [0], "slots_out": [0]}
+        given = {name: np.array(value, np.int32) for name, value in numbers.items()}
+        given |= {"input_ids": np.array(tokens), "positions": positions[:, past : past + len(tokens)].astype(np.int32)}
+        given["last_positions"] = given["positions"][:, -1:]
+        given |= {f"past.{name}": array for name, array in state.items()} | more
+        wanted = [value.name for value in session.get_inputs()]
+        names = [value.name for value in session.get_outputs()]
+        found = dict(zip(names, session.run(names, {name: given[name] for name in wanted}), strict=True))
+        state.update({name[8:]: array for name, array in found.items() if name.startswith("present.")})
+        return found
+
+    tokens = np.array(seen.tokens)
+    places = np.flatnonzero(tokens < 0)
+    tokens[places] = 0
+    before = np.zeros((1, engine.steps.state.limits.hidden), np.float32)
+    shown: dict[str, npt.NDArray[Any]] = {"image_rows": np.concatenate(rows), "image_places": places[:, None]}
+    found = run("prefill", tokens.tolist(), 0, prev_hidden=before, **shown)
+    assert difference(found["logits"][0], expected) < PORTABLE
+    assert difference(run("draft", [5], len(seen), prev_hidden=found["hidden"])["logits"][0], drafted) < PORTABLE
+    assert difference(run("verify", [5, 6], len(seen))["logits"], verified) < PORTABLE
+
+
+def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> None:
+    folder = seeing("tiny-dense", "F32")
+    manifest = read_manifest(folder)
+    assert manifest.graphs == ("prefill", "verify", "draft", "vision") and manifest.contract_version == 4
+    assert manifest.images is not None
+    assert manifest.images.tower == open_tower(seeing.tower("tiny-dense")).config
+    described = describe(folder)
+    assert described.vision is not None and described.vision.parameters > 0 and described.mtp
+    # Without a tower nothing changes: version, keys, inputs.
+    export(synthetic("tiny-dense", "F32"), tmp_path / "plain", ExportOptions(weights="reference"))
+    content = json.loads((tmp_path / "plain" / "manifest.json").read_text())
+    assert content["contract_version"] == 3 and "images" not in content
+    session = opened(tmp_path / "plain", "prefill", library_path("cpu"))
+    assert not {value.name for value in session.get_inputs()} & {"positions", "image_rows", "image_places"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"contract_version": 3}, "contract_version is 3, expected 4 with key 'images'"),
+        ({"images": None}, "contract_version is 4, expected 3 without key 'images'"),
+        ({"graphs": ["prefill", "verify", "draft"]}, "key 'graphs' is"),
+        ({"width": 0}, "key 'images.tower.width' is 0, expected 1 to"),
+        ({"hidden": 5}, "key 'images.tower.hidden' is 5, expected 256"),
+        ({"std": [0.5, 0.5, 0.0]}, "key 'images.tower.std' is"),
+        ({"max_pixels": 0}, "key 'images.tower.max_pixels' is 0"),
+        ({"weights": "else.gguf"}, "key 'images.weights' is 'else.gguf', expected one of"),
+    ],
+)
+def test_damaged_manifests(seeing: SeeingPackages, tmp_path: Path, change: dict[str, Any], error: str) -> None:
+    folder = seeing("tiny-dense", "F32")
+    for path in folder.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    content = json.loads((folder / "manifest.json").read_text())
+    for name, value in change.items():
+        part = content["images"]["tower"] if name in content["images"]["tower"] else content
+        (content["images"] if name == "weights" else part)[name] = value
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(TrigraphError, match=error.replace("[", r"\[")):
+        read_manifest(tmp_path)
+
+
+def test_a_tower_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator_library: Path) -> None:
+    """It is found; one that appears later too. One of another model is named, and the package is of text alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "models").mkdir()
+    model = tmp_path / "models" / "model.gguf"
+    write_synthetic("tiny-dense", model, quant="F32")
+    assert read_manifest(cached_package(model, ExportOptions()).folder).images is None
+    write_synthetic_mmproj("mmproj-qwen3.5-0.8b", model.with_name("mmproj-a.gguf"), layers=1)
+    manifest = read_manifest(cached_package(model, ExportOptions()).folder)
+    assert manifest.images is None
+    assert "images cannot be read: " in manifest.notices[0] and "projection_dim' is 1024" in manifest.notices[0]
+    write_synthetic_mmproj("mmproj-tiny-dense", model.with_name("mmproj-b.gguf"))
+    found = read_manifest(cached_package(model, ExportOptions()).folder)
+    assert found.images is not None and found.images.weights.endswith("mmproj-b.gguf")
+    linked = export(model, tmp_path / "linked")
+    assert linked.images is not None and (tmp_path / "linked" / "mmproj-b.gguf").exists()
+    with pytest.raises(TrigraphError, match="projection_dim' is 1024, but the model's embedding_length is 256"):
+        export(model, tmp_path / "other", ExportOptions(mmproj=model.with_name("mmproj-a.gguf")))
