@@ -284,7 +284,11 @@ def _images(value: Any) -> tuple[PlacedImage, ...]:
 def _messages(value: Any) -> list[Message]:
     """Raises ValueError for what is not a list of messages."""
     for message in value:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+            raise ValueError
+        if not isinstance(content := message.get("content"), str | list):
+            raise ValueError
+        if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
             raise ValueError
     return list(value)
 
