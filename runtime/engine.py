@@ -17,6 +17,7 @@ from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
@@ -94,6 +95,11 @@ class Engine:
     def tower(self) -> VisionConfig | None:
         """The vision tower that reads the images of prompts; None in a package of text alone."""
         return None if self.model.vision is None else self.model.vision.config
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """What an image of a prompt may take."""
+        return self.model.image_limits
 
     @property
     def supports_images(self) -> bool:

@@ -162,6 +162,12 @@ def prompt_with_images(
     return ImagePrompt((*found, *ids[start:]), tuple(spans), tuple(images))
 
 
+def spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of a prompt, in which a run of image tokens is one."""
+    pad = tokenizer.id_of(IMAGE_TOKEN)
+    return tokenizer.spell(token for at, token in enumerate(ids) if token != pad or at == 0 or ids[at - 1] != pad)
+
+
 def placed(ids: Sequence[int], tokenizer: Tokenizer, images: Sequence[ResizedImage]) -> ImagePrompt:
     """The prompt whose ids these are, with the image tokens of each image. Raises ValueError for other images."""
     pad, spans, start = tokenizer.id_of(IMAGE_TOKEN), list[ImageSpan](), 0

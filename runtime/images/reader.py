@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.models.vision.config import TOKEN, VisionConfig
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.images.decoder import ImageDecoder, ImageError
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.limits import ImageLimits
@@ -41,6 +41,7 @@ class ImageReader:
         self, tower: VisionConfig, limits: ImageLimits | None = None, *, cache_bytes: int = _CACHE_BYTES
     ) -> None:
         """`cache_bytes`: of the pixels that are kept, those that were used last."""
+        self.tower = tower
         self._decoder = ImageDecoder(tower, limits)
         self._cache: OrderedDict[bytes, ResizedImage] = OrderedDict()
         self._cache_bytes, self._held = cache_bytes, 0
@@ -50,12 +51,6 @@ class ImageReader:
     def limits(self) -> ImageLimits:
         """What one image may take."""
         return self._decoder.limits
-
-    @property
-    def tokens(self) -> tuple[int, int]:
-        """Between how many tokens an image has; one whose sides differ a lot may have a few more."""
-        least, most = self.limits.areas(self._decoder.tower)
-        return least // TOKEN**2, most // TOKEN**2
 
     def read(self, given: ImageLike, name: str = "the image") -> ResizedImage:
         """The image that a model sees; `name` is what errors call it, unless it has a file.

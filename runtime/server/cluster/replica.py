@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -43,6 +45,8 @@ class Description:
     vocab: int
     identity: ModelIdentity
     sampling: Sampling
+    tower: VisionConfig | None
+    image_limits: ImageLimits
     pages: int
     """KV pages of an engine, each for `page_size` tokens."""
     page_size: int
@@ -62,6 +66,8 @@ class Description:
             engine.vocab,
             engine.identity,
             engine.sampling,
+            engine.tower,
+            engine.image_limits,
             load.pages,
             load.page_size,
             engine.model.kernels,
