@@ -13,7 +13,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.cache.session_file import SessionFile, Turn
 from trigraph.runtime.images.image import ResizedImage
-from trigraph.runtime.images.prompt import ImagePrompt, placed, without_images
+from trigraph.runtime.images.prompt import ImagePrompt, image_keys, placed, without_images
 from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.images.stored import as_json, from_json
 from trigraph.runtime.model import Model
@@ -124,7 +124,8 @@ class Conversation:
         tokens, prompt = ([], 0) if self._last is None else (self._last.tokens, self._last.prompt_length)
         cache, identity = self._model.cache, self._model.identity
         turn = Turn(as_json(self.messages), tokens, prompt)
-        self._runner.call(partial(cache.save, Path(path), identity, tokens, turn))
+        keys = tokens if self._last is None else self._keys(self._last)
+        self._runner.call(partial(cache.save, Path(path), identity, keys, turn))
 
     def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
@@ -177,6 +178,12 @@ class Conversation:
         if images:
             return self._model.encode_images(text, images, known)
         return ImagePrompt(tuple(self._model.encode(text, known)))
+
+    def _keys(self, turn: _LastTurn) -> list[int]:
+        """Its tokens as the cache has them."""
+        vision = self._model.vision
+        placed = () if vision is None or not turn.prompt.images else vision.placed(turn.prompt)
+        return image_keys(placed, turn.tokens)
 
     def _content(self, given: Content) -> str | list[Any]:
         """A message's content, with its images read."""
