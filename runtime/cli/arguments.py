@@ -95,6 +95,7 @@ class ModelArguments:
     context: Context = None
     threads: Threads = None
     mtp: MTP = None
+    mmproj: MMProj = None
     kv_type: KVType = None
     rope_scaling: RopeScaling = None
     device: Device = "cpu"
@@ -119,6 +120,9 @@ class ModelArguments:
             help="Memory for cached recurrent states (default: a quarter of the free memory)",
         ),
     ] = None
+    image_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Most tokens of an image, 64 to 16384; larger images are made smaller.")
+    ] = 1024
     cache_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder that keeps the state of prompts for later runs of the same model."),
@@ -148,10 +152,14 @@ class PromptArguments:
     """The prompt and the system message."""
 
     panel: ClassVar = "Prompt"
-    common: ClassVar = ("prompt", "file", "system", "raw")
+    common: ClassVar = ("prompt", "file", "image", "system", "raw")
 
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Show a JPEG, PNG, WebP or GIF image with the prompt. Repeatable."),
+    ] = None
     system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message.")] = None
     raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
     prompt_cache: Annotated[
@@ -283,12 +291,15 @@ def export_options(
     model: Path,
     *,
     mtp: Path | None = None,
+    mmproj: Path | None = None,
     kv_type: str | None = None,
     rope_scaling: str | None = None,
     activations: str | None = None,
 ) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
-    given = {"mtp": mtp, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations}
+    given = {
+        "mtp": mtp, "mmproj": mmproj, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations,
+    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():
         option = f"--{next(iter(options))}".replace("_", "-")

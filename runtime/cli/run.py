@@ -25,6 +25,7 @@ from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
+from trigraph.runtime.images.prompt import PLACEHOLDER
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -32,6 +33,7 @@ from trigraph.runtime.text.reply_parser import ReplyParser
 
 @examples(
     'trigraph run MODEL.gguf -p "Why is the sky blue?"',
+    'trigraph run MODEL.gguf --image PHOTO.jpg -p "What is this?"',
     "trigraph run -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
     "trigraph run MODEL.gguf -f CHAPTER.txt --raw -n 200 --seed 1",
 )
@@ -69,21 +71,27 @@ def run(
             used = None
     engine = Engine(replace(engine.model, template=used))
     if text is None:
-        chat = engine.chat(prompt.system, tools=tools, variables=variables) if used else None
+        if prompt.image and not used:
+            raise TrigraphError("--image needs a chat template, or a prompt with --raw")
+        images = prompt.image or ()
+        chat = engine.chat(prompt.system, tools=tools, variables=variables, images=images) if used else None
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
     if engine.model.template is None and prompt.system is not None:
         reason = "--raw was given" if prompt.raw else "the model has none"
         raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
     parser = ReplyParser()
+    shown = [engine.model.images.read(image) for image in prompt.image or ()]
     if engine.model.template is not None:
-        messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
+        content = [*[dict(PLACEHOLDER)] * len(shown), {"type": "text", "text": text}] if shown else text
+        messages = [*first_messages(prompt.system), {"role": "user", "content": content}]
         text = engine.model.template.render(messages, tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
+    given = engine.model.encode_images(text, shown) if shown else text
     if output.show_drafts:
-        say(demonstrate(engine, text, options).line())
+        say(demonstrate(engine, text, given, options).line())
         return
-    request = engine.generate(text, options, prompt.prompt_cache)
+    request = engine.generate(given, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)
     else:

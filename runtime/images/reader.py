@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import threading
 from collections import OrderedDict
 from os import PathLike
@@ -85,7 +86,7 @@ class ImageReader:
                 return file.read(self.limits.bytes + 1)
         except (OSError, ValueError) as error:
             remedy = "give the name of a file"
-            if "://" in str(path):
+            if re.match("[a-z]{3,}:/", str(path)):
                 remedy = "download it first: nothing is fetched"
             reason = getattr(error, "strerror", None) or error
             raise ImageError(f"{quote(os.fspath(path))} cannot be read: {reason}; {remedy}") from error
