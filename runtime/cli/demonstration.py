@@ -20,7 +20,8 @@ _DEMONSTRATED = 3  # drafts a round, where nothing else is asked for
 def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) -> Stats:
     """Writes prompt and completion to stdout with its drafts marked, and to stderr what they have brought.
 
-    `given`: the prompt for the engine. On a terminal, accepted drafts are green, and each rejected one is a red x; elsewhere they stand in [brackets].
+    `given`: the prompt for the engine. On a terminal, accepted drafts are green, and each rejected one is a red x;
+    elsewhere they stand in [brackets].
     """
     if options.draft_tokens is None and options.speculate:
         options = replace(options, draft_tokens=_DEMONSTRATED)

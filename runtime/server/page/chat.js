@@ -3,10 +3,11 @@
 import { defaults, hasKey, models, setKey } from "./api.js";
 import { connect as connectArchive } from "./archive.js";
 import { Composer } from "./composer.js";
-import { add, branch, choose, create, history, load, save, versions } from "./conversations.js";
+import { add, branch, choose, create, history, imagesOfAll, load, save, versions } from "./conversations.js";
 import { shown } from "./dom.js";
 import { count } from "./figures.js";
 import { Generation } from "./generation.js";
+import { forgetOthers, keep as keepImage, withImages } from "./images.js";
 import { libraries } from "./libraries.js";
 import { place, stay } from "./place.js";
 import { fields, load as loadSettings, SettingsDialog } from "./settings.js";
@@ -35,7 +36,8 @@ export class Chat {
       },
     );
     this.composer = new Composer(get("composer"), {
-      send: (text) => this.send(text),
+      send: (text, images) => this.send(text, images),
+      limits: () => this.imageLimits(),
       stop: () => this.running.get(this.conversation.id)?.generation.stop(),
       editLast: () => this.thread.editLast(),
     });
@@ -132,6 +134,7 @@ export class Chat {
     const model = this.model();
     get("model").textContent = model ? model.id + (loadSettings().mode === "plain" ? ", plain text" : "") : "";
     get("model").title = model?.context ? `${model.id}, context of ${count(model.context)} tokens` : "";
+    this.composer.attachments.show();
     this.greet();
     this.showContext();
   }
@@ -164,20 +167,40 @@ export class Chat {
     this.showContext();
   }
 
-  send(text) {
+  /** What images a message may have; null where the model, or the mode, takes text only. */
+  imageLimits() {
+    const limits = this.model()?.images;
+    if (!limits || loadSettings().mode === "plain") return null;
+    return { ...limits, taken: branch(this.conversation).flatMap(({ images }) => images ?? []).length };
+  }
+
+  send(text, images) {
+    const { conversation } = this;
+    for (const image of images) {
+      keepImage(image).catch((error) => {
+        this.full = error.message;
+        this.showContext();
+      });
+    }
     // A space before plain text may be what parts it from the words before.
     const content = loadSettings().mode === "plain" ? text : text.trim();
     stay(this.conversation.id);
-    const asked = add(this.conversation, this.conversation.leaf, { role: "user", content });
+    const shown = images.map(({ id, width, height }) => ({ id, width, height }));
+    const asked = add(conversation, conversation.leaf, { role: "user", content, ...(shown.length && { images: shown }) });
     this.answer(asked.id);
   }
 
   /** A changed message of the user is answered anew; a changed answer stands as it is. */
   edit(message, text) {
     if (this.running.has(this.conversation.id)) return;
-    const { role } = message;
+    const { role, images } = message;
     const answer = role === "user" ? {} : { reasoning: message.reasoning, steps: { content: [], reasoning: [] } };
-    const added = add(this.conversation, message.parent, { role, content: text, ...answer });
+    const added = add(this.conversation, message.parent, {
+      role,
+      content: text,
+      ...(images ? { images } : {}),
+      ...answer,
+    });
     if (role === "user") this.answer(added.id);
     else this.keep(this.conversation, true);
   }
@@ -202,7 +225,7 @@ export class Chat {
   answer(parent) {
     const { conversation } = this;
     conversation.leaf = parent;
-    const body = fields({ ...loadSettings(), model: this.model()?.id ?? "" }, history(conversation, parent));
+    const body = this.body(history(conversation, parent));
     const message = add(conversation, parent, {
       role: "assistant",
       content: "",
@@ -213,6 +236,11 @@ export class Chat {
     this.running.set(conversation.id, { conversation, generation, saved: performance.now() });
     this.keep(conversation, true);
     get("announcer").textContent = "Writing the answer.";
+  }
+
+  async body(messages) {
+    const settings = { ...loadSettings(), model: this.model()?.id ?? "" };
+    return fields(settings, settings.mode === "plain" ? messages : await withImages(messages));
   }
 
   /** Shows and keeps what came; the rest of the page changes only when the answer is over. */
@@ -274,6 +302,7 @@ export class Chat {
   }
 
   removed(id) {
+    forgetOthers(imagesOfAll());
     const entry = this.running.get(id);
     if (entry) {
       entry.conversation.removed = true;
