@@ -33,13 +33,20 @@ VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 class Seeing:
     """A Backend with a tower. `prompts`: what it was given."""
 
-    def __init__(self, reply: str = "Yes.", limits: ImageLimits | None = None, context: int = 20000) -> None:
+    def __init__(
+        self,
+        reply: str = "Yes.",
+        limits: ImageLimits | None = None,
+        context: int = 20000,
+        template: ChatTemplate | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         engine = replying(reply, context=context)
         tokens = [*METADATA["tokenizer.ggml.tokens"], *VISION]
         types = [*METADATA["tokenizer.ggml.token_type"], *[3] * len(VISION)]
         added = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
-        tokenizer = Tokenizer(tokenizer_json(METADATA | added), [END])
-        template = ChatTemplate(TEMPLATE, {"eos_token": "<|end|>"}, tokenizer.control_names)
+        tokenizer = tokenizer or Tokenizer(tokenizer_json(METADATA | added), [END])
+        template = template or ChatTemplate(TEMPLATE, {"eos_token": "<|end|>"}, tokenizer.control_names)
         self.engine = Engine(replace(engine.model, tokenizer=tokenizer, template=template))
         self.tower: VisionConfig | None = TOWER
         self.image_limits = limits or ImageLimits()
