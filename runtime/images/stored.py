@@ -60,7 +60,7 @@ def _written(image: ResizedImage) -> dict[str, Any]:
 def _read(value: Any) -> ResizedImage:
     if not isinstance(value, Mapping) or not isinstance(pixels := value.get("pixels"), str):
         raise ValueError("an image is not an object")
-    sides: list[int] = [value.get("height"), value.get("width"), *value.get("source", ())]
+    sides: list[Any] = [value.get("height"), value.get("width"), *value.get("source", ())]
     if len(sides) != 4 or not all(type(side) is int and 0 < side < 1 << 31 for side in sides):
         raise ValueError("an image has a wrong size")
     height, width = sides[0] * TOKEN, sides[1] * TOKEN

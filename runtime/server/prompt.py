@@ -43,6 +43,11 @@ class ChatPrompt:
         """Its tokens, with an image token for each of an image."""
         return [*self.given.ids] if isinstance(self.given, ImagePrompt) else self.given
 
+    @property
+    def image_tokens(self) -> int:
+        """How many of them are of images."""
+        return sum(image.tokens for image in self.given.images) if isinstance(self.given, ImagePrompt) else 0
+
     def parser(self) -> ReplyParser:
         """What takes a reply to it apart."""
         return ReplyParser(self.template.reply_format, self.tools, thinking=self.thinking)

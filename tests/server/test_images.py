@@ -90,6 +90,7 @@ def test_chat_completions(client: Any, engine: Seeing, kind: str, bare: bool) ->
     assert image.source == (40, 56) and image.tokens == 70
     prompt = engine.prompts[-1]
     assert isinstance(prompt, ImagePrompt) and found.usage.prompt_tokens == len(prompt.ids) > 70
+    assert found.usage.prompt_tokens_details.image_tokens == 70
     # Later turns begin with all of this one, and none within an image.
     assert all(not image.start < end < image.end for end in engine.checkpoints[-1] for image in prompt.images)
     assert max(engine.checkpoints[-1]) > prompt.images[0].end

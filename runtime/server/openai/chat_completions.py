@@ -67,6 +67,7 @@ class ChatCompletion(Job):
                 engine.generate(prompt.given, choice_options(options, number), checkpoints=prompt.checkpoints),
                 prompt.parser(),
                 parallel_calls=choice.parallel,
+                image_tokens=prompt.image_tokens,
                 shares_prompt=number > 0,
             )
             for number in range(fields.n or 1)

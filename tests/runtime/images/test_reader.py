@@ -109,7 +109,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 def test_messages_as_json(reader: ImageReader) -> None:
     image = reader.read(pixels(40, 56))
-    messages = [
+    messages: list[Any] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]},
         {"role": "assistant", "content": "A wave."},
