@@ -286,9 +286,8 @@ def _messages(value: Any) -> list[Message]:
     for message in value:
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
             raise ValueError
-        if not isinstance(content := message.get("content"), str | list):
-            raise ValueError
-        if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
+        content = message.get("content")
+        if not (isinstance(content, str) or (isinstance(content, list) and all(isinstance(p, dict) for p in content))):
             raise ValueError
     return list(value)
 

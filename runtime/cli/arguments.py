@@ -148,40 +148,6 @@ class ModelArguments:
 
 
 @dataclass(frozen=True)
-class PromptArguments:
-    """The prompt and the system message."""
-
-    panel: ClassVar = "Prompt"
-    common: ClassVar = ("prompt", "file", "image", "system", "raw")
-
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
-    image: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Show a JPEG, PNG, WebP or GIF image with the prompt. Repeatable."),
-    ] = None
-    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message.")] = None
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
-    prompt_cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Session file: reuse its state for the prefix that the prompt shares with it, and save the new state.",
-        ),
-    ] = None
-
-    def text(self) -> str | None:
-        """The prompt; None for an interactive chat."""
-        if self.prompt is not None and self.file is not None:
-            raise TrigraphError("--prompt and --file exclude each other")
-        if self.file is not None:
-            return read_text(self.file)
-        if self.prompt == "-" or (self.prompt is None and not (sys.stdin and sys.stdin.isatty())):
-            return read_text(None)
-        return self.prompt
-
-
-@dataclass(frozen=True)
 class ConstraintArguments:
     """The form that the completion must have."""
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
-from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
     OutputArguments,
-    PromptArguments,
     SpeculationArguments,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
@@ -21,11 +19,11 @@ from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import events_of, say, stream
 from trigraph.runtime.cli.demonstration import demonstrate
 from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.prompt_arguments import PromptArguments
 from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
-from trigraph.runtime.images.prompt import PLACEHOLDER
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -73,8 +71,7 @@ def run(
     if text is None:
         if prompt.image and not used:
             raise TrigraphError("--image needs a chat template, or a prompt with --raw")
-        images = prompt.image or ()
-        chat = engine.chat(prompt.system, tools=tools, variables=variables, images=images) if used else None
+        chat = engine.chat(prompt.system, tools=tools, variables=variables, images=prompt.image or ()) if used else None
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
     if engine.model.template is None and prompt.system is not None:
@@ -83,9 +80,7 @@ def run(
     parser = ReplyParser()
     shown = [engine.model.images.read(image) for image in prompt.image or ()]
     if engine.model.template is not None:
-        content = [*[dict(PLACEHOLDER)] * len(shown), {"type": "text", "text": text}] if shown else text
-        messages = [*first_messages(prompt.system), {"role": "user", "content": content}]
-        text = engine.model.template.render(messages, tools=tools, variables=variables)
+        text = engine.model.template.render(prompt.messages(text), tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
     given = engine.model.encode_images(text, shown) if shown else text
     if output.show_drafts:

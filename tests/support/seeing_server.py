@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from support.fake_engine import END, METADATA, VOCAB
+from support.pictures import every_kind
 from support.server import PLAIN_TEMPLATE, replying
 from trigraph.models.tokenizer import tokenizer_json
 from trigraph.models.vision.config import VisionConfig
-from trigraph.runtime import Engine
+from trigraph.runtime import Engine, Sampling
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -64,3 +67,35 @@ class Seeing:
         ids = prompt.ids if isinstance(prompt, ImagePrompt) else prompt
         known = [token if token < VOCAB else 0 for token in ids]
         return self.engine.generate(known, options, checkpoints=checkpoints)
+
+
+KINDS = every_kind()
+LIMITED = Settings(
+    model="seeing",
+    port=0,
+    defaults=Options(Sampling(temperature=0)),
+    max_images=3,
+    max_body=1_000_000,
+)
+
+
+def limited_engine() -> Seeing:
+    """One that takes small images only."""
+    return Seeing(limits=ImageLimits(tokens=100, pixels=1_000_000, bytes=200_000))
+
+
+def base64_of(kind: str = "png") -> str:
+    return base64.b64encode(KINDS[kind]).decode()
+
+
+def uri(kind: str = "png") -> str:
+    return f"data:image/{kind.split()[0]};base64,{base64_of(kind)}"
+
+
+def chat_image(url: str) -> dict[str, Any]:
+    """A part of OpenAI's chat."""
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

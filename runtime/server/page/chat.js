@@ -1,16 +1,16 @@
 // What the page does: conversations, and the answers that are being written in them, several at once if need be.
 
-import { defaults, hasKey, models, setKey } from "./api.js";
+import { defaults, models } from "./api.js";
 import { connect as connectArchive } from "./archive.js";
 import { Composer } from "./composer.js";
 import { add, branch, choose, create, history, imagesOfAll, load, save, versions } from "./conversations.js";
-import { shown } from "./dom.js";
 import { count } from "./figures.js";
 import { Generation } from "./generation.js";
-import { forgetOthers, keep as keepImage, withImages } from "./images.js";
+import { forgetOthers, keep as keepImage } from "./images.js";
+import { askKey } from "./key.js";
 import { libraries } from "./libraries.js";
 import { place, stay } from "./place.js";
-import { fields, load as loadSettings, SettingsDialog } from "./settings.js";
+import { load as loadSettings, requestBody, SettingsDialog } from "./settings.js";
 import { retitle, Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
 
@@ -50,7 +50,6 @@ export class Chat {
     get("new").addEventListener("click", () => this.composer.field.focus());
     get("open-settings").addEventListener("click", () => this.settings.show());
     connectArchive(get("archive"), () => this.reload());
-    get("cancel-key").addEventListener("click", () => get("key").close());
     // What is on its way when the page is left ends here; what came of it stays. Some browsers have only the one, and
     // some cut connections before the other.
     addEventListener("beforeunload", () => this.leave());
@@ -82,12 +81,7 @@ export class Chat {
   }
 
   async askKey() {
-    if (get("key").open) return;
-    get("key-field").value = "";
-    get("refused").hidden = !hasKey();
-    if (!(await shown(get("key")))) return;
-    setKey(get("key-field").value);
-    await this.connect();
+    if (await askKey()) await this.connect();
   }
 
   /** Shows what the page's address names; a new conversation where it names none. */
@@ -195,12 +189,8 @@ export class Chat {
     if (this.running.has(this.conversation.id)) return;
     const { role, images } = message;
     const answer = role === "user" ? {} : { reasoning: message.reasoning, steps: { content: [], reasoning: [] } };
-    const added = add(this.conversation, message.parent, {
-      role,
-      content: text,
-      ...(images ? { images } : {}),
-      ...answer,
-    });
+    const shown = images ? { images } : {};
+    const added = add(this.conversation, message.parent, { role, content: text, ...shown, ...answer });
     if (role === "user") this.answer(added.id);
     else this.keep(this.conversation, true);
   }
@@ -225,7 +215,7 @@ export class Chat {
   answer(parent) {
     const { conversation } = this;
     conversation.leaf = parent;
-    const body = this.body(history(conversation, parent));
+    const body = requestBody(this.model()?.id ?? "", history(conversation, parent));
     const message = add(conversation, parent, {
       role: "assistant",
       content: "",
@@ -236,11 +226,6 @@ export class Chat {
     this.running.set(conversation.id, { conversation, generation, saved: performance.now() });
     this.keep(conversation, true);
     get("announcer").textContent = "Writing the answer.";
-  }
-
-  async body(messages) {
-    const settings = { ...loadSettings(), model: this.model()?.id ?? "" };
-    return fields(settings, settings.mode === "plain" ? messages : await withImages(messages));
   }
 
   /** Shows and keeps what came; the rest of the page changes only when the answer is over. */
