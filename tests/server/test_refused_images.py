@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +13,15 @@ import pytest
 
 from support.fake_engine import assert_settled
 from support.pictures import encode, pixels
-from support.seeing_server import KINDS, LIMITED, Seeing, chat_image, limited_engine, say, uri
+from support.seeing_server import KINDS, Seeing, chat_image, say, uri
 from support.server import serving
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 
 
 @pytest.fixture(scope="module")
-def engine() -> Seeing:
-    return limited_engine()
-
-
-@pytest.fixture(scope="module")
-def url(engine: Seeing) -> Iterator[str]:
-    with serving(engine, LIMITED) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Any:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+def client(sighted_url: str) -> Any:
+    return openai.OpenAI(base_url=f"{sighted_url}/v1", api_key="none", max_retries=0)
 
 
 FIELD = "messages[0].content[0].image_url.url"
@@ -69,13 +57,13 @@ BAD_URLS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_URLS)
-def test_refused(client: Any, engine: Seeing, case: str) -> None:
+def test_refused(client: Any, sighted: Seeing, case: str) -> None:
     given, message = BAD_URLS[case]
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="x", messages=[{"role": "user", "content": [chat_image(given)]}])
     assert message in caught.value.message and caught.value.param == FIELD and caught.value.code == "invalid_image"
     assert len(caught.value.message) < 600
-    assert_settled(engine.engine)
+    assert_settled(sighted.engine)
 
 
 BAD_BODIES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -162,16 +150,16 @@ BAD_BODIES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)
-def test_refused_parts(url: str, case: str) -> None:
+def test_refused_parts(sighted_url: str, case: str) -> None:
     path, body, message = BAD_BODIES[case]
-    answer = httpx.post(f"{url}{path}", json={"max_tokens": 9, **body} if path == "/v1/messages" else body)
+    answer = httpx.post(f"{sighted_url}{path}", json={"max_tokens": 9, **body} if path == "/v1/messages" else body)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
 
 
-def test_a_body_that_is_too_large(url: str) -> None:
+def test_a_body_that_is_too_large(sighted_url: str) -> None:
     content = [chat_image("A" * 1_100_000)]
-    answer = httpx.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
+    answer = httpx.post(f"{sighted_url}/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
     assert answer.status_code == 413
     message = answer.json()["error"]["message"]
     assert "the body has 1,100," in message and "more than the limit of 1,000,000; make images smaller" in message
@@ -215,11 +203,11 @@ def test_images_that_outgrow_the_context() -> None:
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_damaged_images_do_no_harm(url: str, engine: Seeing) -> None:
+def test_damaged_images_do_no_harm(sighted_url: str, sighted: Seeing) -> None:
     """Of a few hundred files with flipped, missing and repeated bytes each is read or refused; the server goes on."""
     rng = random.Random(5)
     answers = {200: 0, 400: 0}
-    with httpx.Client(base_url=url, timeout=60) as http:
+    with httpx.Client(base_url=sighted_url, timeout=60) as http:
         for _ in range(300):
             data = bytearray(rng.choice([*KINDS.values()]))
             for _ in range(rng.randint(1, 12)):
@@ -245,4 +233,4 @@ def test_damaged_images_do_no_harm(url: str, engine: Seeing) -> None:
         assert http.get("/health").status_code == 200
         body = {"messages": [{"role": "user", "content": [chat_image(uri())]}]}
         assert http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] == "Yes."
-    assert_settled(engine.engine)
+    assert_settled(sighted.engine)
