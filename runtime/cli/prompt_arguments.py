@@ -27,10 +27,10 @@ class PromptArguments:
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
     image: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Show a JPEG, PNG, WebP or GIF image with the prompt. Repeatable."),
+        typer.Option(metavar="FILE", help="Image that the prompt shows. Repeatable."),
     ] = None
     system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message.")] = None
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the prompt without chat template.")] = False
     prompt_cache: Annotated[
         Path | None,
         typer.Option(

@@ -31,7 +31,6 @@ from trigraph.runtime.text.reply_parser import ReplyParser
 
 @examples(
     'trigraph run MODEL.gguf -p "Why is the sky blue?"',
-    'trigraph run MODEL.gguf --image PHOTO.jpg -p "What is this?"',
     "trigraph run -hf unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
     "trigraph run MODEL.gguf -f CHAPTER.txt --raw -n 200 --seed 1",
 )

@@ -119,6 +119,8 @@ def _part(block: Block, place: str) -> dict[str, Any]:
         raise ApiError(f"{place}.source is missing; give one of type base64", param=f"{place}.source")
     if source.type == "url":
         return part_of_url(source.url, f"{place}.source.url")
+    if source.type == "base64" and source.data is None:
+        raise ApiError(f"{place}.source.data is missing; give the image in base64", param=f"{place}.source.data")
     if source.type != "base64" or source.data is None:
         raise ApiError(
             f"{place}.source has the type {quote(source.type)}; send the image itself, of type base64 with its data",
