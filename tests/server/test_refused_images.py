@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,8 @@ from support.fake_engine import assert_settled
 from support.pictures import encode, pixels
 from support.seeing_server import KINDS, Seeing, chat_image, say, uri
 from support.server import serving
+from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.reader import ImageReader
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 
@@ -234,3 +238,29 @@ def test_damaged_images_do_no_harm(sighted_url: str, sighted: Seeing) -> None:
         body = {"messages": [{"role": "user", "content": [chat_image(uri())]}]}
         assert http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] == "Yes."
     assert_settled(sighted.engine)
+
+
+def test_other_requests_go_on_while_an_image_is_read(sighted_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, held, read = threading.Event(), threading.Event(), ImageReader.read
+
+    def slow(reader: ImageReader, given: Any, name: str = "") -> ResizedImage:
+        entered.set()
+        assert held.wait(60)
+        return read(reader, given, name)
+
+    monkeypatch.setattr(ImageReader, "read", slow)
+    body = {"messages": [{"role": "user", "content": [chat_image(uri("gif"))]}]}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx.post, f"{sighted_url}/v1/chat/completions", json=body, timeout=90)
+        assert entered.wait(60)
+        text = {"messages": [{"role": "user", "content": "Hi"}]}
+        assert httpx.get(f"{sighted_url}/health").status_code == 200
+        assert httpx.post(f"{sighted_url}/v1/chat/completions", json=text).status_code == 200
+        held.set()
+        assert answer.result().status_code == 200
+
+
+def test_the_time_of_all_images_is_limited(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trigraph.runtime.server.images._MOST_SECONDS", -1.0)
+    with pytest.raises(openai.BadRequestError, match=r"reading the images takes more than -1 s, the limit; send fewer"):
+        client.chat.completions.create(model="x", messages=[{"role": "user", "content": [chat_image(uri())]}])
