@@ -287,7 +287,7 @@ export class Chat {
   }
 
   removed(id) {
-    forgetOthers(imagesOfAll());
+    forgetOthers(imagesOfAll(id === this.conversation.id ? [] : [this.conversation]));
     const entry = this.running.get(id);
     if (entry) {
       entry.conversation.removed = true;

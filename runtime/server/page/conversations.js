@@ -83,9 +83,9 @@ export function choose(conversation, message) {
   conversation.leaf = last.id;
 }
 
-/** The ids of all images that conversations show. */
-export function imagesOfAll() {
-  const messages = all().flatMap((conversation) => conversation.messages);
+/** The ids of all images that conversations show: those that are kept, and `others`, for which there may be no room. */
+export function imagesOfAll(others) {
+  const messages = [...all(), ...others].flatMap((conversation) => conversation.messages);
   return new Set(messages.flatMap(({ images = [] }) => images.map(({ id }) => id)));
 }
 
