@@ -51,6 +51,8 @@ class EngineConfig:
     tokens faster, as receipts and scores have them; each takes a row of logits, and a row in each recurrent state."""
     max_waiting: int = DEFAULT_WAITING
     """Requests that may wait for others; more are refused."""
+    image_tokens: int = 1024
+    """Most tokens of an image, 64 to 16384: larger ones are made smaller."""
     speculation: bool = True
     """Whether the draft graph is loaded."""
     options: ExportOptions | None = None

@@ -17,7 +17,9 @@ from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
+from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict, verify
@@ -93,6 +95,11 @@ class Engine:
     def tower(self) -> VisionConfig | None:
         """The vision tower that reads the images of prompts; None in a package of text alone."""
         return None if self.model.vision is None else self.model.vision.config
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """What an image of a prompt may take."""
+        return self.model.image_limits
 
     @property
     def supports_images(self) -> bool:
@@ -210,13 +217,15 @@ class Engine:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
+        images: Sequence[ImageLike] = (),
     ) -> Conversation:
         """An empty conversation.
 
         `tools`: functions that replies may call, as the chat template describes them to the model. `variables`: those
-        of the chat template, such as `enable_thinking`.
+        of the chat template, such as `enable_thinking`. `images`: what the first message shows; paths, bytes of files,
+        images of Pillow or NumPy arrays.
         """
-        return Conversation(self.model, self._driver, system, tools=tools, variables=variables)
+        return Conversation(self.model, self._driver, system, tools=tools, variables=variables, images=images)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt

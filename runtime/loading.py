@@ -32,6 +32,7 @@ from trigraph.runtime.execution.sessions import SessionGraph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.execution.vision import Vision
+from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.model import Model, Scheduling
 from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.requests.draft_length import OFF
@@ -105,6 +106,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         identity=identity,
         sampling=_sampling(folder, manifest),
         vision=_vision(graphs, config.image_memory),
+        image_limits=ImageLimits(config.image_tokens),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
 

@@ -23,6 +23,10 @@ from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.vision import Vision
+from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.limits import ImageLimits
+from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images
+from trigraph.runtime.images.reader import NO_TOWER, ImageReader
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint
@@ -78,6 +82,8 @@ class Model:
     """What a request gets that does not say otherwise: the model's own suggestion."""
     vision: Vision | None = None
     """What reads the images of prompts; None in a package of text alone."""
+    image_limits: ImageLimits = field(default_factory=ImageLimits)
+    """What an image of a prompt may take."""
     disk: DiskTier | None = None
     """Where the prefix cache keeps checkpoints beyond the program."""
 
@@ -126,6 +132,20 @@ class Model:
             )
         return ids
 
+    def encode_images(self, text: str, images: Sequence[ResizedImage], before: Sequence[int] = ()) -> ImagePrompt:
+        """A text with an image token for each of `images`, after those `before` it, as `ImagePrompt.written` has them.
+
+        Raises TrigraphError when they outgrow the context, and unless there is a token for each image.
+        """
+        return prompt_with_images(text, self.tokenizer, images, before=before, most=self.context)
+
+    @property
+    def images(self) -> ImageReader:
+        """What reads images. Raises TrigraphError for a model that reads text only."""
+        if self._images is None:
+            raise TrigraphError(NO_TOWER)
+        return self._images
+
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model file's, or a default one."""
         return self.template or self._default_template
@@ -144,6 +164,10 @@ class Model:
             return None
         stop_ids = self.tokenizer.stop_ids if constrained else frozenset[int]()
         return Thought(tokens, opened=opened, budget=options.reasoning_budget, stop_ids=stop_ids)
+
+    @cached_property
+    def _images(self) -> ImageReader | None:
+        return None if self.vision is None else ImageReader(self.vision.config, self.image_limits)
 
     @cached_property
     def _default_template(self) -> ChatTemplate:

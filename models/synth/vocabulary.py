@@ -11,7 +11,10 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.tokenizer import CONTROL, NORMAL, PRE_TOKENIZERS, UNUSED, USER_DEFINED, byte_alphabet
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
@@ -19,6 +22,9 @@ _SPECIAL = {
     "<|endoftext|>": CONTROL,
     "<|im_start|>": CONTROL,
     "<|im_end|>": CONTROL,
+    "<|vision_start|>": CONTROL,
+    "<|vision_end|>": CONTROL,
+    "<|image_pad|>": CONTROL,
     "<think>": USER_DEFINED,
     "</think>": USER_DEFINED,
     "<tool_call>": USER_DEFINED,

@@ -284,7 +284,10 @@ def _images(value: Any) -> tuple[PlacedImage, ...]:
 def _messages(value: Any) -> list[Message]:
     """Raises ValueError for what is not a list of messages."""
     for message in value:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+            raise ValueError
+        content = message.get("content")
+        if not (isinstance(content, str) or (isinstance(content, list) and all(isinstance(p, dict) for p in content))):
             raise ValueError
     return list(value)
 

@@ -95,6 +95,7 @@ class ModelArguments:
     context: Context = None
     threads: Threads = None
     mtp: MTP = None
+    mmproj: MMProj = None
     kv_type: KVType = None
     rope_scaling: RopeScaling = None
     device: Device = "cpu"
@@ -119,6 +120,9 @@ class ModelArguments:
             help="Memory for cached recurrent states (default: a quarter of the free memory)",
         ),
     ] = None
+    image_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Most tokens of an image, 64 to 16384; larger images are made smaller.")
+    ] = 1024
     cache_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder that keeps the state of prompts for later runs of the same model."),
@@ -141,36 +145,6 @@ class ModelArguments:
         """The same with a path, to which what is named is downloaded first."""
         path, mtp = given_model(self.model, self.hub)
         return replace(self, model=path, hub=None, mtp=self.mtp or mtp)
-
-
-@dataclass(frozen=True)
-class PromptArguments:
-    """The prompt and the system message."""
-
-    panel: ClassVar = "Prompt"
-    common: ClassVar = ("prompt", "file", "system", "raw")
-
-    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; - reads it from stdin.")] = None
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None
-    system: Annotated[str | None, typer.Option("-sys", "--system-prompt", help="System message.")] = None
-    raw: Annotated[bool, typer.Option("--raw", help="Complete the prompt as is, without the chat template.")] = False
-    prompt_cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Session file: reuse its state for the prefix that the prompt shares with it, and save the new state.",
-        ),
-    ] = None
-
-    def text(self) -> str | None:
-        """The prompt; None for an interactive chat."""
-        if self.prompt is not None and self.file is not None:
-            raise TrigraphError("--prompt and --file exclude each other")
-        if self.file is not None:
-            return read_text(self.file)
-        if self.prompt == "-" or (self.prompt is None and not (sys.stdin and sys.stdin.isatty())):
-            return read_text(None)
-        return self.prompt
 
 
 @dataclass(frozen=True)
@@ -283,12 +257,15 @@ def export_options(
     model: Path,
     *,
     mtp: Path | None = None,
+    mmproj: Path | None = None,
     kv_type: str | None = None,
     rope_scaling: str | None = None,
     activations: str | None = None,
 ) -> ExportOptions:
     """The export that options ask for. Raises TrigraphError for a package, which has been exported already."""
-    given = {"mtp": mtp, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations}
+    given = {
+        "mtp": mtp, "mmproj": mmproj, "kv_type": kv_type, "rope_scaling": rope_scaling, "activations": activations,
+    }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
     if options and model.is_dir():
         option = f"--{next(iter(options))}".replace("_", "-")

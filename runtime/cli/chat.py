@@ -47,6 +47,7 @@ class Terminal:
         self._results: list[str] = []  # of the last reply's tool calls, as far as they were typed
         self._last: Request | None = None
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
+            "image": ("FILE", "show an image with the next message", self._image),
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
             "reset": ("", "start over; the system message stays", self._reset),
             "save": ("FILE", "save the conversation and its state", self._save),
@@ -60,7 +61,10 @@ class Terminal:
     def prompt(self) -> str:
         """What asks for the next line: a message, or the result of a tool call."""
         calls = [] if self._conversation is None else self._conversation.calls
-        return f"{calls[len(self._results)]['function']['name']} returned> " if calls else "> "
+        if calls:
+            return f"{calls[len(self._results)]['function']['name']} returned> "
+        count = 0 if self._conversation is None else len(self._conversation.attached)
+        return f"[{count} {'image' if count == 1 else 'images'}] > " if count else "> "
 
     def take(self, line: str) -> None:
         """Runs a command, or replies to a message. After a TrigraphError the chat can go on."""
@@ -106,6 +110,11 @@ class Terminal:
         if self._conversation is None:
             raise TrigraphError("there is no conversation: each line is completed on its own")
         return self._conversation
+
+    def _image(self, argument: str) -> None:
+        image = self._chat().attach(_path(argument))
+        height, width = image.source
+        say(f"{argument}: {width} x {height} pixels, {image.tokens} tokens; the next message shows it")
 
     def _regenerate(self, argument: str) -> None:
         sampling = self._options.sampling

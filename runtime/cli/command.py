@@ -34,10 +34,11 @@ _OF_LLAMA_CPP = {
         "adapters are not supported; merge them into the model, and convert that to GGUF",
         None,
     ),
-    ("-mm", "--mmproj", "-mmu", "--mmproj-url", "--no-mmproj", "--image", "--audio", "--video"): (
-        "images and audio are not supported yet; the model answers text alone",
-        None,
-    ),
+    ("-mm",): ("use --mmproj", "--mmproj"),
+    ("-mmu", "--mmproj-url"): ("download the file, and name it with --mmproj", "--mmproj"),
+    ("--no-mmproj",): ("not needed: a vision tower takes no memory until a prompt has an image", "--mmproj"),
+    ("--image-max-tokens",): ("use --image-tokens", "--image-tokens"),
+    ("--audio", "--video"): ("audio and video are not supported; --image shows images", "--image"),
     ("--embedding", "--embeddings", "--pooling"): (
         "not needed: serve has /v1/embeddings, and Python engine.embed",
         None,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trigraph.runtime.cli.console import say
-from trigraph.runtime.engine import Engine
+from trigraph.runtime.engine import Engine, Prompt
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats
 from trigraph.runtime.scheduler.request import Request
@@ -17,14 +17,15 @@ _DIM, _GREEN, _RED, _PLAIN = "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 _DEMONSTRATED = 3  # drafts a round, where nothing else is asked for
 
 
-def demonstrate(engine: Engine, prompt: str, options: Options) -> Stats:
+def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) -> Stats:
     """Writes prompt and completion to stdout with its drafts marked, and to stderr what they have brought.
 
-    On a terminal, accepted drafts are green, and each rejected one is a red x; elsewhere they stand in [brackets].
+    `given`: the prompt for the engine. On a terminal, accepted drafts are green, and each rejected one is a red x;
+    elsewhere they stand in [brackets].
     """
     if options.draft_tokens is None and options.speculate:
         options = replace(options, draft_tokens=_DEMONSTRATED)
-    request = engine.generate(prompt, options)
+    request = engine.generate(given, options)
     colour = sys.stdout.isatty()
     sys.stdout.write(f"{_DIM}{prompt}{_PLAIN}" if colour else prompt)
     for piece in marked(request, engine.tokenizer, colour=colour):
@@ -32,7 +33,7 @@ def demonstrate(engine: Engine, prompt: str, options: Options) -> Stats:
         sys.stdout.flush()
     sys.stdout.write("\n")
     sys.stdout.flush()
-    plain = engine.generate(prompt, replace(options, speculate=False))
+    plain = engine.generate(given, replace(options, speculate=False))
     plain.run()
     for line in compared(request.stats, plain.stats, same=request.ids == plain.ids):
         say(line)

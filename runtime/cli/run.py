@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
-from trigraph.runtime.chat import first_messages
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
     OutputArguments,
-    PromptArguments,
     SpeculationArguments,
 )
 from trigraph.runtime.cli.chat import Terminal, interact
@@ -21,6 +19,7 @@ from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import events_of, say, stream
 from trigraph.runtime.cli.demonstration import demonstrate
 from trigraph.runtime.cli.opening import open_engine
+from trigraph.runtime.cli.prompt_arguments import PromptArguments
 from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
@@ -69,21 +68,24 @@ def run(
             used = None
     engine = Engine(replace(engine.model, template=used))
     if text is None:
-        chat = engine.chat(prompt.system, tools=tools, variables=variables) if used else None
+        if prompt.image and not used:
+            raise TrigraphError("--image needs a chat template, or a prompt with --raw")
+        chat = engine.chat(prompt.system, tools=tools, variables=variables, images=prompt.image or ()) if used else None
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
     if engine.model.template is None and prompt.system is not None:
         reason = "--raw was given" if prompt.raw else "the model has none"
         raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
     parser = ReplyParser()
+    shown = [engine.model.images.read(image) for image in prompt.image or ()]
     if engine.model.template is not None:
-        messages = [*first_messages(prompt.system), {"role": "user", "content": text}]
-        text = engine.model.template.render(messages, tools=tools, variables=variables)
+        text = engine.model.template.render(prompt.messages(text), tools=tools, variables=variables)
         parser = engine.model.template.parser(text, tools)
+    given = engine.model.encode_images(text, shown) if shown else text
     if output.show_drafts:
-        say(demonstrate(engine, text, options).line())
+        say(demonstrate(engine, text, given, options).line())
         return
-    request = engine.generate(text, options, prompt.prompt_cache)
+    request = engine.generate(given, options, prompt.prompt_cache)
     if output.as_json:
         _print_json(request, parser)
     else:

@@ -38,14 +38,14 @@ class Vision:
         check("image_memory", budget, int, lambda value: value >= 0, "0 or more")
         self.config = config
         self.embeddings = EmbeddingCache(budget)
-        self._sha256, self._tower = sha256, _Tower(open_graph)
+        self.sha256, self._tower = sha256, _Tower(open_graph)
         self._thread = _TowerThread(self._tower) if apart else None
         self._begun: dict[bytes, Future[Rows]] = {}
 
     def placed(self, prompt: ImagePrompt) -> tuple[PlacedImage, ...]:
         """The images of a prompt, with their digests. Any thread may call it."""
         pairs = zip(prompt.images, prompt.pixels, strict=True)
-        return tuple(PlacedImage(span, pixels.digest(self._sha256)) for span, pixels in pairs)
+        return tuple(PlacedImage(span, pixels.digest(self.sha256)) for span, pixels in pairs)
 
     def ready(self, image: PlacedImage, pixels: ResizedImage) -> bool:
         """Whether `rows` need not be waited for; where they must, the tower has begun when this returns."""

@@ -41,3 +41,9 @@ class ImageLimits:
         """The least and the largest area of a resized image, in pixels; the mmproj file may state limits of its own."""
         most = min(self.tokens * TOKEN * TOKEN, tower.max_pixels or MOST_TOKENS * TOKEN * TOKEN)
         return min(tower.min_pixels or LEAST_TOKENS * TOKEN * TOKEN, most), most
+
+
+def tokens_of_images(tower: VisionConfig, limits: ImageLimits) -> tuple[int, int]:
+    """Between how many tokens an image has; one whose sides differ a lot may have a few more."""
+    least, most = limits.areas(tower)
+    return least // TOKEN**2, most // TOKEN**2

@@ -54,6 +54,19 @@ class ImagePrompt:
         """The difference between position and place of the tokens after the prompt; never positive."""
         return sum(image.shift for image in self.images)
 
+    @property
+    def written(self) -> list[int]:
+        """The ids as a template wrote them: with one image token for each image."""
+        ends = [0, *(image.end for image in self.images)]
+        starts = [*(image.start + 1 for image in self.images), len(self.ids)]
+        return [token for end, start in zip(ends, starts, strict=True) for token in self.ids[end:start]]
+
+    def length_of(self, written: int) -> int:
+        """How many tokens the first ones of `written` stand for; an image among them is there in full."""
+        for image in self.images:
+            written += image.tokens - 1 if written > image.start else 0
+        return written
+
 
 @dataclass(frozen=True)
 class PlacedImage:
@@ -105,12 +118,27 @@ def _without(message: Message, images: list[Any]) -> Message:
     return {**message, "content": [PLACEHOLDER if here[at] else part for at, part in enumerate(content)]}
 
 
-def prompt_with_images(text: str, tokenizer: Tokenizer, images: Sequence[ResizedImage]) -> ImagePrompt:
+def prompt_with_images(
+    text: str,
+    tokenizer: Tokenizer,
+    images: Sequence[ResizedImage],
+    *,
+    before: Sequence[int] = (),
+    most: int | None = None,
+) -> ImagePrompt:
     """A rendered prompt in tokens, each image token in it repeated for the tokens of an image, in order.
 
-    Raises TrigraphError for a vocabulary without image tokens, and unless there is one for each image.
+    `before`: ids, as `written`, that `text` follows, with the first images. `most`: tokens that the prompt may have.
+    Raises TrigraphError for more, for a vocabulary without image tokens, and unless there is one for each image.
     """
-    ids, pad = tokenizer.encode(text), tokenizer.id_of(IMAGE_TOKEN)
+    room = None if most is None else most - len(before) - sum(image.tokens - 1 for image in images)
+    ids = [*before, *tokenizer.encode(text, start=not before, most=None if room is None else max(0, room))]
+    if room is not None and len(ids) - len(before) > room:
+        raise TrigraphError(
+            f"the prompt has more than {most} tokens, the loaded context, of which its images take "
+            f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger context"
+        )
+    pad = tokenizer.id_of(IMAGE_TOKEN)
     if pad is None:
         if images:
             raise TrigraphError(
@@ -132,3 +160,20 @@ def prompt_with_images(text: str, tokenizer: Tokenizer, images: Sequence[Resized
         found += [pad] * image.tokens
         start = place + 1
     return ImagePrompt((*found, *ids[start:]), tuple(spans), tuple(images))
+
+
+def spelt(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of a prompt, in which a run of image tokens is one."""
+    pad = tokenizer.id_of(IMAGE_TOKEN)
+    return tokenizer.spell(token for at, token in enumerate(ids) if token != pad or at == 0 or ids[at - 1] != pad)
+
+
+def placed(ids: Sequence[int], tokenizer: Tokenizer, images: Sequence[ResizedImage]) -> ImagePrompt:
+    """The prompt whose ids these are, with the image tokens of each image. Raises ValueError for other images."""
+    pad, spans, start = tokenizer.id_of(IMAGE_TOKEN), list[ImageSpan](), 0
+    for image in images:
+        spans.append(ImageSpan([*ids].index(pad, start), image.height, image.width))  # type: ignore[arg-type]
+        start = spans[-1].end
+    if [*ids].count(pad) != sum(image.tokens for image in images):  # type: ignore[arg-type]
+        raise ValueError("images and tokens differ")
+    return ImagePrompt(tuple(ids), tuple(spans), tuple(images))

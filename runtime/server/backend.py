@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.images.limits import ImageLimits
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
@@ -33,6 +36,14 @@ class Backend(Protocol):
     def identity(self) -> ModelIdentity: ...
 
     @property
+    def tower(self) -> VisionConfig | None:
+        """What reads the images of prompts; None for a model that reads text only."""
+
+    @property
+    def image_limits(self) -> ImageLimits:
+        """What an image may take."""
+
+    @property
     def sampling(self) -> Sampling:
         """What a request gets that does not say otherwise."""
 
@@ -53,5 +64,7 @@ class Backend(Protocol):
     def chat_template(self) -> ChatTemplate:
         """The chat template: the model file's, or a default one."""
 
-    def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> TextStream:
+    def generate(
+        self, prompt: list[int] | ImagePrompt, options: Options, *, checkpoints: Collection[int] = ()
+    ) -> TextStream:
         """Continues `prompt`, from when the result is begun; see Engine. Raises TrigraphError when it cannot."""

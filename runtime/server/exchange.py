@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from trigraph.models.errors import quote
+from trigraph.runtime.images.prompt import spelt
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.errors import ApiError, explained, log
 from trigraph.runtime.server.generation import Generation
@@ -58,7 +59,7 @@ class Job(ABC):
                 generation.request.begin()
                 begun.append(generation)
                 if service.settings.log_prompts:
-                    log.info("%s", service.engine.tokenizer.spell(generation.request.prompt))
+                    log.info("%s", spelt(service.engine.tokenizer, generation.request.prompt))
         except QueueFullError:
             self.cancel()
             for generation in begun:  # the next round takes them out, and somebody has to ask for one
@@ -174,10 +175,15 @@ async def read_body(request: HttpRequest, service: Served, body: bytearray) -> N
             f"Content-Encoding is {quote(encoding)}; send the body as it is", 415, code="unsupported_encoding"
         )
     limit = service.settings.max_body
-    too_large = ApiError(f"the body has more than {limit:,} bytes, the limit of this server", 413, code="too_large")
     announced = size = 0
     with suppress(ValueError):
         announced = int(request.headers.get("content-length", 0))
+    too_large = ApiError(
+        f"the body has {max(announced, limit + 1):,} bytes{' or more' * (announced <= limit)}, more than the limit of "
+        f"{limit:,}; make images smaller, or leave some out",
+        413,
+        code="too_large",
+    )
     if announced > limit and "expect" in request.headers:  # nothing has been sent yet
         raise too_large
     try:

@@ -33,6 +33,8 @@ class Generation:
     """Those of them that were accepted."""
     metrics: Metrics | None = None
     """What is told how far it has come."""
+    image_tokens: int = 0
+    """Those of the prompt."""
     shares_prompt: bool = False
     """Whether it is another completion of the prompt before it."""
     announces_prompt: bool = False
@@ -130,6 +132,8 @@ class Usage:
     """What a client's request cost, in tokens; a prompt that several completions share counts once."""
 
     prompt: int
+    images: int
+    """Tokens of the prompt that are of images."""
     cached: int
     completion: int
     reasoning: int
@@ -142,6 +146,7 @@ class Usage:
         firsts = [generation.request for generation in generations[::choices]]
         return cls(
             prompt=sum(len(request.prompt) for request in firsts),
+            images=sum(generation.image_tokens for generation in generations[::choices]),
             cached=sum(request.reused for request in firsts),
             completion=sum(generation.request.transcript.sampled for generation in generations),
             reasoning=sum(generation.reasoning_tokens for generation in generations),

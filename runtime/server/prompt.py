@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.next_turn import next_turn_checkpoints
+from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError, PromptTooLongError
+from trigraph.runtime.server.images import read_images
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -25,12 +29,24 @@ class ChatPrompt:
     """A conversation as the model reads it. `checkpoints`: lengths that the prompts of later turns begin with."""
 
     text: str
-    ids: list[int]
+    """With one image token for each image."""
+    given: list[int] | ImagePrompt
+    """What the engine is given: its ids, and its images if it has any."""
     checkpoints: tuple[int, ...]
     thinking: bool
     """Whether the prompt opens a thought, so that the reply begins within it."""
     template: ChatTemplate
     tools: Sequence[Mapping[str, Any]]
+
+    @property
+    def ids(self) -> list[int]:
+        """Its tokens, with an image token for each of an image."""
+        return [*self.given.ids] if isinstance(self.given, ImagePrompt) else self.given
+
+    @property
+    def image_tokens(self) -> int:
+        """How many of them are of images."""
+        return sum(image.tokens for image in self.given.images) if isinstance(self.given, ImagePrompt) else 0
 
     def parser(self) -> ReplyParser:
         """What takes a reply to it apart."""
@@ -100,7 +116,7 @@ def chat_prompt(
 
     `variables`: those of the template that the request sets. `counted`: its tokens are counted, and nothing continues
     it. `param`: the field that has the messages. Raises ApiError when the chat template refuses the messages, and for a
-    prompt that is longer than the context; for one that is counted, far longer.
+    prompt that is longer than the context; for one that is counted, far longer. Images are `SentImage`s.
     """
     engine, settings = service.engine, service.settings
     if _characters([messages, tools, variables]) > _MOST_CHARACTERS:
@@ -117,18 +133,31 @@ def chat_prompt(
         as_text = engine.tokenizer.control_names.as_text
         thought, said = as_text(messages[-1].get("reasoning_content") or ""), as_text(_text(messages[-1]))
         messages = messages[:-1]
+    messages, sent = without_images(messages)
+    images = read_images(service.images, sent, settings.max_images)
     messages, text = _rendered(template, messages, tools, variables, param)
     thinking = template.reply_format.thinks(text)
     if thinking:
         text += thought + (_THOUGHT_END if said else "")
     text += said
     thinking = thinking and not said
-    ids = encoded(engine, text)
-    check_length(engine, ids, param, counted=counted)
-    if counted:
-        return ChatPrompt(text.replace(MARK, ""), ids, (), thinking, template, tools)
-    checkpoints = next_turn_checkpoints(template, engine.tokenizer, messages, (text, ids), tools, variables)
-    return ChatPrompt(text.replace(MARK, ""), ids, tuple(checkpoints), thinking, template, tools)
+    prompt = _with_images(engine, text, images, param)
+    check_length(engine, prompt.ids, param, counted=counted)
+    written = prompt.written
+    checkpoints: list[int] = []
+    if not counted:
+        checkpoints = next_turn_checkpoints(template, engine.tokenizer, messages, (text, written), tools, variables)
+    ends = tuple(map(prompt.length_of, checkpoints))
+    return ChatPrompt(text.replace(MARK, ""), prompt if images else written, ends, thinking, template, tools)
+
+
+def _with_images(engine: Backend, text: str, images: Sequence[ResizedImage], param: str) -> ImagePrompt:
+    if not images:
+        return ImagePrompt(tuple(encoded(engine, text)))
+    try:
+        return prompt_with_images(text, engine.tokenizer, images, most=most_tokens(engine))
+    except TrigraphError as error:
+        raise ApiError(f"{param}: {error}", param=param, code="invalid_value") from error
 
 
 def _rendered(

@@ -10,6 +10,8 @@ from typing import Any
 
 from trigraph.runtime import __version__
 from trigraph.runtime.device.heap import trim_heap
+from trigraph.runtime.images.limits import tokens_of_images
+from trigraph.runtime.images.reader import ImageReader
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.metrics import Metrics
@@ -67,8 +69,14 @@ class Served(ABC):
         """A model as `/v1/models` has it; without an engine, what is known of one that is not loaded."""
         known: dict[str, Any] = {}
         if engine is not None:
-            meta = {"n_ctx": engine.context, "n_vocab": engine.vocab}
-            known = {"max_model_len": engine.context, "meta": meta}
+            meta: dict[str, Any] = {"n_ctx": engine.context, "n_vocab": engine.vocab}
+            modalities = ["text"]
+            if engine.tower is not None:
+                least, most = tokens_of_images(engine.tower, engine.image_limits)
+                meta["images"] = {"most": self.settings.max_images, "min_tokens": least, "max_tokens": most}
+                modalities.append("image")
+            architecture = {"input_modalities": modalities, "output_modalities": ["text"]}
+            known = {"max_model_len": engine.context, "meta": meta, "architecture": architecture}
         return {
             "id": name,
             "object": "model",
@@ -115,6 +123,7 @@ class Service(Served):
         super().__init__(settings)
         self.engine = engine
         self.metrics = Metrics(engine, settings.model)
+        self._reader: ImageReader | None = None
         self.users = 0
         """Requests that are in it."""
 
@@ -122,6 +131,16 @@ class Service(Served):
     def fingerprint(self) -> str:
         """Names the model's weights: the same ones give the same text for a seed, on whatever machine."""
         return f"fp_{self.engine.identity.weights[:12]}"
+
+    @property
+    def images(self) -> ImageReader | None:
+        """What reads the images of requests; None where the model reads text only."""
+        if (tower := self.engine.tower) is None:
+            return None
+        limits = self.engine.image_limits
+        if self._reader is None or (self._reader.tower, self._reader.limits) != (tower, limits):
+            self._reader = ImageReader(tower, limits)
+        return self._reader
 
     async def of(self, body: bytes) -> Service:
         """This one, whatever name the request has."""

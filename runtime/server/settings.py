@@ -36,9 +36,11 @@ class Settings:
     """Keys of which a request must have one; empty: none is asked for."""
     cors_origins: tuple[str, ...] = ()
     """Allowed CORS origins: https://example.org, http://localhost:* (any port), app://* (all of a scheme), or *."""
-    max_body: int = 16 << 20
+    max_images: int = 32
+    """Images of a request."""
+    max_body: int = 32 << 20
     """Bytes of a request."""
-    max_bodies: int = 64 << 20
+    max_bodies: int = 128 << 20
     """Bytes of all requests that are being read."""
     read_seconds: float = 30.0
     """How long a client may take to send a request: its head, and then its body."""

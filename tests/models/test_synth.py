@@ -237,7 +237,7 @@ def test_unwritable_path(tmp_path: Path) -> None:
         ("qwen9", {}, "unknown geometry 'qwen9'; the known ones are qwen3.5-0.8b"),
         ("tiny-dense", {"quant": "Q9"}, "unknown quant 'Q9'; the known ones are F32"),
         ("tiny-dense", {"layers": 0}, "--layers is 0"),
-        ("tiny-dense", {"vocab": 100}, "--vocab is 100; it must be at least 263"),
+        ("tiny-dense", {"vocab": 100}, "--vocab is 100; it must be at least 266"),
         ("tiny-dense", {"experts": 4}, "has no experts"),
         ("tiny-moe", {"experts": 0}, "--experts is 0"),
         ("tiny-moe", {"seed": -1}, "--seed is -1"),

@@ -1,4 +1,4 @@
-"""What the tests of the chat page share: one browser, and the page's libraries."""
+"""What tests of the server share: one browser, the page's libraries, and a server that reads small images."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,8 @@ from support.browser import MISSING, Browser, chromium
 from support.bundle import page_bundle
 from support.mock_api import MockApi, mock_api
 from support.page import visit
+from support.seeing_server import LIMITED, Seeing, limited_engine
+from support.server import serving
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +42,14 @@ def page(window: Browser, api: MockApi, bundle: Path) -> Iterator[Browser]:
     yield window
     unexpected = [text for text in window.complaints() if "Failed to load resource" not in text]
     assert not unexpected, "errors of scripts or of the content security policy"
+
+
+@pytest.fixture(scope="module")
+def sighted() -> Seeing:
+    return limited_engine()
+
+
+@pytest.fixture(scope="module")
+def sighted_url(sighted: Seeing) -> Iterator[str]:
+    with serving(sighted, LIMITED) as address:
+        yield address

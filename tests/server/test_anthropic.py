@@ -150,7 +150,7 @@ def test_the_billing_line_does_not_change_the_prompt(client: Any) -> None:
         ({"extra_body": {"temperature": -1}}, "temperature is -1"),
         ({"messages": []}, "messages is []"),
         ({"tool_choice": {"type": "any"}}, "tool_choice asks for a tool"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type is 'image'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source is missing"),
         ({"messages": [{"role": "user", "content": 5000 * "long"}]}, "prompt is too long"),
     ],
 )

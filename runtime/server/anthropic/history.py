@@ -9,6 +9,7 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.server.anthropic.schema import Block, MessageParam, TokensRequest
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.images import PART_RULE, check_media_type, image_part, part_of_url
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice
 from trigraph.runtime.server.service import Service
@@ -94,21 +95,52 @@ def _assistant(blocks: list[Block], number: int) -> Message:
 
 def _user(blocks: list[Block], number: int) -> Iterator[Message]:
     """Results of tools are messages of their own."""
-    texts: list[str] = []
+    parts: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         place = f"messages[{number}].content[{i}]"
         if block.type != "tool_result":
-            texts.append(_text(block, place))
+            parts.append(_part(block, place))
             continue
-        if texts:
-            yield {"role": "user", "content": "\n".join(texts)}
-            texts = []
-        parts = block.content or ""
-        if isinstance(parts, list):
-            parts = "\n".join(_text(part, f"{place}.content[{j}]") for j, part in enumerate(parts))
-        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": parts}
-    if texts or not blocks:
-        yield {"role": "user", "content": "\n".join(texts)}
+        if parts:
+            yield {"role": "user", "content": _content(parts)}
+            parts = []
+        content: Any = block.content or ""
+        if isinstance(content, list):
+            content = _content([_part(part, f"{place}.content[{j}]") for j, part in enumerate(content)])
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+    if parts or not blocks:
+        yield {"role": "user", "content": _content(parts)}
+
+
+def _part(block: Block, place: str) -> dict[str, Any]:
+    if block.type != "image":
+        return {"type": "text", "text": _text(block, place)}
+    if (source := block.source) is None:
+        raise ApiError(f"{place}.source is missing; give one of type base64", param=f"{place}.source")
+    if source.type == "url":
+        return part_of_url(source.url, f"{place}.source.url")
+    if source.type == "base64" and source.data is None:
+        raise ApiError(f"{place}.source.data is missing; give the image in base64", param=f"{place}.source.data")
+    if source.type != "base64" or source.data is None:
+        raise ApiError(
+            f"{place}.source has the type {quote(source.type)}; send the image itself, of type base64 with its data",
+            param=f"{place}.source",
+        )
+    check_media_type(source.media_type, f"{place}.source.media_type")
+    return image_part(source.data, f"{place}.source.data")
+
+
+def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """Texts are one; with an image among them, those between images are."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        if found and found[-1]["type"] == part["type"] == "text":
+            found[-1] = {"type": "text", "text": f"{found[-1]['text']}\n{part['text']}"}
+        else:
+            found.append(part)
+    if all(part["type"] == "text" for part in found):
+        return "".join(part["text"] for part in found)
+    return found
 
 
 def _text(block: Block, place: str) -> str:
@@ -116,4 +148,4 @@ def _text(block: Block, place: str) -> str:
         return block.text or ""
     if block.type == "document" and block.source is not None and block.source.type == "text":
         return block.source.data or ""
-    raise ApiError(f"{place}.type is {quote(block.type)}; the model reads text only", param=f"{place}.type")
+    raise ApiError(f"{place}.type is {quote(block.type)}; {PART_RULE}", param=f"{place}.type")

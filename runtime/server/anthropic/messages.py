@@ -54,7 +54,7 @@ class Messages(Job):
             max_tokens=fields.max_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, answer),
         )
-        request = service.engine.generate(prompt.ids, options, checkpoints=prompt.checkpoints)
+        request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._generation = self.generations[0]

@@ -10,10 +10,12 @@ from trigraph.runtime.server.schema import Items, Object, Sampling, Schema, Tool
 
 
 class Source(Schema):
-    """Where the content of a document is; text is what the models here read."""
+    """Where the content of a document or an image is: here, as text or as base64."""
 
     type: str
+    media_type: str | None = None
     data: str | None = None
+    url: str | None = None
 
 
 class Block(Schema):

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.recording import RecordedRow
@@ -80,7 +81,9 @@ class RemoteEngine(Description):
         """Why no request can be computed just now, if so."""
         return await self.replicas.outage()
 
-    def generate(self, prompt: list[int], options: Options, *, checkpoints: Collection[int] = ()) -> RemoteStream:
+    def generate(
+        self, prompt: list[int] | ImagePrompt, options: Options, *, checkpoints: Collection[int] = ()
+    ) -> RemoteStream:
         """Continues `prompt`, from when the stream is begun. Raises TrigraphError when the prompt does not fit."""
         return RemoteStream(self, prompt, options, checkpoints)
 
@@ -103,8 +106,12 @@ class RemoteEngine(Description):
 class RemoteStream(TextStream):
     """A completion that replicas make, one after the other where one is lost."""
 
-    def __init__(self, engine: RemoteEngine, prompt: list[int], options: Options, checkpoints: Collection[int]) -> None:
-        ids = checked_prompt(prompt, options, engine.context, engine.vocab)
+    def __init__(
+        self, engine: RemoteEngine, prompt: list[int] | ImagePrompt, options: Options, checkpoints: Collection[int]
+    ) -> None:
+        self._shown = prompt if isinstance(prompt, ImagePrompt) else None
+        given = prompt.ids if isinstance(prompt, ImagePrompt) else prompt
+        ids = checked_prompt(given, options, engine.context, engine.vocab)
         super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context))
         self.kv_usage = 0.0
         self._engine = engine
@@ -173,7 +180,14 @@ class RemoteStream(TextStream):
         while not self.transcript.finished:
             before = len(self.ids)
             ticket = Ticket(
-                self.prompt, self.options, self._checkpoints, [*self.ids], self._weights, self._fingerprint, names
+                self.prompt,
+                self.options,
+                self._checkpoints,
+                [*self.ids],
+                self._weights,
+                self._fingerprint,
+                names,
+                self._shown,
             )
             try:
                 async with aclosing(self._engine.replicas.complete(ticket)) as updates:

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_version
 from trigraph.models.errors import TrigraphError
+from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.images.limits import ImageLimits
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -43,6 +46,8 @@ class Description:
     vocab: int
     identity: ModelIdentity
     sampling: Sampling
+    tower: VisionConfig | None
+    image_limits: ImageLimits
     pages: int
     """KV pages of an engine, each for `page_size` tokens."""
     page_size: int
@@ -62,6 +67,8 @@ class Description:
             engine.vocab,
             engine.identity,
             engine.sampling,
+            engine.tower,
+            engine.image_limits,
             load.pages,
             load.page_size,
             engine.model.kernels,
@@ -89,6 +96,8 @@ class Ticket:
     """That of the replica that began the completion."""
     lost: tuple[str, ...] = ()
     """Names of replicas that had it and were lost."""
+    shown: ImagePrompt | None = None
+    """The prompt with its images, if it has any."""
 
 
 class Update(NamedTuple):
@@ -136,7 +145,7 @@ class Replica:
             )
         request = await asyncio.to_thread(  # a constraint may take long to compile
             self.engine.generate,
-            ticket.prompt,
+            ticket.shown or ticket.prompt,
             ticket.options,
             checkpoints=ticket.checkpoints,
             completed=ticket.completed,
@@ -178,5 +187,6 @@ class Replica:
 def fingerprint(engine: Engine) -> str:
     """A hash of all that decides the tokens of a completion, beside its request."""
     library = "bodies" if engine.model.device.library is None else library_version(engine.model.device.name)
-    parts = [str(engine.identity), engine.identity.weights, library, engine.context, *astuple(Software.here())]
+    tower = "" if engine.model.vision is None else engine.model.vision.sha256
+    parts = [str(engine.identity), engine.identity.weights, tower, library, engine.context, *astuple(Software.here())]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -33,7 +33,7 @@ def props(service: Service) -> dict[str, Any]:
         "model_alias": settings.model,
         "model_path": settings.model,
         "chat_template": template.source,
-        "modalities": {"vision": False, "audio": False},
+        "modalities": {"vision": engine.tower is not None, "audio": False},
         "build_info": f"trigraph {service.version}",
         "endpoint_slots": True,
         "endpoint_props": False,

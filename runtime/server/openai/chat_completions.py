@@ -11,8 +11,17 @@ from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.images import PART_RULE, part_of_url
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
-from trigraph.runtime.server.openai.schema import AllowedTools, ChatMessage, ChatRequest, NamedTool, Tool
+from trigraph.runtime.server.openai.schema import (
+    AllowedTools,
+    ChatMessage,
+    ChatRequest,
+    ContentPart,
+    ImageUrl,
+    NamedTool,
+    Tool,
+)
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
@@ -24,6 +33,7 @@ from trigraph.runtime.text.reply import Arguments, CallBegun, Content, Event, Re
 from trigraph.runtime.text.template import Message
 
 _FINISH_REASONS = {"call": "tool_calls", "length": "length", "context": "length", "timeout": "length"}
+_SHOWING = ("user", "tool", "function")  # roles whose messages may have images
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
@@ -54,9 +64,10 @@ class ChatCompletion(Job):
         )
         self.generations = [
             Generation(
-                engine.generate(prompt.ids, choice_options(options, number), checkpoints=prompt.checkpoints),
+                engine.generate(prompt.given, choice_options(options, number), checkpoints=prompt.checkpoints),
                 prompt.parser(),
                 parallel_calls=choice.parallel,
+                image_tokens=prompt.image_tokens,
                 shares_prompt=number > 0,
             )
             for number in range(fields.n or 1)
@@ -160,17 +171,11 @@ def finish_reason(generation: Generation) -> str:
 
 
 def as_message(message: ChatMessage, number: int) -> Message:
-    """A message as chat templates take it. Raises ApiError for parts that are no text."""
+    """A message as chat templates take it, with its images. Raises ApiError for parts of another kind."""
     content: Any = message.content
     if isinstance(content, list):
-        for i, part in enumerate(content):
-            if part.type not in _TEXT_PARTS:
-                raise ApiError(
-                    f"messages[{number}].content[{i}].type is {quote(part.type)}; the model reads text only",
-                    param=f"messages[{number}].content[{i}].type",
-                    code="invalid_value",
-                )
-        content = [{"type": "text", "text": part.text or part.refusal or ""} for part in content]
+        shows = message.role in _SHOWING
+        content = [_part(part, f"messages[{number}].content[{i}]", shows=shows) for i, part in enumerate(content)]
     found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
     for name in ("reasoning_content", "tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
@@ -182,6 +187,16 @@ def as_message(message: ChatMessage, number: int) -> Message:
             if call.function is not None
         ]
     return found
+
+
+def _part(part: ContentPart, place: str, *, shows: bool) -> dict[str, Any]:
+    """`shows`: whether its message may have images."""
+    if part.type == "image_url" and shows:
+        image = part.image_url
+        return part_of_url(image.url if isinstance(image, ImageUrl) else image, f"{place}.image_url.url")
+    if part.type not in _TEXT_PARTS:
+        raise ApiError(f"{place}.type is {quote(part.type)}; {PART_RULE}", param=f"{place}.type", code="invalid_value")
+    return {"type": "text", "text": part.text or part.refusal or ""}
 
 
 def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:

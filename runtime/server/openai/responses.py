@@ -43,7 +43,7 @@ class Responses(Job):
             constraint=reply_form(prompt.template.reply_format, choice, form(fields, _format(fields))),
             logprobs=logprobs,
         )
-        request = service.engine.generate(prompt.ids, options, checkpoints=prompt.checkpoints)
+        request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._items = ResponseItems()

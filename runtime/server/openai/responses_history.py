@@ -7,6 +7,7 @@ from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.images import PART_RULE, part_of_url
 from trigraph.runtime.server.openai.schema_responses import Item, Part, ResponsesRequest
 from trigraph.runtime.server.reply_form import ToolChoice
 from trigraph.runtime.server.schema import TOOL_NAME, TOOL_NAME_RULE
@@ -95,14 +96,38 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
 
 def _other(item: Item, kind: str, place: str) -> Message:
     if kind == "function_call_output":
-        return {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output, place)}
+        content = _shown(item.output, f"{place}.output")
+        return {"role": "tool", "tool_call_id": item.call_id, "content": content}
     if item.role not in _ROLES:
         raise ApiError(
             f"{place}.role is {quote(item.role)}; it must be one of {', '.join(_ROLES)}",
             param=f"{place}.role",
             code="invalid_value",
         )
-    return {"role": _ROLES[item.role], "content": _text(item.content, place)}
+    content = _shown(item.content, f"{place}.content") if item.role == "user" else _text(item.content, place)
+    return {"role": _ROLES[item.role], "content": content}
+
+
+def _shown(content: str | list[Part] | None, place: str) -> str | list[dict[str, Any]]:
+    """A text, or parts of texts and images."""
+    if not isinstance(content, list) or all(part.type != "input_image" for part in content):
+        return _text(content, place)
+    return [
+        _image(part, f"{place}[{i}]")
+        if part.type == "input_image"
+        else {"type": "text", "text": _text([part], f"{place}[{i}]")}
+        for i, part in enumerate(content)
+    ]
+
+
+def _image(part: Part, place: str) -> dict[str, Any]:
+    if part.file_id is not None:
+        raise ApiError(
+            f"{place}.file_id is {quote(part.file_id)}, and this server keeps no files; give the image as image_url",
+            param=f"{place}.file_id",
+            code="unsupported_parameter",
+        )
+    return part_of_url(part.image_url, f"{place}.image_url")
 
 
 def _text(content: str | list[Part] | None, place: str) -> str:
@@ -111,7 +136,7 @@ def _text(content: str | list[Part] | None, place: str) -> str:
     for part in content:
         if part.type not in _TEXTS:
             raise ApiError(
-                f"{place} has a part of type {quote(part.type)}; the model reads text only",
+                f"{place} has a part of type {quote(part.type)}; {PART_RULE}",
                 param=place,
                 code="invalid_value",
             )

@@ -20,12 +20,20 @@ from trigraph.runtime.server.schema import (
 )
 
 
+class ImageUrl(Schema):
+    """An image: a data URI, or its bytes in base64. `detail` changes nothing."""
+
+    url: str | None = None
+    detail: str | None = None
+
+
 class ContentPart(Schema):
-    """A part of a message's content; text is what the models here read."""
+    """A part of a message's content: text, or an image (`image_url`) in a message of the user or a tool."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | ImageUrl | None = None
 
 
 class FunctionCall(Schema):

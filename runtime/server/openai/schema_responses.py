@@ -10,11 +10,14 @@ from trigraph.runtime.server.schema import Items, Object, Sampling, Schema
 
 
 class Part(Schema):
-    """A part of an item's content."""
+    """A part of an item's content. The `detail` of images changes nothing."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
 
 
 class Item(Schema):

@@ -11,11 +11,12 @@ from trigraph.runtime.server.generation import Generation, Usage
 
 def openai_usage(usage: Usage) -> dict[str, Any]:
     """The `usage` of completions and chat completions."""
+    images = {"image_tokens": usage.images} if usage.images else {}
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
         "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
+        "prompt_tokens_details": {"cached_tokens": usage.cached, **images},
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning,
             "accepted_prediction_tokens": usage.accepted,

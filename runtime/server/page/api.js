@@ -51,10 +51,14 @@ function errorMessage(body) {
   return typeof error === "string" ? error : (error?.message ?? "");
 }
 
-/** The models served: id and context length in tokens (null where the server does not tell). */
+/** The models served: id, context in tokens (null where the server does not tell), limits of images (null: text only). */
 export async function models() {
   const list = await (await request("v1/models")).json();
-  return list.data.map(({ id, max_model_len: length, meta }) => ({ id, context: length ?? meta?.n_ctx ?? null }));
+  return list.data.map(({ id, max_model_len: length, meta }) => ({
+    id,
+    context: length ?? meta?.n_ctx ?? null,
+    images: meta?.images ?? null,
+  }));
 }
 
 /** What a request gets for the fields that it leaves out, under llama-server's names; empty where the server does not tell. */

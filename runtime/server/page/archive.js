@@ -1,9 +1,11 @@
 // Conversations as a file: to keep them elsewhere, or to take them to another browser.
 
 import { all, load, save } from "./conversations.js";
+import { find, keep } from "./images.js";
 
 const FORMAT = "trigraph.conversations";
 const VERSION = 1;
+const IMAGE = /^data:image\/(jpeg|png|webp|gif);base64,[A-Za-z0-9+/]*={0,2}$/;
 const ROLES = ["user", "assistant"];
 
 /** Makes the buttons of the settings work; `changed` is called once conversations were imported. */
@@ -18,7 +20,7 @@ export function connect(section, changed) {
       told.hidden = false;
     };
     try {
-      const count = take(await file.files[0].text());
+      const count = await take(await file.files[0].text());
       tell(`Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`, false);
     } catch (error) {
       tell(error.message, true);
@@ -28,9 +30,10 @@ export function connect(section, changed) {
   });
 }
 
-/** Offers a file with conversations, by default with all, as a download. */
-export function download(name, conversations = all()) {
-  const text = JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
+/** Offers a file with conversations and their images, by default with all, as a download. */
+export async function download(name, conversations = all()) {
+  const given = await Promise.all(conversations.map(withData));
+  const text = JSON.stringify({ format: FORMAT, version: VERSION, conversations: given }, null, 1);
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   const link = document.createElement("a");
   link.href = address;
@@ -39,12 +42,24 @@ export function download(name, conversations = all()) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
+/** A conversation whose images have their data, as far as the browser has it. */
+async function withData(conversation) {
+  const found = (images) =>
+    images && Promise.all(images.map(async (image) => ({ ...image, data: await find(image.id) })));
+  const messages = conversation.messages.map(async (message) => ({ ...message, images: await found(message.images) }));
+  return { ...conversation, messages: await Promise.all(messages) };
+}
+
 /**
  * Keeps the conversations of such a file; of one that is here as well, the version that changed last. Returns how many
  * the file has. Throws an Error that says what is wrong with the file, and keeps none of it then.
  */
-function take(text) {
+async function take(text) {
   const found = read(text).map(checked);
+  for (const image of found.flatMap(({ messages }) => messages.flatMap(({ images = [] }) => images))) {
+    if (image.data) await keep(image);
+    delete image.data;
+  }
   for (const conversation of found) {
     if (!(load(conversation.id)?.changed >= conversation.changed)) save(conversation);
   }
@@ -87,8 +102,8 @@ function isId(id) {
 }
 
 function isMessage(message) {
-  const { id, role, content, reasoning = "" } = message ?? {};
-  return isId(id) && ROLES.includes(role) && isText(content) && isText(reasoning);
+  const { id, role, content, reasoning = "", images = [] } = message ?? {};
+  return isId(id) && ROLES.includes(role) && isText(content) && isText(reasoning) && isImages(images);
 }
 
 /** What an answer may have besides its text, and how it must look; anything else is left out. */
@@ -103,6 +118,10 @@ const EXTRAS = {
   steps: ({ content, reasoning }) => isSteps(content) && isSteps(reasoning),
 };
 const FIGURES = ["tokens", "accepted", "prompt", "reused", "wait", "seconds", "timed"];
+const isImages = isListOf(
+  ({ id, width, height, data = "" }) =>
+    isId(id) && width > 0 && height > 0 && isText(data) && (data === "" || IMAGE.test(data)),
+);
 const isSteps = isListOf(isListOf(Number.isFinite));
 
 function isText(value) {
@@ -113,9 +132,11 @@ function isListOf(isItem) {
   return (value) => Array.isArray(value) && value.every((item) => item !== null && isItem(item));
 }
 
+const shown = ({ id, width, height, data }) => ({ id, width, height, data });
+
 function fields(message) {
   const { id, parent, role, content, reasoning = "" } = message;
-  if (role === "user") return { id, parent, role, content };
+  if (role === "user") return { id, parent, role, content, ...(message.images ? { images: message.images.map(shown) } : {}) };
   const extras = Object.entries(EXTRAS).filter(([name, accepts]) => message[name] != null && accepts(message[name]));
   const kept = Object.fromEntries(extras.map(([name]) => [name, message[name]]));
   return { id, parent, role, content, reasoning, steps: { content: [], reasoning: [] }, ...kept };

@@ -1,15 +1,16 @@
 // What the page does: conversations, and the answers that are being written in them, several at once if need be.
 
-import { defaults, hasKey, models, setKey } from "./api.js";
+import { defaults, models } from "./api.js";
 import { connect as connectArchive } from "./archive.js";
 import { Composer } from "./composer.js";
-import { add, branch, choose, create, history, load, save, versions } from "./conversations.js";
-import { shown } from "./dom.js";
+import { add, branch, choose, create, history, imagesOfAll, load, save, versions } from "./conversations.js";
 import { count } from "./figures.js";
 import { Generation } from "./generation.js";
+import { forgetOthers, keep as keepImage } from "./images.js";
+import { askKey } from "./key.js";
 import { libraries } from "./libraries.js";
 import { place, stay } from "./place.js";
-import { fields, load as loadSettings, SettingsDialog } from "./settings.js";
+import { load as loadSettings, requestBody, SettingsDialog } from "./settings.js";
 import { retitle, Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
 
@@ -35,7 +36,8 @@ export class Chat {
       },
     );
     this.composer = new Composer(get("composer"), {
-      send: (text) => this.send(text),
+      send: (text, images) => this.send(text, images),
+      limits: () => this.imageLimits(),
       stop: () => this.running.get(this.conversation.id)?.generation.stop(),
       editLast: () => this.thread.editLast(),
     });
@@ -48,7 +50,6 @@ export class Chat {
     get("new").addEventListener("click", () => this.composer.field.focus());
     get("open-settings").addEventListener("click", () => this.settings.show());
     connectArchive(get("archive"), () => this.reload());
-    get("cancel-key").addEventListener("click", () => get("key").close());
     // What is on its way when the page is left ends here; what came of it stays. Some browsers have only the one, and
     // some cut connections before the other.
     addEventListener("beforeunload", () => this.leave());
@@ -80,12 +81,7 @@ export class Chat {
   }
 
   async askKey() {
-    if (get("key").open) return;
-    get("key-field").value = "";
-    get("refused").hidden = !hasKey();
-    if (!(await shown(get("key")))) return;
-    setKey(get("key-field").value);
-    await this.connect();
+    if (await askKey()) await this.connect();
   }
 
   /** Shows what the page's address names; a new conversation where it names none. */
@@ -132,6 +128,7 @@ export class Chat {
     const model = this.model();
     get("model").textContent = model ? model.id + (loadSettings().mode === "plain" ? ", plain text" : "") : "";
     get("model").title = model?.context ? `${model.id}, context of ${count(model.context)} tokens` : "";
+    this.composer.attachments.show();
     this.greet();
     this.showContext();
   }
@@ -164,20 +161,36 @@ export class Chat {
     this.showContext();
   }
 
-  send(text) {
+  /** What images a message may have; null where the model, or the mode, takes text only. */
+  imageLimits() {
+    const limits = this.model()?.images;
+    if (!limits || loadSettings().mode === "plain") return null;
+    return { ...limits, taken: branch(this.conversation).flatMap(({ images }) => images ?? []).length };
+  }
+
+  send(text, images) {
+    const { conversation } = this;
+    for (const image of images) {
+      keepImage(image).catch((error) => {
+        this.full = error.message;
+        this.showContext();
+      });
+    }
     // A space before plain text may be what parts it from the words before.
     const content = loadSettings().mode === "plain" ? text : text.trim();
     stay(this.conversation.id);
-    const asked = add(this.conversation, this.conversation.leaf, { role: "user", content });
+    const shown = images.map(({ id, width, height }) => ({ id, width, height }));
+    const asked = add(conversation, conversation.leaf, { role: "user", content, ...(shown.length && { images: shown }) });
     this.answer(asked.id);
   }
 
   /** A changed message of the user is answered anew; a changed answer stands as it is. */
   edit(message, text) {
     if (this.running.has(this.conversation.id)) return;
-    const { role } = message;
+    const { role, images } = message;
     const answer = role === "user" ? {} : { reasoning: message.reasoning, steps: { content: [], reasoning: [] } };
-    const added = add(this.conversation, message.parent, { role, content: text, ...answer });
+    const shown = images ? { images } : {};
+    const added = add(this.conversation, message.parent, { role, content: text, ...shown, ...answer });
     if (role === "user") this.answer(added.id);
     else this.keep(this.conversation, true);
   }
@@ -202,7 +215,7 @@ export class Chat {
   answer(parent) {
     const { conversation } = this;
     conversation.leaf = parent;
-    const body = fields({ ...loadSettings(), model: this.model()?.id ?? "" }, history(conversation, parent));
+    const body = requestBody(this.model()?.id ?? "", history(conversation, parent));
     const message = add(conversation, parent, {
       role: "assistant",
       content: "",
@@ -274,6 +287,7 @@ export class Chat {
   }
 
   removed(id) {
+    forgetOthers(imagesOfAll(id === this.conversation.id ? [] : [this.conversation]));
     const entry = this.running.get(id);
     if (entry) {
       entry.conversation.removed = true;

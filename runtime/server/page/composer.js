@@ -1,16 +1,21 @@
 // The field below the messages, and the keys of the page.
 
+import { Attachments } from "./attachments.js";
 import { icon } from "./dom.js";
 
 const TALLEST = 0.4;
 
 export class Composer {
-  /** `actions`: send(text), stop(), editLast(): whether there was a message to edit. */
+  /** `actions`: send(text, images), stop(), limits() of images, editLast(): whether there was a message to edit. */
   constructor(form, actions) {
     this.field = form.querySelector("textarea");
-    this.button = form.querySelector("button");
+    this.button = form.querySelector("#send");
     this.actions = actions;
     this.running = false;
+    this.attachments = new Attachments(form, form.closest("main"), {
+      limits: () => actions.limits(),
+      changed: () => this.attachments && this.show(this.running),
+    });
     this.field.addEventListener("input", () => this.grow());
     this.field.addEventListener("keydown", (event) => this.key(event));
     form.addEventListener("submit", (event) => {
@@ -29,7 +34,11 @@ export class Composer {
     this.button.setAttribute("aria-label", label);
     this.button.title = label;
     this.button.replaceChildren(icon(running ? "stop" : "up"));
-    this.button.disabled = !running && this.field.value.trim() === "";
+    this.button.disabled = !running && this.empty();
+  }
+
+  empty() {
+    return this.field.value.trim() === "" && !this.attachments.images.length;
   }
 
   grow() {
@@ -38,16 +47,13 @@ export class Composer {
     this.show(this.running);
   }
 
-  fill(text) {
-    this.field.value = text;
-    this.grow();
-  }
-
   send() {
     const text = this.field.value;
-    if (!text.trim() || this.running) return;
-    this.fill("");
-    this.actions.send(text);
+    if (this.empty() || this.running) return;
+    this.field.value = "";
+    const images = this.attachments.take();
+    this.grow();
+    this.actions.send(text, images);
   }
 
   key(event) {

@@ -49,7 +49,8 @@ export function add(conversation, parent, message) {
   conversation.messages.push(added);
   conversation.leaf = added.id;
   conversation.changed = Date.now();
-  if (!conversation.title && message.role === "user") conversation.title = titleOf(message.content);
+  if (!conversation.title && message.role === "user")
+    conversation.title = titleOf(message.content) || (message.images ? "Image" : "");
   return added;
 }
 
@@ -82,15 +83,26 @@ export function choose(conversation, message) {
   conversation.leaf = last.id;
 }
 
+/** The ids of all images that conversations show: those that are kept, and `others`, for which there may be no room. */
+export function imagesOfAll(others) {
+  const messages = [...all(), ...others].flatMap((conversation) => conversation.messages);
+  return new Set(messages.flatMap(({ images = [] }) => images.map(({ id }) => id)));
+}
+
 /**
- * The messages up to one as the API takes them, without answers that failed before their first word. Thoughts go along:
- * the model's template chooses which it repeats.
+ * The messages up to one as the API takes them, but for images, of which they have the ids, and without answers that
+ * failed before their first word. Thoughts go along: the model's template chooses which it repeats.
  */
 export function history(conversation, last) {
   const ids = branch(conversation).map(({ id }) => id);
   const until = ids.indexOf(last);
   return branch(conversation)
     .slice(0, until + 1)
-    .filter(({ content, reasoning }) => content || reasoning)
-    .map(({ role, content, reasoning }) => ({ role, content, ...(reasoning ? { reasoning_content: reasoning } : {}) }));
+    .filter(({ content, reasoning, images }) => content || reasoning || images)
+    .map(({ role, content, reasoning, images }) => ({
+      role,
+      content,
+      ...(reasoning ? { reasoning_content: reasoning } : {}),
+      ...(images ? { images } : {}),
+    }));
 }

@@ -3,8 +3,8 @@
 import { complete } from "./api.js";
 
 /**
- * Fills `message` (content, reasoning, calls, figures, steps, error, stopped) from the stream of a chat completion and
- * calls `changed` after every chunk and once at the end, when `running` is false.
+ * Fills `message` (content, reasoning, calls, figures, steps, error, stopped) from the stream of a chat completion,
+ * whose request's body may still be in the making, and calls `changed` after every chunk and once at the end, when `running` is false.
  */
 export class Generation {
   constructor(message, body, changed) {
@@ -25,7 +25,7 @@ export class Generation {
   async run(body) {
     const { message } = this;
     try {
-      for await (const chunk of complete(body, this.abort.signal)) {
+      for await (const chunk of complete(await body, this.abort.signal)) {
         this.take(chunk);
         this.changed();
       }

@@ -3,6 +3,7 @@
 import { copyButton, element, iconButton } from "./dom.js";
 import { parts } from "./figures.js";
 import { Markdown } from "./markdown.js";
+import { pictures } from "./pictures.js";
 import { steps } from "./steps.js";
 
 const WHY_ENDED = {
@@ -26,7 +27,7 @@ export class MessageView {
     this.text = element("div", { class: "text" });
     this.foot = element("div", { class: "foot" });
     if (!user) this.makeAnswer();
-    this.element.append(...(user ? [this.text] : [this.thought, this.text, this.calls, this.notice]), this.foot);
+    this.element.append(...(user ? [...pictures(message), this.text] : [this.thought, this.text, this.calls, this.notice]), this.foot);
     this.update(false);
   }
 
@@ -44,8 +45,10 @@ export class MessageView {
     this.running = running;
     this.element.classList.toggle("running", running);
     this.element.setAttribute("aria-busy", String(running));
-    if (this.message.role === "user") this.text.textContent = this.message.content;
-    else this.updateAnswer();
+    if (this.message.role === "user") {
+      this.text.textContent = this.message.content;
+      this.text.hidden = !this.message.content && Boolean(this.message.images);
+    } else this.updateAnswer();
     this.updateFoot();
   }
 
@@ -153,6 +156,7 @@ export class MessageView {
     const close = () => {
       editor.remove();
       this.text.hidden = this.foot.hidden = false;
+      this.update(this.running);
     };
     const send = () => {
       const text = field.value.trim();

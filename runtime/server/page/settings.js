@@ -1,5 +1,7 @@
 // What the user has set, for all conversations of this browser. An empty field is left out of requests.
 
+import { withImages } from "./images.js";
+
 const KEY = "trigraph.settings";
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
 const DEFAULTS = {
@@ -23,7 +25,7 @@ export function load() {
  * The fields of a request that the settings tell; `messages` without the system message. Plain text has a `prompt` in
  * their place: all that was written so far, which the model goes on with.
  */
-export function fields(settings, messages) {
+function fields(settings, messages) {
   const system = settings.system.trim();
   const all = [...(system ? [{ role: "system", content: system }] : []), ...messages];
   const plain = settings.mode === "plain";
@@ -32,6 +34,12 @@ export function fields(settings, messages) {
   for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
   if (settings.thinking && !plain) body.chat_template_kwargs = { enable_thinking: settings.thinking === "on" };
   return body;
+}
+
+/** The body of a request to a model, with the images of its messages. */
+export async function requestBody(model, messages) {
+  const settings = { ...load(), model };
+  return fields(settings, settings.mode === "plain" ? messages : await withImages(messages));
 }
 
 /** A server's default in a few characters; numbers of 32 bits come with more digits than were meant. */

@@ -15,6 +15,7 @@ export class Thread {
     this.pause = 0; // milliseconds: a long answer must leave time for all else
     scroller.addEventListener("scroll", () => this.scrolled());
     toEnd.addEventListener("click", () => this.end());
+    root.addEventListener("load", () => this.follow(), true); // of images, which are there later than their messages
     // The window's size and the keyboard of a phone move the end without a scroll.
     new ResizeObserver(() => this.follow()).observe(scroller);
   }

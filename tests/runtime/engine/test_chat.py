@@ -41,7 +41,8 @@ def finish(reply: Reply) -> str:
 
 def held(chat: Conversation) -> list[int]:
     """The text that the conversation has computed."""
-    return chat._known[0]
+    assert chat._last is not None
+    return chat._last.tokens
 
 
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
