@@ -45,7 +45,7 @@ inline void make_stack(Stack& stack, char* memory, size_t bytes, void (*body)())
   auto* top = reinterpret_cast<void**>(memory + bytes / 16 * 16) - 2;  // as behind a call: the return address is on top
   top[1] = nullptr;
   top[0] = reinterpret_cast<void*>(body);
-  stack.top = top;
+  stack.top = static_cast<void*>(top);
 }
 
 #else
