@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
-from support.vision_oracle import load_oracle, tower_embeddings
+from support.vision_oracle import load_oracle, load_tower, tower_embeddings
 from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions, describe, export, read_manifest
 from trigraph.models import open_model
@@ -87,12 +87,13 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
     write_synthetic_mmproj("mmproj-qwen3.6-35b-a3b", tmp_path / "mmproj-a.gguf", layers=3, quant=quant)
     export(tmp_path / "model.gguf", tmp_path / "package")
     tower = open_tower(tmp_path / "mmproj-a.gguf")
+    oracle = load_tower(tower)
     with load(tmp_path / "package", context=512) as engine:
         for size in ((1, 1), (13, 17), (2, 200)):
             vision, pixels = engine.model.vision, picture(size)
             assert vision is not None
             rows = vision.rows(vision.placed(prompt_of(pixels))[0], pixels)
-            expected = tower_embeddings(tower, pixels.patches(tower.config), pixels.grid)
+            expected = tower_embeddings(oracle, pixels.patches(tower.config), pixels.grid)
             assert difference(rows, expected) < EMBEDDINGS
 
 
