@@ -37,7 +37,7 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
   const bool int8 = kernel.layout == Layout::int8;
   const int chains = int8 ? kernel.lanes(width) / (kernel.block == kSuper ? 4 : 1) : 0;
   const int columns = int8 ? kTileWarps / chains * kTileColumns : kPlainColumns;
-  const int wide = kernel.block == kSuper ? kWideColumns : columns;
+  const int wide = kernel.block == kSuper ? kWideColumns : int8 ? columns : kWidePlainColumns;
   task[count++] = {data, y, stride, rows, row_bytes, kernel.few_type, chains, columns, blocks, wide};
   blocks += static_cast<int>(blocks_of(rows, columns));
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "few_products.cuh"
-#include "plain_tiles.cuh"
+#include "wide_plain.cuh"
 #include "wide_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -10,7 +10,7 @@ namespace trigraph::TRIGRAPH_ISA {
 template <bool kWide, class F>
 constexpr size_t tile_bytes() {
   if constexpr (kPlain<F>)
-    return kPlainParts * sizeof(PlainSums);
+    return kWide ? std::max(sizeof(PlainMemory), kPlainParts * sizeof(PlainSums)) : kPlainParts * sizeof(PlainSums);
   else if constexpr (kWide && kWhole<F>)
     return sizeof(WideMemory<F>);
   else
@@ -64,7 +64,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
   with_type(task.type, Types<F...>(), [&](auto type) {
     using Own = decltype(type);
     if constexpr (kPlain<Own>) {
-      meet_plain<Own>(task, tile, tasks.width, memory);
+      if constexpr (kWide)
+        if (takes_wide_plain(task, tile, tasks.width))
+          return meet_wide_plain(task, tile, static_cast<int>(tasks.width), memory);
+#pragma unroll 1
+      for (int first = 0; first < tile.columns; first += kPlainColumns)
+        meet_plain<Own>(task, tile, first, tasks.width, memory);
     } else if constexpr (!kWide) {
       meet_tile<Own>(task, tile, 0, tasks.width, memory);
     } else if constexpr (kWhole<Own>) {
