@@ -6,8 +6,13 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
+#ifndef TRIGRAPH_WIDE_GROUPS
+#define TRIGRAPH_WIDE_GROUPS 1
+#endif
 constexpr int kWideRows = 32, kWideEights = kWideRows / 8;
 constexpr int kWideColumns = kTileWarps * kTileColumns;
+constexpr int kGroups = TRIGRAPH_WIDE_GROUPS;  // of 16 weight rows of a warp
+constexpr int kWideThreads = kTileThreads / kGroups;
 
 // Activation rows of a step: codes, and behind them the sums of 16.
 struct WideActivations {
@@ -26,7 +31,7 @@ struct WideMemory {
   WideStage<F> stage[2];
   // Of a thread: two chains that wait for two more, and one for one if there is room for it, else in registers.
   static constexpr int kWaiting = F::kBytes % 16 ? 1 : 2;
-  float4 waiting[kWaiting][kWideEights][kTileThreads];
+  float4 waiting[kWaiting][kGroups * kWideEights][kWideThreads];
 };
 
 // The number of this thread, of which the compiler keeps nothing that it can compute again: registers are for sums.
@@ -54,26 +59,28 @@ struct SixBitPart {
   const uint8_t* row;  // the lane's of the four matrices of the warp's 16 weight rows and 32 bytes: load_matrices
   uint32_t scales[2][2];
 
-  __device__ SixBitPart(const uint8_t* weights, int thread, const ManyTask&, const ManyTile<kWideRows>&, int)
-      : row(weights + (thread / kWarp * kTileColumns + thread % 16) * kTileStride<F> + thread % kWarp / 16 * 16) {
+  SixBitPart() = default;
+  __device__ SixBitPart(const uint8_t* weights, int first, int lane, const ManyTask&, const ManyTile<kWideRows>&, int)
+      : row(weights + (first + lane % 16) * kTileStride<F> + lane / 16 * 16) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const SixBits head = block(weights, thread, i);
+      const SixBits head = block(weights, first, lane, i);
       for (int k = 0; k < 2; ++k) scales[i][k] = head.scales[k];
     }
   }
-  __device__ static SixBits block(const uint8_t* weights, int thread, int i) {
-    return SixBits(weights + (thread / kWarp * kTileColumns + thread % kWarp / 4 + 8 * i) * kTileStride<F>);
+  __device__ static SixBits block(const uint8_t* weights, int first, int lane, int i) {
+    return SixBits(weights + (first + lane / 4 + 8 * i) * kTileStride<F>);
   }
   __device__ int scale(int i, int run, int) const { return static_cast<int>(scales[i][0] >> 8 * run & 255); }
   __device__ void next() {
     row += 64;
     for (int i = 0; i < 2; ++i) scales[i][0] = scales[i][1];
   }
-  __device__ void units(const uint8_t* weights, int thread, int i, float& d, float& dmin, uint32_t& mins) const {
-    const SixBits head = block(weights, thread, i);
+  __device__ void units(const uint8_t* weights, int first, int lane, int i, float& d, float& dmin,
+                        uint32_t& mins) const {
+    const SixBits head = block(weights, first, lane, i);
     d = head.d, dmin = head.dmin;
-    mins = __byte_perm(head.mins[0], head.mins[1], 0x4400u + 0x1111u * static_cast<unsigned>(thread % 4));
+    mins = __byte_perm(head.mins[0], head.mins[1], 0x4400u + 0x1111u * static_cast<unsigned>(lane % 4));
   }
 };
 
@@ -91,9 +98,10 @@ struct WidePart<Q4_K> : SixBitPart<Q4_K> {
 template <>
 struct WidePart<Q5_K> : SixBitPart<Q5_K> {
   uint32_t packed[4], high[4];
-  __device__ WidePart(const uint8_t* weights, int thread, const ManyTask& task, const ManyTile<kWideRows>& tile,
-                      int step)
-      : SixBitPart(weights, thread, task, tile, step) {
+  WidePart() = default;
+  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
+                      const ManyTile<kWideRows>& tile, int step)
+      : SixBitPart(weights, first, lane, task, tile, step) {
     load_matrices(row + 16, high);
   }
   __device__ __forceinline__ void codes(int run, uint32_t* a) {
@@ -114,15 +122,14 @@ struct WidePart<Q6_K> {
   unsigned shift[2];                 // bits
   int half = 0;
 
+  WidePart() = default;
   // What came with a block of a row begins at a multiple of 16.
-  __device__ WidePart(const uint8_t* weights, int thread, const ManyTask& task, const ManyTile<kWideRows>& tile,
-                      int step) {
-    const int lane = thread % kWarp;
+  __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
+                      const ManyTile<kWideRows>& tile, int step) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = thread / kWarp * kTileColumns + lane / 4 + 8 * i;
-      const int first = static_cast<int>(reinterpret_cast<uintptr_t>(tile.w) & 15);
-      const int at = (first + row_at(task, tile, row) + step * Q6_K::kBytes) & 15;
+      const int row = first + lane / 4 + 8 * i, base = static_cast<int>(reinterpret_cast<uintptr_t>(tile.w) & 15);
+      const int at = (base + row_at(task, tile, row) + step * Q6_K::kBytes) & 15;
       p[i] = weights + row * kTileStride<Q6_K> + at;
       low[i] = reinterpret_cast<const uint32_t*>(p[i] - at % 4) + lane % 4, high[i] = low[i] + 32,
       shift[i] = at % 4 * 8;
@@ -142,80 +149,105 @@ struct WidePart<Q6_K> {
   __device__ int scale(int i, int run, int part) const {
     return static_cast<int8_t>(reinterpret_cast<const uint16_t*>(p[i] + 192)[4 * half + run] >> 8 * part);
   }
-  __device__ void units(const uint8_t*, int, int i, float& d, float&, uint32_t&) const { d = Q6_K::d(p[i]); }
+  __device__ void units(const uint8_t*, int, int, int i, float& d, float&, uint32_t&) const { d = Q6_K::d(p[i]); }
   __device__ void next() {
     ++half;
     for (int i = 0; i < 2; ++i) low[i] += 16, high[i] += 8;
   }
 };
 
-// What a thread adds up: weight rows g and g + 8 of its warp's with activation rows 2 t and 2 t + 1 of each eight; see
-// half_dots.
+// What a thread adds up: of each group of its warp weight rows g and g + 8 with activation rows 2 t and 2 t + 1 of each
+// eight; see half_dots.
 template <int kEights>
 struct WideSums {
-  float sum[kEights][4];
+  static constexpr int kQuads = kGroups * kEights;
+  float sum[kQuads][4];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 4 * kEights; ++i) sum[i / 4][i % 4] = 0.0f;
+    for (int i = 0; i < 4 * kQuads; ++i) sum[i / 4][i % 4] = 0.0f;
   }
   __device__ __forceinline__ void add(const WideSums& other) {
 #pragma unroll
-    for (int i = 0; i < 4 * kEights; ++i) sum[i / 4][i % 4] += other.sum[i / 4][i % 4];
+    for (int i = 0; i < 4 * kQuads; ++i) sum[i / 4][i % 4] += other.sum[i / 4][i % 4];
   }
-  __device__ __forceinline__ void add(const float4 (*other)[kTileThreads], int thread) {
+  __device__ __forceinline__ void add(const float4 (*other)[kWideThreads], int thread) {
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) {
+    for (int n = 0; n < kQuads; ++n) {
       const float4 four = other[n][thread];
       sum[n][0] += four.x, sum[n][1] += four.y, sum[n][2] += four.z, sum[n][3] += four.w;
     }
   }
-  __device__ __forceinline__ void write(float4 (*to)[kTileThreads], int thread) const {
+  __device__ __forceinline__ void write(float4 (*to)[kWideThreads], int thread) const {
 #pragma unroll
-    for (int n = 0; n < kEights; ++n) to[n][thread] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+    for (int n = 0; n < kQuads; ++n) to[n][thread] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
   }
 
   template <class F>
   __device__ __forceinline__ void add_step(const WideStage<F>& stage, const ManyTask& task,
                                            const ManyTile<kWideRows>& tile, int step) {
-    const int thread = own_thread(), lane = thread % kWarp, g = lane / 4, t = lane % 4;
-    WidePart<F> part(stage.weights, thread, task, tile, step);
+    const int thread = own_thread(), lane = thread % kWarp;
+    const int first = thread / kWarp * kGroups * kTileColumns;
+    WidePart<F> part[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group)
+      part[group] = WidePart<F>(stage.weights, first + group * kTileColumns, lane, task, tile, step);
     const char* x =
         stage.x.row[lane % 8 + lane / 16 * 8] + lane / 8 % 2 * 16;  // load_matrices: two eights, both halves
-    int S[kEights][4] = {};
+    int S[kQuads][4] = {};
 #pragma unroll 1
-    for (int four = 0; four < kStageRuns / 4; ++four, x += 4 * kRun, part.next()) {
+    for (int four = 0; four < kStageRuns / 4; ++four, x += 4 * kRun) {
 #pragma unroll
       for (int run = 0; run < 4; ++run) {
-        uint32_t a[4], b[(kEights + 1) / 2][4];
-        int scale[2][kScales<F>];
+        uint32_t b[(kEights + 1) / 2][4];
 #pragma unroll
         for (int n = 0; n < kEights; n += 2) load_matrices(x + 8 * n * WideActivations::kStride + run * kRun, b[n / 2]);
-        part.codes(run, a);
 #pragma unroll
-        for (int i = 0; i < 2 * kScales<F>; ++i) scale[i % 2][i / 2] = part.scale(i % 2, run, i / 2);
+        for (int group = 0; group < kGroups; ++group) add_run<F>(part[group], run, b, S + group * kEights);
+      }
 #pragma unroll
-        for (int n = 0; n < kEights; ++n) {
-          const uint32_t* own = b[n / 2] + n % 2 * 2;
-          int dot[4], second[4];
-          if constexpr (kScales<F> == 1) {
-            run_dots(a, own, dot);
-          } else {
-            half_dots(a[0], a[1], own[0], dot);
-            half_dots(a[2], a[3], own[1], second);
-          }
+      for (int group = 0; group < kGroups; ++group) part[group].next();
+    }
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            S[n][i] += scale[i / 2][0] * dot[i];
-            if constexpr (kScales<F> == 2) S[n][i] += scale[i / 2][1] * second[i];
-          }
-        }
+    for (int group = 0; group < kGroups; ++group)
+      scale(part[group], first + group * kTileColumns, lane, stage, S + group * kEights, sum + group * kEights);
+  }
+
+ private:
+  // Adds a run's integers.
+  template <class F>
+  __device__ static __forceinline__ void add_run(WidePart<F>& part, int run, const uint32_t (*b)[4], int (*S)[4]) {
+    uint32_t a[4];
+    int scale[2][kScales<F>];
+    part.codes(run, a);
+#pragma unroll
+    for (int i = 0; i < 2 * kScales<F>; ++i) scale[i % 2][i / 2] = part.scale(i % 2, run, i / 2);
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) {
+      const uint32_t* own = b[n / 2] + n % 2 * 2;
+      int dot[4], second[4];
+      if constexpr (kScales<F> == 1) {
+        run_dots(a, own, dot);
+      } else {
+        half_dots(a[0], a[1], own[0], dot);
+        half_dots(a[2], a[3], own[1], second);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        S[n][i] += scale[i / 2][0] * dot[i];
+        if constexpr (kScales<F> == 2) S[n][i] += scale[i / 2][1] * second[i];
       }
     }
+  }
+  // Adds what a step's integers stand for to `sum`.
+  template <class F>
+  __device__ static __forceinline__ void scale(const WidePart<F>& part, int first, int lane, const WideStage<F>& stage,
+                                               const int (*S)[4], float (*sum)[4]) {
+    const int g = lane / 4, t = lane % 4;
     float d[2], dmin[2];
     uint32_t mins[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) part.units(stage.weights, thread, i, d[i], dmin[i], mins[i]);
+    for (int i = 0; i < 2; ++i) part.units(stage.weights, first, lane, i, d[i], dmin[i], mins[i]);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
       const float2 factor = *reinterpret_cast<const float2*>(stage.x.factor + 8 * n + 2 * t);
