@@ -63,7 +63,13 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
   const bool int8 = kernel.layout == Layout::int8;
   const int chains = int8 ? kernel.lanes(width) / (kernel.block == kSuper ? 4 : 1) : 0;
   const int columns = int8 ? kTileWarps / chains * kTileColumns : kPlainColumns;
-  const int wide = kernel.block == kSuper ? kWideColumns : int8 ? columns : kWidePlainColumns;
+  int wide = columns;
+  if (!int8)
+    wide = kWidePlainColumns;
+  else if (kernel.block == kSuper)
+    wide = kWideColumns;
+  else if (kernel.type == std::string(Q8_0::kName) && width % kSuper == 0)
+    wide = kWideQ8Columns;
   task[count++] = {data, y, stride, rows, row_bytes, kernel.few_type, chains, columns, blocks, wide};
   blocks += static_cast<int>(blocks_of(rows, columns));
 }

@@ -3,6 +3,7 @@
 
 #include "few_products.cuh"
 #include "wide_plain.cuh"
+#include "wide_q8.cuh"
 #include "wide_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -13,6 +14,8 @@ constexpr size_t tile_bytes() {
     return kWide ? std::max(sizeof(PlainMemory), kPlainParts * sizeof(PlainSums)) : kPlainParts * sizeof(PlainSums);
   else if constexpr (kWide && kWhole<F>)
     return sizeof(WideMemory<F>);
+  else if constexpr (kWide && std::is_same_v<F, Q8_0>)
+    return std::max(sizeof(Q8Memory), kTileWarps * sizeof(TileMemory<F>));
   else
     return kTileWarps * sizeof(TileMemory<F>);
 }
@@ -79,6 +82,8 @@ __global__ void __launch_bounds__(kThreadsOf<kWide, F...>, kTileBlocks<F...>)
     } else if constexpr (kWhole<Own>) {
       meet_wide<Own>(task, tile, tasks.width, memory);
     } else {
+      if constexpr (std::is_same_v<Own, Q8_0>)
+        if (tasks.width % kSuper == 0) return meet_wide_q8(task, tile, tasks.width, memory);
 #pragma unroll 1
       for (int first = 0; first < tile.rows; first += kTileRows) {
         __syncthreads();
