@@ -3,8 +3,9 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-// From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks.
-constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 192;
+// From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks of
+// two multiprocessors.
+constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 #if TRIGRAPH_WIDE_GROUPS > 1
 // K-quants and the others, in a launch each.
@@ -34,7 +35,8 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
                  cudaStream_t stream) {
   const ManyTasks wide = tasks.widened();
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
-  if (mean >= (buckets.used ? kWideMean : kWideAll) && wide.blocks * max_buckets * parts >= kWideBlocks)
+  if (mean >= (buckets.used ? kWideMean : kWideAll) &&
+      2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
 #if TRIGRAPH_WIDE_GROUPS > 1
     launch_apart(wide, buckets, max_buckets, rows, stream);
 #else
