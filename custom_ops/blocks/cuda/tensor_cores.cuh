@@ -51,10 +51,11 @@ __device__ __forceinline__ void load_matrices(const void* row, uint32_t* word) {
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
                : "memory");
 #else
-  if (reinterpret_cast<uintptr_t>(row) % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
+  const auto address = reinterpret_cast<uintptr_t>(row);
+  if (address % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
   const int lane = threadIdx.x % kWarp;
   for (int i = 0; i < 4; ++i)
-    word[i] = static_cast<const uint32_t*>(emulator::shuffle(row, 8 * i + lane / 4))[lane % 4];
+    word[i] = reinterpret_cast<const uint32_t*>(emulator::shuffle(address, 8 * i + lane / 4))[lane % 4];
 #endif
 }
 

@@ -72,7 +72,7 @@ struct SixBitPart {
     return SixBits(weights + (first + lane / 4 + 8 * i) * kTileStride<F>);
   }
   __device__ int scale(int i, int run, int) const { return static_cast<int>(scales[i][0] >> 8 * run & 255); }
-  __device__ void next() {
+  __device__ void advance() {
     row += 64;
     for (int i = 0; i < 2; ++i) scales[i][0] = scales[i][1];
   }
@@ -93,6 +93,7 @@ struct WidePart<Q4_K> : SixBitPart<Q4_K> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[i] = packed[i] >> run % 2 * 4 & 0x0f0f0f0fu;
   }
+  __device__ void next() { advance(); }
 };
 
 template <>
@@ -110,7 +111,7 @@ struct WidePart<Q5_K> : SixBitPart<Q5_K> {
     for (int i = 0; i < 4; ++i) a[i] = (packed[i] >> run % 2 * 4 & 0x0f0f0f0fu) | (high[i] << (4 - run) & 0x10101010u);
   }
   __device__ void next() {
-    SixBitPart::next();
+    advance();
     for (int i = 0; i < 4; ++i) high[i] >>= 4;
   }
 };
