@@ -51,11 +51,12 @@ __device__ __forceinline__ void load_matrices(const void* row, uint32_t* word) {
                : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
                : "memory");
 #else
-  const auto address = reinterpret_cast<uintptr_t>(row);
-  if (address % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
+  if (reinterpret_cast<uintptr_t>(row) % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
+  const struct {
+    const uint32_t* word;
+  } own{static_cast<const uint32_t*>(row)};
   const int lane = threadIdx.x % kWarp;
-  for (int i = 0; i < 4; ++i)
-    word[i] = reinterpret_cast<const uint32_t*>(emulator::shuffle(address, 8 * i + lane / 4))[lane % 4];
+  for (int i = 0; i < 4; ++i) word[i] = emulator::shuffle(own, 8 * i + lane / 4).word[lane % 4];
 #endif
 }
 
