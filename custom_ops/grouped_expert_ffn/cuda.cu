@@ -11,13 +11,8 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kManyPairs = 2;  // of an expert, from which on tiles are faster than few rows at a time
-// A longer step runs in parts, so that scratch memory stays bounded; more tokens share what is read of an expert.
-#if defined(__CUDACC__)
-constexpr int64_t kTokensAtOnce = 4096;
-#else
-constexpr int64_t kTokensAtOnce = 1024;  // the emulator's tests know of it
-#endif
+constexpr int64_t kManyPairs = 2;        // of an expert, from which on tiles are faster than few rows at a time
+constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
 struct Tokens {

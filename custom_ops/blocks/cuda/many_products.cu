@@ -7,28 +7,6 @@ namespace {
 // two multiprocessors.
 constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
-#if TRIGRAPH_WIDE_GROUPS > 1
-// K-quants and the others, in a launch each.
-void launch_apart(const ManyTasks& all, const Buckets& buckets, int64_t max_buckets, int64_t rows,
-                  cudaStream_t stream) {
-  for (const bool whole : {true, false}) {
-    ManyTasks some = all;
-    some.count = some.blocks = 0;
-    for (int i = 0; i < all.count; ++i) {
-      if ((all.task[i].type >= 2) != whole) continue;
-      ManyTask& task = some.task[some.count++] = all.task[i];
-      if (whole) task.type -= 2;
-      task.first_block = some.blocks;
-      some.blocks += static_cast<int>(blocks_of(task.rows, task.columns));
-    }
-    if (whole)
-      launch_many<true>(some, buckets, max_buckets, rows, stream, Types<Q4_K, Q5_K, Q6_K>());
-    else
-      launch_many<true>(some, buckets, max_buckets, rows, stream, Types<F32, Q8_0>());
-  }
-}
-#endif
-
 }  // namespace
 
 void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buckets, int64_t rows,
@@ -37,11 +15,7 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
   if (mean >= (buckets.used ? kWideMean : kWideAll) &&
       2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
-#if TRIGRAPH_WIDE_GROUPS > 1
-    launch_apart(wide, buckets, max_buckets, rows, stream);
-#else
     launch_many<true>(wide, buckets, max_buckets, rows, stream, CommonTypes());
-#endif
   else
     launch_many<false>(tasks, buckets, max_buckets, rows, stream, CommonTypes());
 }

@@ -27,13 +27,9 @@ constexpr size_t kTileBytes = std::max({tile_bytes<kWide, F>()...});
 template <class... F>
 constexpr int kTileBlocks = ((kPlain<F> || !kWhole<F> || std::is_base_of_v<OwnFragment, Fragment<F>>) && ...) ? 2 : 1;
 
-// Of a block.
-template <bool kWide, class... F>
-constexpr int kThreadsOf = kWide && ((!kPlain<F> && kWhole<F>) && ...) ? kWideThreads : kTileThreads;
-
 // grid: [blocks of the tasks, buckets, parts of a bucket's rows]. Without buckets there is one, with `count` rows.
 template <bool kWide, class... F>
-__global__ void __launch_bounds__(kThreadsOf<kWide, F...>, kTileBlocks<F...>)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
     tiles(const __grid_constant__ ManyTasks tasks, Buckets buckets, int count, int64_t x_bytes) {
   constexpr int kRows = kWide ? kWideRows : kTileRows;
   __shared__ ManyTile<kRows> tile;
@@ -101,7 +97,7 @@ void launch_many(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
   const int64_t parts = std::min<int64_t>(65535, (most + kRows - 1) / kRows);
   const dim3 grid(static_cast<unsigned>(tasks.blocks), static_cast<unsigned>(max_buckets),
                   static_cast<unsigned>(parts));
-  launch(tiles<kWide, F...>, grid, kThreadsOf<kWide, F...>, kTileBytes<kWide, F...>, stream, tasks, buckets, rows,
+  launch(tiles<kWide, F...>, grid, kTileThreads, kTileBytes<kWide, F...>, stream, tasks, buckets, rows,
          prepared_bytes(Layout::int8, tasks.width));
 }
 

@@ -6,13 +6,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-#ifndef TRIGRAPH_WIDE_GROUPS
-#define TRIGRAPH_WIDE_GROUPS 1
-#endif
 constexpr int kWideRows = 32, kWideEights = kWideRows / 8;
 constexpr int kWideColumns = kTileWarps * kTileColumns;
-constexpr int kGroups = TRIGRAPH_WIDE_GROUPS;  // of 16 weight rows of a warp
-constexpr int kWideThreads = kTileThreads / kGroups;
 
 // Activation rows of a step: codes, and behind them the sums of 16.
 struct WideActivations {
@@ -31,7 +26,7 @@ struct WideMemory {
   WideStage<F> stage[2];
   // Of a thread: two chains that wait for two more, and one for one if there is room for it, else in registers.
   static constexpr int kWaiting = F::kBytes % 16 ? 1 : 2;
-  float4 waiting[kWaiting][kGroups * kWideEights][kWideThreads];
+  float4 waiting[kWaiting][kWideEights][kTileThreads];
 };
 
 // The number of this thread, of which the compiler keeps nothing that it can compute again: registers are for sums.
@@ -59,7 +54,6 @@ struct SixBitPart {
   const uint8_t* row;  // the lane's of the four matrices of the warp's 16 weight rows and 32 bytes: load_matrices
   uint32_t scales[2][2];
 
-  SixBitPart() = default;
   __device__ SixBitPart(const uint8_t* weights, int first, int lane, const ManyTask&, const ManyTile<kWideRows>&, int)
       : row(weights + (first + lane % 16) * kTileStride<F> + lane / 16 * 16) {
 #pragma unroll
@@ -99,7 +93,6 @@ struct WidePart<Q4_K> : SixBitPart<Q4_K> {
 template <>
 struct WidePart<Q5_K> : SixBitPart<Q5_K> {
   uint32_t packed[4], high[4];
-  WidePart() = default;
   __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
                       const ManyTile<kWideRows>& tile, int step)
       : SixBitPart(weights, first, lane, task, tile, step) {
@@ -123,7 +116,6 @@ struct WidePart<Q6_K> {
   unsigned shift[2];                 // bits
   int half = 0;
 
-  WidePart() = default;
   // What came with a block of a row begins at a multiple of 16.
   __device__ WidePart(const uint8_t* weights, int first, int lane, const ManyTask& task,
                       const ManyTile<kWideRows>& tile, int step) {
@@ -157,61 +149,52 @@ struct WidePart<Q6_K> {
   }
 };
 
-// What a thread adds up: of each group of its warp weight rows g and g + 8 with activation rows 2 t and 2 t + 1 of each
-// eight; see half_dots.
+// What a thread adds up: weight rows g and g + 8 of its warp's with activation rows 2 t and 2 t + 1 of each eight; see
+// half_dots.
 template <int kEights>
 struct WideSums {
-  static constexpr int kQuads = kGroups * kEights;
-  float sum[kQuads][4];
+  float sum[kEights][4];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < 4 * kQuads; ++i) sum[i / 4][i % 4] = 0.0f;
+    for (int i = 0; i < 4 * kEights; ++i) sum[i / 4][i % 4] = 0.0f;
   }
   __device__ __forceinline__ void add(const WideSums& other) {
 #pragma unroll
-    for (int i = 0; i < 4 * kQuads; ++i) sum[i / 4][i % 4] += other.sum[i / 4][i % 4];
+    for (int i = 0; i < 4 * kEights; ++i) sum[i / 4][i % 4] += other.sum[i / 4][i % 4];
   }
-  __device__ __forceinline__ void add(const float4 (*other)[kWideThreads], int thread) {
+  __device__ __forceinline__ void add(const float4 (*other)[kTileThreads], int thread) {
 #pragma unroll
-    for (int n = 0; n < kQuads; ++n) {
+    for (int n = 0; n < kEights; ++n) {
       const float4 four = other[n][thread];
       sum[n][0] += four.x, sum[n][1] += four.y, sum[n][2] += four.z, sum[n][3] += four.w;
     }
   }
-  __device__ __forceinline__ void write(float4 (*to)[kWideThreads], int thread) const {
+  __device__ __forceinline__ void write(float4 (*to)[kTileThreads], int thread) const {
 #pragma unroll
-    for (int n = 0; n < kQuads; ++n) to[n][thread] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+    for (int n = 0; n < kEights; ++n) to[n][thread] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
   }
 
   template <class F>
   __device__ __forceinline__ void add_step(const WideStage<F>& stage, const ManyTask& task,
                                            const ManyTile<kWideRows>& tile, int step) {
     const int thread = own_thread(), lane = thread % kWarp;
-    const int first = thread / kWarp * kGroups * kTileColumns;
-    WidePart<F> part[kGroups];
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-      part[group] = WidePart<F>(stage.weights, first + group * kTileColumns, lane, task, tile, step);
-    const char* x =
-        stage.x.row[lane % 8 + lane / 16 * 8] + lane / 8 % 2 * 16;  // load_matrices: two eights, both halves
-    int S[kQuads][4] = {};
+    const int first = thread / kWarp * kTileColumns;
+    WidePart<F> part(stage.weights, first, lane, task, tile, step);
+    // load_matrices: two eights, both halves
+    const char* x = stage.x.row[lane % 8 + lane / 16 * 8] + lane / 8 % 2 * 16;
+    int S[kEights][4] = {};
 #pragma unroll 1
-    for (int four = 0; four < kStageRuns / 4; ++four, x += 4 * kRun) {
+    for (int four = 0; four < kStageRuns / 4; ++four, x += 4 * kRun, part.next()) {
 #pragma unroll
       for (int run = 0; run < 4; ++run) {
         uint32_t b[(kEights + 1) / 2][4];
 #pragma unroll
         for (int n = 0; n < kEights; n += 2) load_matrices(x + 8 * n * WideActivations::kStride + run * kRun, b[n / 2]);
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) add_run<F>(part[group], run, b, S + group * kEights);
+        add_run<F>(part, run, b, S);
       }
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) part[group].next();
     }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group)
-      scale(part[group], first + group * kTileColumns, lane, stage, S + group * kEights, sum + group * kEights);
+    scale(part, first, lane, stage, S);
   }
 
  private:
@@ -240,10 +223,10 @@ struct WideSums {
       }
     }
   }
-  // Adds what a step's integers stand for to `sum`.
+  // Adds what a step's integers stand for.
   template <class F>
-  __device__ static __forceinline__ void scale(const WidePart<F>& part, int first, int lane, const WideStage<F>& stage,
-                                               const int (*S)[4], float (*sum)[4]) {
+  __device__ __forceinline__ void scale(const WidePart<F>& part, int first, int lane, const WideStage<F>& stage,
+                                        const int (*S)[4]) {
     const int g = lane / 4, t = lane % 4;
     float d[2], dmin[2];
     uint32_t mins[2];

@@ -22,56 +22,48 @@ struct ChainOrder {
   }
 };
 
-// Asks for a step. A thread copies of weight rows each second piece of 16 bytes, and of rows of activations, of which
-// there are `rows`, each eighth.
+// Asks for a step. A thread copies of a weight row each second piece of 16 bytes, and of one of the first `rows` rows
+// of activations each eighth.
 template <class F>
 __device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kWideRows>& tile, int rows,
                                          WideStage<F>& stage, int step, int steps) {
   const int thread = own_thread(), half = thread % 2, e = thread % 8;
+  const uint8_t* from = tile.w + (row_at(task, tile, thread / 2) + step * F::kBytes);
+  uint8_t* to = stage.weights + thread / 2 * kTileStride<F> + 16 * half;
+  if constexpr (F::kBytes % 16 == 0) {
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int row = thread / 2 + i * (kWideThreads / 2);
-    const uint8_t* from = tile.w + (row_at(task, tile, row) + step * F::kBytes);
-    uint8_t* to = stage.weights + row * kTileStride<F> + 16 * half;
-    if constexpr (F::kBytes % 16 == 0) {
+    for (int at = 0; at < F::kBytes; at += 32)
+      if (at + 32 <= F::kBytes || half == 0) copy_ahead(to + at, from + 16 * half + at);
+  } else {
+    from += 16 * half - static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+    const int left = static_cast<int>(min(int64_t{kTileStride<F>}, tile.end - from));  // nothing behind it is read
 #pragma unroll
-      for (int at = 0; at < F::kBytes; at += 32)
-        if (at + 32 <= F::kBytes || half == 0) copy_ahead(to + at, from + 16 * half + at);
-    } else {
-      from += 16 * half - static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
-      const int left = static_cast<int>(min(int64_t{kTileStride<F>}, tile.end - from));  // nothing behind it is read
-#pragma unroll
-      for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
-    }
+    for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
   }
+  const int row = thread / 8;
+  if (row >= rows) return;
   constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
+  const char* x = tile.x[row];
+  const char* codes = x + (step * Int8Row::kStride + e * 16);
 #pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    const int row = thread / 8 + i * (kWideThreads / 8);
-    if (row >= rows) return;
-    const char* x = tile.x[row];
-    const char* codes = x + (step * Int8Row::kStride + e * 16);
-#pragma unroll
-    for (int piece = 0; piece < kOwn; piece += 8)
-      if (piece + 8 <= kOwn || e < kOwn - piece) copy_ahead(stage.x.row[row] + (piece + e) * 16, codes + piece * 16);
-    if (e == 0)
-      copy_word_ahead(stage.x.factor + row, x + (steps * Int8Row::kStride + step * static_cast<int>(sizeof(float))));
-  }
+  for (int piece = 0; piece < kOwn; piece += 8)
+    if (piece + 8 <= kOwn || e < kOwn - piece) copy_ahead(stage.x.row[row] + (piece + e) * 16, codes + piece * 16);
+  if (e == 0)
+    copy_word_ahead(stage.x.factor + row, x + (steps * Int8Row::kStride + step * static_cast<int>(sizeof(float))));
 }
 
 // Visits a thread's sums that are there with where they go: visit(sum, y).
 template <int kEights, class Visit>
 __device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTile<kWideRows>& tile,
                                              WideSums<kEights>& sums, const Visit& visit) {
-  const int thread = own_thread(), first = thread % 4 * 2,
-            column = thread / kWarp * kGroups * kTileColumns + thread % kWarp / 4;
+  const int thread = own_thread(), first = thread % 4 * 2, column = thread / kWarp * kTileColumns + thread % kWarp / 4;
   const int rows = tile.rows, columns = tile.columns, of_row = static_cast<int>(task.rows);
   float* y = tile.y + (first * of_row + column);
 #pragma unroll
-  for (int n = 0; n < kGroups * kEights; ++n)
+  for (int n = 0; n < kEights; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = n % kEights * 8 + i % 2, right = n / kEights * kTileColumns + i / 2 * 8;
+      const int row = 8 * n + i % 2, right = i / 2 * 8;
       if (row < rows - first && right < columns - column) visit(sums.sum[n][i], y + (row * of_row + right));
     }
 }
