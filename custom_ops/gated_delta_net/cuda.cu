@@ -13,7 +13,10 @@ namespace {
 class GatedDeltaNet : public GatedDeltaNetSignature {
  public:
   explicit GatedDeltaNet(const KernelInfo& info)
-      : GatedDeltaNetSignature(info), arena_(info), done_(info.integer("k_heads")), most_scanning_(multiprocessors()) {}
+      : GatedDeltaNetSignature(info),
+        arena_(info),
+        done_(info.integer("k_heads")),
+        multiprocessors_(multiprocessors()) {}
 
   void compute(Context& context) {
     Tensor in[std::size(kInputs)];
@@ -53,13 +56,13 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
 
     const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
     const Arena::Memory verdict = arena_.take<int>(1);
-    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>();
+    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>(), work.alone = multiprocessors_;
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
     const int64_t parts = blocks_of(g.dim, kColumns);
-    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > most_scanning_)
+    if (!g.commit || step.rows <= kFewRows || parts * g.v_heads * step.sequences > kScanBlocks * multiprocessors_)
       return launch(kScans[index], dim3(heads, sequences), threads, 0, stream, work);
-    launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), 2 * kScanners, 0, stream, work);
+    launch(kManyScans[index], dim3(static_cast<unsigned>(parts), heads, sequences), kScanThreads, 0, stream, work);
     launch(kFinishes[index], dim3(blocks_of(step.rows, kGroup), heads), kGroup * kLanes, 0, stream, work);
   }
 
@@ -72,11 +75,12 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
            static_cast<long long>(g.pending_max), kMostPending);
   }
 
-  static constexpr int64_t kFewTokens = 8;  // of one sequence, in one launch
-  static constexpr int64_t kFewRows = 64;   // more may be worth a third launch
+  static constexpr int64_t kFewTokens = 8;   // of one sequence, in one launch
+  static constexpr int64_t kFewRows = 64;    // more may be worth a third launch
+  static constexpr int64_t kScanBlocks = 2;  // of a multiprocessor, that scan many tokens at once
   Arena arena_;
   Counters done_;
-  int64_t most_scanning_;  // blocks that scan many tokens: each fills a multiprocessor
+  int64_t multiprocessors_;
 };
 
 }  // namespace

@@ -1,195 +1,187 @@
 // The second launch where a sequence may have many tokens, of a step that commits them: as in scan.cuh, but a block has
-// fewer columns, so that more multiprocessors scan, and a column's rows are in bands, a thread's each. A third launch
-// makes output norm and gate.
+// fewer columns, so that more multiprocessors scan. A thread has a column. One warp makes the columns' products with
+// keys, and so what each token changes; another, a group of tokens behind, makes those with queries, with a state of
+// its own: each is a chain of D products a token. The others bring tokens. A third launch makes output norm and gate.
 #pragma once
 
 #include "scan.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kColumns = 32;                  // of the state in a block
-constexpr int kBands = 4;                     // of rows of a column
-constexpr int kScanners = kColumns * kBands;  // the first threads of a block; as many bring tokens
-constexpr int kRing = 3 * kGroup;             // tokens in shared memory: those at work, those before, those that come
+constexpr int kColumns = kWarp;  // of the state in a block
+constexpr int kBringers = 2;     // warps
+constexpr int kRing =
+    4 * kGroup;  // tokens in shared memory: those with queries, with keys, the next ones, and coming ones
+constexpr int kScanThreads = (2 + kBringers) * kWarp;
 
-// Bands of queries and keys lie apart, in banks of their own.
 template <int D>
 struct Ring {
-  static constexpr int kStride = D / kBands + 4;
   struct Row {
-    float query[kBands * kStride], key[kBands * kStride], value[kColumns];
+    float query[D], key[D], value[kColumns], delta[kColumns];
   };
   Row row[kRing];
   float decay[kRing], beta[kRing], look[kRing];
-
-  static __device__ __forceinline__ int at(int i) { return i / (D / kBands) * kStride + i % (D / kBands); }
 };
 
-// One band of a column, and the column's products with a token's key and query. Sums go down the bands in order.
+// A column of the state, and its product with the vector that comes next.
 template <int D>
-struct Band {
-  static constexpr int kRows = D / kBands, kLanesOfBand = kWarp / kBands;
-  float state[kRows], with_key = 0, with_query = 0;
+struct Chain {
+  float state[D], product = 0;
 
-  // S = decay S + k d^T
-  __device__ __forceinline__ void update(float decay, const float* key, float delta) {
+  __device__ __forceinline__ void meet(const float* next) {
+    product = 0;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) state[i] = fmaf(key[i], delta, decay * state[i]);
+    for (int i = 0; i < D; ++i) product = fmaf(next[i], state[i], product);
   }
-  __device__ __forceinline__ void products(const float* key, const float* query) {
-    float x = 0, y = 0;
+  // S = decay S + k d^T, and the product of that.
+  __device__ __forceinline__ void update(float decay, const float* key, float delta, const float* next) {
+    product = 0;
+    const auto *keys = reinterpret_cast<const float4*>(key), *vectors = reinterpret_cast<const float4*>(next);
 #pragma unroll
-    for (int band = 0; band < kBands; ++band) {
-      if (band) x = __shfl_up_sync(kAllLanes, x, kLanesOfBand), y = __shfl_up_sync(kAllLanes, y, kLanesOfBand);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) x = fmaf(key[i], state[i], x), y = fmaf(query[i], state[i], y);
+    for (int i = 0; i < D / 4; ++i) {
+      const float4 k = keys[i], v = vectors[i];
+      float* s = state + 4 * i;
+      s[0] = fmaf(k.x, delta, decay * s[0]), product = fmaf(v.x, s[0], product);
+      s[1] = fmaf(k.y, delta, decay * s[1]), product = fmaf(v.y, s[1], product);
+      s[2] = fmaf(k.z, delta, decay * s[2]), product = fmaf(v.z, s[2], product);
+      s[3] = fmaf(k.w, delta, decay * s[3]), product = fmaf(v.w, s[3], product);
     }
-    const int last = kWarp - kLanesOfBand + static_cast<int>(threadIdx.x) % kLanesOfBand;
-    with_key = __shfl_sync(kAllLanes, x, last), with_query = __shfl_sync(kAllLanes, y, last);
   }
 };
 
-// A thread that scans: its band, from token to token.
+// A thread of the warp that has keys, or of the one that has queries.
 template <int D>
 class Scanner {
  public:
-  __device__ __forceinline__ Scanner(const Work& work, const Sequence& sequence) {
-    constexpr int kWarpColumns = kWarp / kBands;
-    const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, first = blockIdx.x * kColumns;
-    column_ = thread / kWarp * kWarpColumns + lane % kWarpColumns, band_ = lane / kWarpColumns;
-    active_ = thread < kScanners && first + column_ < D;
+  __device__ __forceinline__ Scanner(const Work& work, const Sequence& sequence, bool keys) : keys_(keys) {
+    const int first = blockIdx.x * kColumns;
+    column_ = threadIdx.x % kWarp, active_ = first + column_ < D;
     if (!active_) column_ = 0;
-    const int64_t head = blockIdx.y, heads = work.geometry.v_heads;
-    const int64_t at = (head * D + band_ * kRows) * D + first + column_;
-    from_ = work.past_state + sequence.slot_in * heads * D * D + at;
+    const int64_t head = blockIdx.y, heads = work.geometry.v_heads, at = head * D * D + first + column_;
+    const float* from = work.past_state + sequence.slot_in * heads * D * D + at;
     to_ = work.state + sequence.slot_out * heads * D * D + at;
     stride_ = heads * D, pending_ = static_cast<int>(sequence.pending);
     y_ = work.y + (sequence.begin - pending_) * stride_ + head * D + first + column_;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) own_.state[i] = sequence.fresh ? 0.0f : from_[i * D];
+    for (int i = 0; i < D; ++i) own_.state[i] = sequence.fresh ? 0.0f : from[i * D];
   }
 
-  // Tokens `first`, an even one, to `end`; y gets what the rule makes of own ones.
-  __device__ __forceinline__ void run(const Ring<D>& ring, int first, int end) {
-    if (first < end) load(ring, first, even_key_, even_query_);
-    for (int t = first; t < end; t += 2) {
-      if (t) own_.update(decay_, odd_key_, delta_);
-      if (t + 1 < end) load(ring, t + 1, odd_key_, odd_query_);
-      step(ring, t, even_key_, even_query_);
-      if (t + 1 == end) break;
-      own_.update(decay_, even_key_, delta_);
-      if (t + 2 < end) load(ring, t + 2, even_key_, even_query_);
-      step(ring, t + 1, odd_key_, odd_query_);
+  // Tokens `first` to `end` of all `count`; y gets what the rule makes of own ones.
+  __device__ __forceinline__ void run(Ring<D>& ring, int first, int end, int count) {
+    if (first >= end) return;
+    if (first == 0) own_.meet(next_of(ring, 0));
+    Scalars now(ring, first, column_, keys_);
+#pragma unroll 1
+    for (int t = first; t < end; ++t) {
+      const int slot = t % kRing, after = min(t + 1, count - 1);  // behind the last token, any vector
+      float delta = now.delta;
+      if (keys_) {
+        delta = now.beta * (now.value - now.decay * own_.product);
+        ring.row[slot].delta[threadIdx.x % kWarp] = delta;
+      } else if (t >= pending_ && active_) {
+        y_[t * stride_] = fmaf(now.look, delta, now.decay * own_.product);
+      }
+      const float decay = now.decay;
+      if (t + 1 < end) now = Scalars(ring, t + 1, column_, keys_);
+      own_.update(decay, ring.row[slot].key, delta, next_of(ring, after));
     }
   }
 
-  // The state after `count` tokens.
-  __device__ __forceinline__ void finish(int count) {
-    if (!active_) return;
-    if (count % 2)
-      own_.update(decay_, even_key_, delta_);
-    else
-      own_.update(decay_, odd_key_, delta_);
+  // The state after all tokens.
+  __device__ __forceinline__ void finish() {
+    if (!active_ || !keys_) return;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) to_[i * D] = own_.state[i];
+    for (int i = 0; i < D; ++i) to_[i * D] = own_.state[i];
   }
 
  private:
-  static constexpr int kRows = Band<D>::kRows;
-
-  __device__ __forceinline__ void load(const Ring<D>& ring, int t, float* key, float* query) const {
+  // What a thread needs of a token beside its vectors.
+  struct Scalars {
+    float decay, beta, value, look, delta;
+    __device__ __forceinline__ Scalars(const Ring<D>& ring, int t, int column, bool keys)
+        : decay(ring.decay[t % kRing]),
+          beta(ring.beta[t % kRing]),
+          value(ring.row[t % kRing].value[column]),
+          look(ring.look[t % kRing]),
+          delta(keys ? 0.0f : ring.row[t % kRing].delta[threadIdx.x % kWarp]) {}
+  };
+  __device__ __forceinline__ const float* next_of(const Ring<D>& ring, int t) const {
     const auto& row = ring.row[t % kRing];
-    const auto* keys = reinterpret_cast<const float4*>(row.key + band_ * Ring<D>::kStride);
-    const auto* queries = reinterpret_cast<const float4*>(row.query + band_ * Ring<D>::kStride);
-#pragma unroll
-    for (int i = 0; i < kRows / 4; ++i) {
-      const float4 k = keys[i], q = queries[i];
-      key[4 * i] = k.x, key[4 * i + 1] = k.y, key[4 * i + 2] = k.z, key[4 * i + 3] = k.w;
-      query[4 * i] = q.x, query[4 * i + 1] = q.y, query[4 * i + 2] = q.z, query[4 * i + 3] = q.w;
-    }
-  }
-  __device__ __forceinline__ void step(const Ring<D>& ring, int t, const float* key, const float* query) {
-    const int slot = t % kRing;
-    const float decay = ring.decay[slot], beta = ring.beta[slot], look = ring.look[slot];
-    const float value = ring.row[slot].value[column_];
-    own_.products(key, query);
-    delta_ = beta * (value - decay * own_.with_key), decay_ = decay;
-    if (t >= pending_ && active_ && band_ == 0) y_[t * stride_] = fmaf(look, delta_, decay * own_.with_query);
+    return keys_ ? row.key : row.query;
   }
 
-  bool active_;
-  int column_, band_, pending_;
+  bool keys_, active_;
+  int column_, pending_;
   int64_t stride_;
-  const float* from_;
   float *to_, *y_;
-  Band<D> own_;
-  float even_key_[kRows], even_query_[kRows], odd_key_[kRows], odd_query_[kRows];
-  float decay_ = 0, delta_ = 0;
+  Chain<D> own_;
 };
 
-// Brings `count` tokens from `first` on to shared memory, by the threads behind the scanners.
+// Brings `count` tokens from `first` on to shared memory, with the product of each query with its key, by a warp.
 template <int D>
 __device__ __forceinline__ void bring(const Work& work, const Sequence& sequence, const float* mixed, int first,
                                       int count, Ring<D>& ring) {
   constexpr int kQuads = D / 4, kAll = 2 * kQuads + kColumns / 4;
   const Geometry& g = work.geometry;
-  const int helper = static_cast<int>(threadIdx.x) - kScanners, head = blockIdx.y, slot = first % kRing;
+  const int lane = threadIdx.x % kWarp, head = blockIdx.y, slot = first % kRing;
   const int column = blockIdx.x * kColumns, k_head = static_cast<int>(g.k_head(head));
-  for (int i = helper; i < count * kAll; i += kScanners) {
-    const int n = i / kAll, at = i % kAll * 4, k_heads = static_cast<int>(g.k_heads);
+  const int k_heads = static_cast<int>(g.k_heads);
+  for (int i = lane; i < count * kAll; i += kWarp) {
+    const int n = i / kAll, at = i % kAll * 4;
     auto& row = ring.row[slot + n];
     const float* from = mixed + (first + n) * g.channels();
     if (at < D)
-      copy_ahead(row.query + Ring<D>::at(at), from + k_head * D + at);
+      copy_ahead(row.query + at, from + k_head * D + at);
     else if (at < 2 * D)
-      copy_ahead(row.key + Ring<D>::at(at - D), from + (k_heads + k_head - 1) * D + at);
+      copy_ahead(row.key + at - D, from + (k_heads + k_head - 1) * D + at);
     else if (column + at - 2 * D < D)
       copy_ahead(row.value + at - 2 * D, from + (2 * k_heads + head - 2) * D + column + at);
   }
   end_copies();
-  if (helper < count) {
+  if (lane < count) {
     Gates gates;
-    gates.read(work, sequence, head, first + helper), gates.finish();
-    ring.decay[slot + helper] = gates.decay(), ring.beta[slot + helper] = gates.beta;
+    gates.read(work, sequence, head, first + lane), gates.finish();
+    ring.decay[slot + lane] = gates.decay(), ring.beta[slot + lane] = gates.beta;
   }
   await_copies(0);
+  __syncwarp();
+  for (int two = 0; two < count; two += kWarp / kLanes) {
+    const int n = two + lane / kLanes;
+    const auto& row = ring.row[slot + min(n, count - 1)];
+    const float look = dot(row.query, row.key, D);
+    if (n < count && lane % kLanes == 0) ring.look[slot + n] = look;
+  }
 }
 
-// Products of each query with its key: kLanes helpers for a token.
+// grid: [parts of a head's columns, value heads, sequences]. In a phase, keys are a group of tokens ahead of queries,
+// and two groups behind those that come.
 template <int D>
-__device__ __forceinline__ void look_at_keys(int first, int count, Ring<D>& ring) {
-  const int helper = static_cast<int>(threadIdx.x) - kScanners, n = helper / kLanes, lane = helper % kLanes;
-  const auto& row = ring.row[first % kRing + min(n, count - 1)];
-  float sum = 0;
-#pragma unroll
-  for (int i = lane; i < D; i += kLanes) sum = fmaf(row.query[Ring<D>::at(i)], row.key[Ring<D>::at(i)], sum);
-  sum = lane_sum(sum, kLanes);
-  if (n < count && lane == 0) ring.look[first % kRing + n] = sum;
-}
-
-// grid: [parts of a head's columns, value heads, sequences]. A phase scans half a group of tokens, while the other
-// threads do half the work for the next group.
-template <int D>
-__global__ void __launch_bounds__(2 * kScanners, 1) scan_many(Work work) {
-  constexpr int kPhase = kGroup / 2;
+__global__ void __launch_bounds__(kScanThreads, 2) scan_many(Work work) {
+  constexpr int kOwn = kGroup / kBringers;
   __shared__ __align__(16) Ring<D> ring;
   const Sequence sequence(work.step, blockIdx.z);
   if (!*work.verdict) return;
-  const bool scans = threadIdx.x < kScanners;
-  const int count = static_cast<int>(sequence.count());
-  const float* mixed = work.mixed_of(sequence, blockIdx.z);
-  Scanner<D> scanner(work, sequence);
-  for (int phase = -2; phase * kPhase < count; ++phase) {
-    const int first = (phase + 2) / 2 * kGroup, group = min(kGroup, count - first);
-    if (scans)
-      scanner.run(ring, max(phase * kPhase, 0), min((phase + 1) * kPhase, count));
-    else if (group > 0 && phase % 2 == 0)
-      bring(work, sequence, mixed, first, group, ring);
-    else if (group > 0)
-      look_at_keys(first, group, ring);
-    __syncthreads();
+  // Warps take turns on the schedulers of a multiprocessor: of two blocks there, scanners have one each.
+  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const int warp = (static_cast<int>(threadIdx.x) / kWarp + (block < work.alone ? 0 : kBringers)) % (2 + kBringers);
+  const int count = static_cast<int>(sequence.count()), groups = (count + kGroup - 1) / kGroup;
+  const auto from = [count](int group) { return min(max(group, 0) * kGroup, count); };
+  if (warp < 2) {
+    Scanner<D> scanner(work, sequence, warp == 0);
+    for (int phase = -2; phase <= groups; ++phase) {
+      const int group = phase - warp;
+      if (group >= 0) scanner.run(ring, from(group), from(group + 1), count);
+      __syncthreads();
+    }
+    scanner.finish();
+  } else {
+    const float* mixed = work.mixed_of(sequence, blockIdx.z);
+    for (int phase = -2; phase <= groups; ++phase) {
+      const int first = (phase + 2) * kGroup + (warp - 2) * kOwn;
+      if (first < count) bring(work, sequence, mixed, first, min(kOwn, count - first), ring);
+      __syncthreads();
+    }
   }
-  if (scans) scanner.finish(count);
 }
 
 // Output norm and gate of kGroup rows, kLanes threads for each, and no token is pending. grid: [groups of rows, value

@@ -3,8 +3,9 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-// From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks.
-constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 192;
+// From which on blocks of more rows are faster (measured on an H100): rows of a bucket, rows without buckets, blocks of
+// two multiprocessors.
+constexpr int64_t kWideMean = 2, kWideAll = 2 * kTileRows + 1, kWideBlocks = 3;
 
 }  // namespace
 
@@ -12,7 +13,8 @@ void many_common(const ManyTasks& tasks, const Buckets& buckets, int64_t max_buc
                  cudaStream_t stream) {
   const ManyTasks wide = tasks.widened();
   const int64_t mean = rows / max_buckets, parts = (mean + kWideRows - 1) / kWideRows;
-  if (mean >= (buckets.used ? kWideMean : kWideAll) && wide.blocks * max_buckets * parts >= kWideBlocks)
+  if (mean >= (buckets.used ? kWideMean : kWideAll) &&
+      2 * wide.blocks * max_buckets * parts >= kWideBlocks * multiprocessors())
     launch_many<true>(wide, buckets, max_buckets, rows, stream, CommonTypes());
   else
     launch_many<false>(tasks, buckets, max_buckets, rows, stream, CommonTypes());
@@ -37,7 +39,13 @@ void ManyTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t st
   const bool int8 = kernel.layout == Layout::int8;
   const int chains = int8 ? kernel.lanes(width) / (kernel.block == kSuper ? 4 : 1) : 0;
   const int columns = int8 ? kTileWarps / chains * kTileColumns : kPlainColumns;
-  const int wide = kernel.block == kSuper ? kWideColumns : columns;
+  int wide = columns;
+  if (!int8)
+    wide = kWidePlainColumns;
+  else if (kernel.block == kSuper)
+    wide = kWideColumns;
+  else if (kernel.type == std::string(Q8_0::kName) && width % kSuper == 0)
+    wide = kWideQ8Columns;
   task[count++] = {data, y, stride, rows, row_bytes, kernel.few_type, chains, columns, blocks, wide};
   blocks += static_cast<int>(blocks_of(rows, columns));
 }

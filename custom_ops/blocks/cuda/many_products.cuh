@@ -2,7 +2,8 @@
 #pragma once
 
 #include "few_products.cuh"
-#include "plain_tiles.cuh"
+#include "wide_plain.cuh"
+#include "wide_q8.cuh"
 #include "wide_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -10,9 +11,11 @@ namespace trigraph::TRIGRAPH_ISA {
 template <bool kWide, class F>
 constexpr size_t tile_bytes() {
   if constexpr (kPlain<F>)
-    return kPlainParts * sizeof(PlainSums);
+    return kWide ? std::max(sizeof(PlainMemory), kPlainParts * sizeof(PlainSums)) : kPlainParts * sizeof(PlainSums);
   else if constexpr (kWide && kWhole<F>)
     return sizeof(WideMemory<F>);
+  else if constexpr (kWide && std::is_same_v<F, Q8_0>)
+    return std::max(sizeof(Q8Memory), kTileWarps * sizeof(TileMemory<F>));
   else
     return kTileWarps * sizeof(TileMemory<F>);
 }
@@ -64,12 +67,19 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<F...>)
   with_type(task.type, Types<F...>(), [&](auto type) {
     using Own = decltype(type);
     if constexpr (kPlain<Own>) {
-      meet_plain<Own>(task, tile, tasks.width, memory);
+      if constexpr (kWide)
+        if (takes_wide_plain(task, tile, tasks.width))
+          return meet_wide_plain(task, tile, static_cast<int>(tasks.width), memory);
+#pragma unroll 1
+      for (int first = 0; first < tile.columns; first += kPlainColumns)
+        meet_plain<Own>(task, tile, first, tasks.width, memory);
     } else if constexpr (!kWide) {
       meet_tile<Own>(task, tile, 0, tasks.width, memory);
     } else if constexpr (kWhole<Own>) {
       meet_wide<Own>(task, tile, tasks.width, memory);
     } else {
+      if constexpr (std::is_same_v<Own, Q8_0>)
+        if (tasks.width % kSuper == 0) return meet_wide_q8(task, tile, tasks.width, memory);
 #pragma unroll 1
       for (int first = 0; first < tile.rows; first += kTileRows) {
         __syncthreads();

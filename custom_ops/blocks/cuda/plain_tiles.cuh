@@ -33,13 +33,14 @@ __device__ __forceinline__ void add_part(const uint8_t* const* w, const char* co
   for (int i = 0; i < kPlainColumns * kPlainRows; ++i) sums[i][lane] = chain[i % kPlainColumns][i / kPlainColumns];
 }
 
+// Weight rows from `begin` on of the tile, kPlainColumns of them.
 template <class F, int kRows>
-__device__ __forceinline__ void meet_plain(const ManyTask& task, const ManyTile<kRows>& tile, int64_t width,
+__device__ __forceinline__ void meet_plain(const ManyTask& task, const ManyTile<kRows>& tile, int begin, int64_t width,
                                            char* memory) {
   auto* part = reinterpret_cast<PlainSums*>(memory);
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
   const uint8_t* own[kPlainColumns];
-  for (int j = 0; j < kPlainColumns; ++j) own[j] = tile.w + min(j, tile.columns - 1) * task.row_bytes;
+  for (int j = 0; j < kPlainColumns; ++j) own[j] = tile.w + min(begin + j, tile.columns - 1) * task.row_bytes;
 #pragma unroll 1
   for (int first = 0; first < tile.rows; first += kPlainRows) {
     float sum[kPlainColumns * kPlainRows / kPlainParts] = {};
@@ -55,7 +56,7 @@ __device__ __forceinline__ void meet_plain(const ManyTask& task, const ManyTile<
     }
 #pragma unroll
     for (int i = 0; i < kPlainColumns * kPlainRows / kPlainParts; ++i) {
-      const int at = i * kPlainParts + group, column = at % kPlainColumns, row = first + at / kPlainColumns;
+      const int at = i * kPlainParts + group, column = begin + at % kPlainColumns, row = first + at / kPlainColumns;
       const float all = lane_sum(sum[i], kLanes);
       if (lane == 0 && column < tile.columns && row < tile.rows) tile.y[row * task.rows + column] = all;
     }

@@ -42,6 +42,24 @@ __device__ __forceinline__ void run_dots(const uint32_t* a, const uint32_t* b, i
 #endif
 }
 
+// Four 8 x 8 matrices of 16 bits from shared memory, whose rows are 16 bytes each: lane 8 i + r gives the address of
+// row r of matrix i; word[i] is what lane 4 r + k has of that row, bytes 4 k to 4 k + 3.
+__device__ __forceinline__ void load_matrices(const void* row, uint32_t* word) {
+#if defined(__CUDACC__)
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(row)))
+               : "memory");
+#else
+  if (reinterpret_cast<uintptr_t>(row) % 16) emulator::die("a row of a matrix lies at no multiple of 16 bytes");
+  const struct {
+    const uint32_t* word;
+  } own{static_cast<const uint32_t*>(row)};
+  const int lane = threadIdx.x % kWarp;
+  for (int i = 0; i < 4; ++i) word[i] = emulator::shuffle(own, 8 * i + lane / 4).word[lane % 4];
+#endif
+}
+
 // copy_ahead for a word.
 __device__ __forceinline__ void copy_word_ahead(void* to, const void* from) {
 #if defined(__CUDACC__)

@@ -2,201 +2,125 @@
 // one after the other in the order in which their tree joins them. Both come through shared memory, a step ahead.
 #pragma once
 
-#include "many_tiles.cuh"
-#include "tile_blocks.cuh"
+#include "wide_parts.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kWideRows = 32, kWideEights = kWideRows / 8;
-constexpr int kWideColumns = kTileWarps * kTileColumns;
+// The chains of a weight row in that order: c0, c4, c2, c6, c1, c5, c3, c7, or as many of them as there are. The steps
+// of a chain are `chains` apart.
+struct ChainOrder {
+  int steps, chains;
 
-// The steps of a weight row, chain after chain: c0, c4, c2, c6, c1, c5, c3, c7, or as many of them as there are.
-class ChainSteps {
- public:
-  __device__ int step() const { return step_; }
-  __device__ int number() const { return number_; }  // of the chain, in that order
-  __device__ bool done(int chains) const { return number_ == chains; }
-  __device__ bool ends_chain(int steps, int chains) const { return step_ + chains >= steps; }
-  __device__ void next(int steps, int chains) {
-    const bool ends = ends_chain(steps, chains);
-    number_ += ends;
-    step_ = ends ? ((number_ & 1) * 4 + (number_ & 2) + (number_ >> 2 & 1)) * chains / kChains : step_ + chains;
+  __device__ int first(int number) const {
+    return static_cast<int>(0x73516240u >> (4 * number & 31) & 7) * chains / kChains;
   }
-
- private:
-  int number_ = 0, step_ = 0;
+  // The step after one of the chain that comes as `number`, or `steps`.
+  __device__ int after(int step, int number) const {
+    step += chains;
+    while (step >= steps && ++number < chains) step = first(number);  // chains may be empty
+    return min(step, steps);
+  }
 };
 
+// Asks for a step. A thread copies of a weight row each second piece of 16 bytes, and of one of the first `rows` rows
+// of activations each eighth.
 template <class F>
-struct WideStage {
-  Stage<F, kWideRows> x;
-  alignas(16) uint8_t weights[kWideColumns * kTileStride<F>];
-};
-template <class F>
-struct WideMemory {
-  WideStage<F> stage[2];
-  float half[4 * kWideEights][kTileThreads];  // of a thread's sums: the first four chains
-};
-
-// The number of this thread, of which the compiler keeps nothing that it can compute again: registers are for sums.
-__device__ __forceinline__ int own_thread() {
-  int thread = threadIdx.x;
-#if defined(__CUDACC__)
-  asm volatile("" : "+r"(thread));
-#endif
-  return thread;
+__device__ __forceinline__ void ask_step(const ManyTask& task, const ManyTile<kWideRows>& tile, int rows,
+                                         WideStage<F>& stage, int step, int steps) {
+  const int thread = own_thread(), half = thread % 2, e = thread % 8;
+  const uint8_t* from = tile.w + (row_at(task, tile, thread / 2) + step * F::kBytes);
+  uint8_t* to = stage.weights + thread / 2 * kTileStride<F> + 16 * half;
+  if constexpr (F::kBytes % 16 == 0) {
+#pragma unroll
+    for (int at = 0; at < F::kBytes; at += 32)
+      if (at + 32 <= F::kBytes || half == 0) copy_ahead(to + at, from + 16 * half + at);
+  } else {
+    from += 16 * half - static_cast<int>(reinterpret_cast<uintptr_t>(from) & 15);
+    const int left = static_cast<int>(min(int64_t{kTileStride<F>}, tile.end - from));  // nothing behind it is read
+#pragma unroll
+    for (int at = 0; at < F::kBytes; at += 32) copy_ahead(to + at, from + at, max(0, min(16, left - at)));
+  }
+  const int row = thread / 8;
+  if (row >= rows) return;
+  constexpr int kOwn = kSuper / 16 + (F::kMin ? 2 : 0);
+  const char* x = tile.x[row];
+  const char* codes = x + (step * Int8Row::kStride + e * 16);
+#pragma unroll
+  for (int piece = 0; piece < kOwn; piece += 8)
+    if (piece + 8 <= kOwn || e < kOwn - piece) copy_ahead(stage.x.row[row] + (piece + e) * 16, codes + piece * 16);
+  if (e == 0)
+    copy_word_ahead(stage.x.factor + row, x + (steps * Int8Row::kStride + step * static_cast<int>(sizeof(float))));
 }
 
-// The rows that a thread copies: two of weights, of which it has each fourth piece, and one of activations, each
-// eighth.
-template <class F>
-struct WideCopies {
-  const uint8_t* w[2];
-  const char* x;
-
-  __device__ WideCopies(const ManyTask& task, const ManyTile<kWideRows>& tile) {
-    for (int i = 0; i < 2; ++i)
-      w[i] = tile.w + min(static_cast<int>(threadIdx.x) / kWarp * kTileColumns +
-                              static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * i,
-                          tile.columns - 1) *
-                          task.row_bytes;
-    x = tile.x[threadIdx.x / 8];
-  }
-  __device__ __forceinline__ void ask(const ManyTile<kWideRows>& tile, int rows, WideStage<F>& stage, int step,
-                                      int steps) const {
-    const int thread = own_thread(), lane = thread % kWarp, t = lane % 4, e = lane % 8, row = thread / 8;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint8_t* to = stage.weights + (thread / kWarp * kTileColumns + lane / 4 + 8 * i) * kTileStride<F> + 16 * t;
-      const uint8_t* p = w[i] + step * F::kBytes;
-      if constexpr (F::kBytes % 16 == 0) {
-#pragma unroll
-        for (int at = 0; at < F::kBytes; at += 64)
-          if (at + 64 <= F::kBytes || 16 * t < F::kBytes - at) copy_ahead(to + at, p + 16 * t + at);
-      } else {
-        const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(p) & 15);
-        const uint8_t* from = p - shift + 16 * t;
-#pragma unroll
-        for (int at = 0; at < kTileStride<F>; at += 64) {
-          const int left = F::kBytes + shift - at - 16 * t;
-          if (at + 64 <= F::kBytes || left >= 16 || (left > 0 && from + at + 16 <= tile.end))
-            copy_ahead(to + at, from + at);
-          else  // nothing behind the weight's end is read
-            for (int k = 0; k < left; k += 2)
-              *reinterpret_cast<uint16_t*>(to + at + k) = *reinterpret_cast<const uint16_t*>(from + at + k);
-        }
-      }
-    }
-    if (row >= rows) return;
-    constexpr int kPieces = kSuper / 16 + (F::kMin ? 2 : 0);
-#pragma unroll
-    for (int piece = 0; piece < kPieces; piece += 8)
-      if (piece + 8 <= kPieces || e < kPieces - piece)
-        copy_ahead(stage.x.row[row] + (piece + e) * 16, x + step * Int8Row::kStride + (piece + e) * 16);
-    if (e == 0)
-      copy_word_ahead(stage.x.factor[row], x + steps * Int8Row::kStride + step * static_cast<int>(sizeof(float)));
-  }
-  __device__ static const uint8_t* block(const uint8_t* slot, const uint8_t* row, int step) {
-    return slot + (F::kBytes % 16 ? (reinterpret_cast<uintptr_t>(row + step * F::kBytes) & 15) : 0);
-  }
-};
-
-// A part of a block in shared memory.
-template <class F>
-struct StagedPart : Fragment<F> {};
-template <>
-struct StagedPart<Q6_K> {
-  const uint8_t* p;
-  int t;
-  __device__ __forceinline__ void load(const uint8_t* block, int lane) { p = block, t = lane; }
-  __device__ __forceinline__ uint32_t word(int at) const {
-    const unsigned odd = reinterpret_cast<uintptr_t>(p) & 2;
-    const auto* words = reinterpret_cast<const uint32_t*>(p - odd) + t + at / 4;
-    return __funnelshift_r(words[0], words[1], 8 * odd);
-  }
-  __device__ __forceinline__ void codes(int run, uint32_t* out) const {
-    const int half = run / 4, quarter = run % 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      out[i] = biased((word(half * 64 + quarter % 2 * 32 + 16 * i) >> quarter / 2 * 4 & 0x0f0f0f0fu) |
-                          (word(128 + half * 32 + 16 * i) >> quarter * 2 & 0x03030303u) << 4,
-                      32);
-  }
-  __device__ __forceinline__ int scale(int run, int half) const {
-    return static_cast<int8_t>(reinterpret_cast<const uint16_t*>(p + 192)[run] >> 8 * half);
-  }
-  __device__ __forceinline__ float d(int) const { return Q6_K::d(p); }
-};
-
-// Joins the chain that came as `number` with those that wait for it, or lets it wait.
-template <int kEights>
-__device__ __forceinline__ void join(int number, int chains, Chain<kEights>& chain, Chain<kEights>& one,
-                                     Chain<kEights>& two, float (*half)[kTileThreads]) {
-  const int thread = own_thread();
+// Visits a thread's sums that are there with where they go: visit(sum, y).
+template <int kEights, class Visit>
+__device__ __forceinline__ void with_outputs(const ManyTask& task, const ManyTile<kWideRows>& tile,
+                                             WideSums<kEights>& sums, const Visit& visit) {
+  const int thread = own_thread(), first = thread % 4 * 2, column = thread / kWarp * kTileColumns + thread % kWarp / 4;
+  const int rows = tile.rows, columns = tile.columns, of_row = static_cast<int>(task.rows);
+  float* y = tile.y + (first * of_row + column);
 #pragma unroll
   for (int n = 0; n < kEights; ++n)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float sum = chain.sum[n][i];
-      if (number & 1) {
-        sum += one.sum[n][i];
-        if (number & 2) {
-          sum += two.sum[n][i];
-          if (number & 4)
-            sum += half[4 * n + i][thread];
-          else
-            half[4 * n + i][thread] = sum;
-        } else {
-          two.sum[n][i] = sum;
-        }
-      } else {
-        one.sum[n][i] = sum;
-      }
-      chain.sum[n][i] = number + 1 < chains ? 0.0f : sum;
+      const int row = 8 * n + i % 2, right = i / 2 * 8;
+      if (row < rows - first && right < columns - column) visit(sums.sum[n][i], y + (row * of_row + right));
     }
+}
+
+// Joins the chain that comes as `number` with those that wait for it, or lets it wait: the sum of the first four where
+// the product will be.
+template <class F, int kEights>
+__device__ __forceinline__ void join(int number, const ManyTask& task, const ManyTile<kWideRows>& tile,
+                                     WideSums<kEights>& chain, WideSums<kEights>& one, WideMemory<F>& memory) {
+  constexpr bool kStored = WideMemory<F>::kWaiting > 1;
+  const int thread = own_thread();
+  if (!(number & 1)) {
+    if constexpr (kStored)
+      chain.write(memory.waiting[1], thread);
+    else
+      one = chain;
+    return;
+  }
+  if constexpr (kStored)
+    chain.add(memory.waiting[1], thread);
+  else
+    chain.add(one);
+  if (!(number & 2)) {
+    chain.write(memory.waiting[0], thread);
+    return;
+  }
+  chain.add(memory.waiting[0], thread);
+  if (number & 4)
+    with_outputs(task, tile, chain, [](float& sum, float* y) { sum += *y; });
+  else
+    with_outputs(task, tile, chain, [](float& sum, float* y) { *y = sum; });
 }
 
 template <class F, int kEights>
 __device__ __forceinline__ void meet_eights(const ManyTask& task, const ManyTile<kWideRows>& tile, int64_t width,
                                             char* memory) {
   auto& own = *reinterpret_cast<WideMemory<F>*>(memory);
-  const int steps = static_cast<int>(width / kSuper);
-  const WideCopies<F> copies(task, tile);
-  ChainSteps now, next;
-  const auto ask = [&](int at) {
-    while (next.step() >= steps && !next.done(task.chains)) next.next(steps, task.chains);  // an empty chain
-    if (!next.done(task.chains))
-      copies.ask(tile, 8 * kEights, own.stage[at], next.step(), steps), next.next(steps, task.chains);
-    end_copies();
-  };
-  Chain<kEights> chain, one, two;
-  ask(0);
+  const ChainOrder order{static_cast<int>(width / kSuper), task.chains};
+  WideSums<kEights> chain, one;
+  ask_step(task, tile, 8 * kEights, own.stage[0], 0, order.steps);
+  end_copies();
+  int at = 0;
 #pragma unroll 1
-  for (int at = 0; !now.done(task.chains); now.next(steps, task.chains)) {
-    if (now.step() < steps) {
+  for (int number = 0; number < order.chains; ++number) {
+    chain.clear();
+#pragma unroll 1
+    for (int step = order.first(number); step < order.steps; step += order.chains, at ^= 1) {
       await_copies(0);
       __syncthreads();
-      ask(at ^ 1);
-      const int thread = own_thread(), warp = thread / kWarp, g = thread % kWarp / 4, t = thread % 4;
-      StagedPart<F> part[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        part[i].load(copies.block(own.stage[at].weights + (warp * kTileColumns + g + 8 * i) * kTileStride<F>,
-                                  copies.w[i], now.step()),
-                     t);
-      chain.add_step(part, own.stage[at].x, kEights);
-      at ^= 1;
+      const int next = order.after(step, number);
+      if (next < order.steps) ask_step(task, tile, 8 * kEights, own.stage[at ^ 1], next, order.steps);
+      end_copies();
+      chain.add_step(own.stage[at], task, tile, step);
     }
-    if (now.ends_chain(steps, task.chains)) join(now.number(), task.chains, chain, one, two, own.half);
+    join(number, task, tile, chain, one, own);
   }
-  const int thread = own_thread(), warp = thread / kWarp, g = thread % kWarp / 4, t = thread % 4;
-#pragma unroll
-  for (int n = 0; n < kEights; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 8 * n + 2 * t + i % 2, column = warp * kTileColumns + g + i / 2 * 8;
-      if (row < tile.rows && column < tile.columns) tile.y[row * task.rows + column] = chain.sum[n][i] + 0.0f;
-    }
+  with_outputs(task, tile, chain, [](float& sum, float* y) { *y = sum + 0.0f; });
 }
 
 template <class F>

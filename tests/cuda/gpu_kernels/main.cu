@@ -38,8 +38,8 @@ std::vector<int64_t> numbers(const std::string& text) {
   for (const char* at = text.c_str(); *at;) {
     char* end = nullptr;
     all.push_back(std::strtoll(at, &end, 10));
-    if (end == at || all.back() < 1 || all.back() > 512 || (*end && *end != ','))
-      trigraph::fail("--rows takes numbers from 1 to 512 with commas between, not %s", text.c_str());
+    if (end == at || all.back() < 1 || all.back() > 4096 || (*end && *end != ','))
+      trigraph::fail("--rows takes numbers from 1 to 4096 with commas between, not %s", text.c_str());
     at = *end ? end + 1 : end;
   }
   return all;
