@@ -44,7 +44,7 @@ def run(model: onnx.ModelProto, library: str, inputs: Arrays) -> NDArray[Any]:
     options.log_severity_level = 4
     options.register_custom_ops_library(str(library_path(library)))
     session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider(library)])
-    first, second = (session.run(["y"], inputs)[0] for _ in range(2))
+    first, second = (np.asarray(session.run(["y"], inputs)[0]) for _ in range(2))
     functions.wait()
     assert same_bits(first, second)
     return second

@@ -1,6 +1,5 @@
 """Experts that do not fit, under ONNX Runtime's own provider: the CPU's bits, and what a step does when."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from trigraph.runtime import Engine, Options, Sampling, load
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 64
 SHARES = (0, 0.1, 0.5, 1)
+_LAYERS = 4
 
 
 @pytest.fixture
@@ -47,6 +47,8 @@ def test_texts_and_rows_are_the_cpus(package: Path, share: float) -> None:
     """Of prompts, verifies with rejects, drafts and several sequences, captured too."""
     on_cpu = load(package, device="cpu", context=CAPACITY, sequences=3)
     on_both = engine_of(package, share)
+    held = [notice for notice in on_both.model.notices if "the GPU holds" in notice]
+    assert bool(held) == (share < 1)
     assert texts(on_both) == texts(on_cpu)
     assert rows_of_steps(on_both) == rows_of_steps(on_cpu)
 
@@ -71,18 +73,14 @@ def test_what_a_step_does(
     assert count(events, "wait") == 1
     assert copied(events, "pageable", "device") == copied(events, "device", "pageable") == 0
     assert count(events, "copy") <= 3
+    kind, call = "launch", "host function"
     if captured:
         assert count(events, "replay") == 1
-        layer = _of_a_layer(next(events for events in seen if count(events, "capture ends")), "captured ")
-    else:
-        layer = _of_a_layer(events, "launch ")
-    kernels = ["own bucket", "own prepare"] if share else []
-    assert layer[:1] + layer[-1:] == ["host function", "host function"]
-    assert layer[1 : 1 + len(kernels)] == kernels
-
-
-def _of_a_layer(events: Sequence[str], kind: str) -> list[str]:
-    """What is enqueued from the first time that the host is called until it is waited for."""
-    plain = [event.removeprefix(kind).removeprefix("captured ") for event in events]
-    begin = plain.index("host function")
-    return plain[begin : plain.index("host function", begin + 1) + 1]
+        kind, call = "captured", "captured host function"
+        events = next(events for events in seen if count(events, "capture ends"))
+    calls = [number for number, event in enumerate(events) if event == call]
+    assert len(calls) == 2 * _LAYERS
+    begin, end = calls[:2]
+    kernels = [event for event in events[begin + 1 : end] if event.startswith(kind)]
+    assert [event.split()[-1] for event in kernels[:2]] == (["bucket", "prepare_int8"] if share else [])
+    assert events[end + 1] == f"{kind} own sum_both"
