@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trigraph.models.errors import TrigraphError
+from trigraph.models.model import Model
+from trigraph.models.names import FFN_DOWN_EXPS, FFN_GATE_EXPS, FFN_GATE_UP_EXPS, FFN_UP_EXPS, in_block
 
 WORKING_BYTES = 1 << 30
 """Of a budget, for CUDA itself and for what steps need beside weights and state."""
@@ -71,12 +73,38 @@ class Placement:
 
     def sentence(self) -> str:
         """What lies where, for the user."""
+        if not self.is_split:
+            return (
+                f"the GPU holds all {self.device_bytes / 1e9:,.1f} GB of weights and {self.state_bytes / 1e9:,.1f} GB "
+                "of state"
+            )
         held, experts = sum(self.slots.values()), sum(layer.experts for layer in self.weights.layers)
         return (
             f"the GPU holds {self.device_bytes / 1e9:,.1f} GB of weights, with {held:,} of {experts:,} routed experts, "
             f"and {self.state_bytes / 1e9:,.1f} GB of state; the CPU computes the other experts, "
             f"{self.host_bytes / 1e9:,.1f} GB, of which a token reads {self.host_bytes_per_token / 1e9:,.2f} GB"
         )
+
+
+def weights_of_file(model: Model) -> Weights:
+    """What the graphs of a model's file will read."""
+    config, layers = model.config, []
+    for number in range(config.trunk_layers + config.mtp_layers):
+        names = (in_block(number, name) for name in (FFN_GATE_UP_EXPS, FFN_GATE_EXPS, FFN_UP_EXPS, FFN_DOWN_EXPS))
+        size = sum(tensor.nbytes for name in names if (tensor := model.find(name)) is not None)
+        if size:
+            layers.append(
+                ExpertLayer(
+                    name=str(number),
+                    experts=config.experts,
+                    expert_bytes=size // config.experts,
+                    chosen=config.experts_used,
+                    head=number >= config.trunk_layers,
+                )
+            )
+    routed = sum(layer.experts * layer.expert_bytes for layer in layers)
+    total = sum(tensor.nbytes for tensor in model.tensors.values())
+    return Weights(trunk_bytes=total - routed, layers=tuple(layers))
 
 
 def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = WORKING_BYTES) -> Placement:

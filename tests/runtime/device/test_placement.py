@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from support.packages import Packages
+from support.placed import weights_of_package
+from trigraph.exporter import read_manifest
+from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, nowhere, place
+from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, nowhere, place, weights_of_file
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
 LARGE = replace(SMALL, name="large", expert_bytes=15)
@@ -70,3 +74,14 @@ def test_the_sentence() -> None:
     words = place(large, 10**9, 8 * 10**9, working_bytes=10**9).sentence()
     assert "holds 6.0 GB of weights, with 4 of 8 routed experts, and 1.0 GB of state" in words
     assert "the other experts, 4.0 GB, of which a token reads 1.00 GB" in words
+    assert "holds all 10.0 GB of weights and 1.0 GB of state" in place(large, 10**9, 10**11).sentence()
+
+
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense"])
+def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: str) -> None:
+    """But for tensors that an export converts."""
+    package = packages(geometry, "Q4_K_M")
+    read, told = weights_of_package(package), weights_of_file(model_of(package, read_manifest(package)))
+    assert [replace(layer, name="") for layer in read.layers] == [replace(layer, name="") for layer in told.layers]
+    assert read.trunk_bytes == pytest.approx(told.trunk_bytes, rel=0.1)
+    assert bool(read.layers) == (geometry != "tiny-dense")
