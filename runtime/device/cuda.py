@@ -230,7 +230,12 @@ class CudaDevice(Device):
         if budget is not None and budget > total:
             raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and the GPU has {total / 1e9:,.2f} GB in all")
         most = free + state_bytes if budget is None else min(budget, free + state_bytes)
-        placement = place(weights, state_bytes, most)
+        try:
+            placement = place(weights, state_bytes, most)
+        except TrigraphError:
+            if budget is not None:
+                raise
+            placement = nowhere(weights, state_bytes)  # it may just do
         if self.experts == "cpu":
             placement = nowhere(weights, state_bytes)
         self.placed[:] = [(placement, max(1, threads - 1))]  # one has the engine, which waits for the GPU

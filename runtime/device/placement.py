@@ -115,9 +115,10 @@ def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = 
     """
     left = budget - working_bytes - weights.trunk_bytes - state_bytes
     if left < 0:
+        even = ", even with all routed experts on the CPU" if weights.layers else ""
         raise TrigraphError(
-            f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {(budget - left) / 1e9:,.2f} GB there, even "
-            f"with all routed experts on the CPU: {weights.trunk_bytes / 1e9:,.2f} GB of weights, "
+            f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {(budget - left) / 1e9:,.2f} GB there{even}"
+            f": {weights.trunk_bytes / 1e9:,.2f} GB of weights, "
             f"{state_bytes / 1e9:,.2f} GB of state and {working_bytes / 1e9:,.2f} GB to work with; "
             "load with a smaller context or fewer sequences, or use --device cpu"
         )

@@ -8,7 +8,9 @@ from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
 from support.placed import budget_for
 from support.step_rows import rows_of_steps
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.device.cuda_library import CudaLibrary
 
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 64
@@ -84,3 +86,23 @@ def test_what_a_step_does(
     kernels = [event for event in events[begin + 1 : end] if event.startswith(kind)]
     assert [event.split()[-1] for event in kernels[:2]] == (["bucket", "prepare_int8"] if share else [])
     assert events[end + 1] == f"{kind} own sum_both"
+
+
+def test_budgets_that_cannot_be(package: Path) -> None:
+    for budget, words in (
+        (1 << 30, r"the GPU may take 1\.07 GB, and the model needs 1\.\d+ GB there, even with all routed experts"),
+        (1 << 40, r"gpu_memory is 1,099\.51 GB, and the GPU has 137\.44 GB in all"),
+        (0, "gpu_memory"),
+    ):
+        with pytest.raises(TrigraphError, match=words):
+            load(package, device="cuda", gpu_memory=budget, context=CAPACITY)
+
+
+def test_a_gpu_that_others_fill(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the device takes what is free, beside the state, which here holds a part of the experts."""
+    budget, total = budget_for(package, 0.5, context=CAPACITY, sequences=2), 128 << 30
+    state = load(package, device="cuda", context=CAPACITY).steps.state.nbytes()
+    monkeypatch.setattr(CudaLibrary, "free_memory", lambda library: (budget - state, total))
+    engine = load(package, device="cuda", context=CAPACITY)
+    assert any("the GPU holds" in notice for notice in engine.model.notices)
+    assert texts(engine) == texts(load(package, device="cpu", context=CAPACITY))

@@ -59,8 +59,9 @@ def test_a_dense_model() -> None:
 
 
 def test_a_budget_below_the_trunk_is_an_error() -> None:
-    with pytest.raises(TrigraphError, match=r"may take 11\.00 GB, and the model needs 12\.07 GB there, even with all"):
-        place(Weights(trunk_bytes=10**10), 10**9, 11 * 10**9)
+    for layers, words in (((SMALL,), ", even with all routed experts on the CPU: 10"), ((), ": 10")):
+        with pytest.raises(TrigraphError, match=r"may take 11\.00 GB, and the model needs 12\.07 GB there" + words):
+            place(Weights(trunk_bytes=10**10, layers=layers), 10**9, 11 * 10**9)
 
 
 def test_what_a_token_reads_from_the_host() -> None:
