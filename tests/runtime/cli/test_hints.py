@@ -40,7 +40,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["run", "{tiny}", "-p", "a", "--gpu-memory", "12Q"], "--gpu-memory '12Q': write a number of bytes"),
         (
             ["inspect", "{tiny}", "--gpu-memory", "1M"],
-            "may take 0.00 GB, and the model needs 1.08 GB there: 0.0",
+            "may take 0.00 GB, and the model needs 1.08 GB there, even with all",
         ),
         (["run", "x.gguf", "-no-cnv"], "unknown option -no-cnv: --raw completes"),
         (["run", "x.gguf", "-cnv"], "unknown option -cnv: without a prompt"),
