@@ -17,11 +17,13 @@ struct HostExpertsSpec {
   int threads;
 };
 
+constexpr int64_t kNoExpert = INT64_MIN;  // in place of an id that is bad
+
 // What is computed for a step: rows [tokens * k, width] of the pairs whose id is not negative, see
 // ExpertStep::products. Memory of the caller that both sides can reach.
 struct HostStep {
   const float* x;      // [tokens, width]
-  const int64_t* ids;  // [tokens, k]
+  const int64_t* ids;  // [tokens, k]; -1 - id for an expert that is computed elsewhere, or kNoExpert
   float* rows;
   int64_t tokens, k;
 };

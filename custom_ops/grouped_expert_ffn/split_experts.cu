@@ -63,7 +63,7 @@ struct Lane {
 struct Part {
   float* x;      // [tokens, width], of tokens that the host has something to do for
   float* rows;   // [tokens * k, width], of its pairs
-  int64_t* ids;  // [tokens, k], -1 for those that are not the host's
+  int64_t* ids;  // [tokens, k] of HostStep
 
   Part(Lane& lane, int64_t tokens, int64_t k, int64_t width) {
     const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
@@ -95,7 +95,9 @@ __global__ void __launch_bounds__(kThreads) hand_over(const float* x, int width,
   if (any && column < width) part.x[token * width + column] = x[token * width + column];
   if (blockIdx.x) return;
   for (int j = static_cast<int>(threadIdx.x); j < choices.k; j += kThreads)
-    part.ids[token * choices.k + j] = choices.on_host(ids[j]) ? ids[j] : -1;
+    part.ids[token * choices.k + j] = !choices.good(ids[j])     ? kNoExpert
+                                      : choices.on_host(ids[j]) ? ids[j]
+                                                                : -1 - ids[j];
   if (threadIdx.x) return;
   for (int j = 0; j < choices.k; ++j)
     if (!choices.good(ids[j]))

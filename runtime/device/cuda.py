@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,18 +22,28 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_checks import check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
-from trigraph.runtime.device.cuda_experts import on_host, split, weights_of
+from trigraph.runtime.device.cuda_experts import held_stacks, on_host, split, tables, weights_of
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_sampler import CudaSampler
-from trigraph.runtime.device.cuda_weights import CudaWeights
+from trigraph.runtime.device.cuda_weights import CudaWeights, value_at
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.moving_experts import MovingExperts, Stack
 from trigraph.runtime.device.placement import Placement, nowhere, place
 
 _MOST_CAPTURED = 64  # tokens of a step that is captured
 _CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
+
+
+class _Sharing(NamedTuple):
+    """What lies where, threads of the CPU for its experts, and what moves them where that is not fixed."""
+
+    placement: Placement
+    threads: int
+    moving: MovingExperts | None
+
 
 _apart = threading.Lock()
 """Held while a session is opened, or a step captured."""
@@ -48,8 +58,8 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
-    placed: list[tuple[Placement, int]] = field(default_factory=list)
-    """What lies where, and threads of the CPU for its experts, once that is known."""
+    shared: list[_Sharing] = field(default_factory=list)
+    """What lies where, once that is known, and some experts are the CPU's."""
     capture: int = 0
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
@@ -66,7 +76,7 @@ class CudaDevice(Device):
     @property
     def reads_mapped_weights(self) -> bool:
         """Whether steps read weights in the mapped files, and not in copies of the device's own."""
-        return any(placement.is_split for placement, _ in self.placed)
+        return bool(self.shared)
 
     @property
     def lazy_memory(self) -> bool:
@@ -238,16 +248,27 @@ class CudaDevice(Device):
             placement = nowhere(weights, state_bytes)  # it may just do
         if self.experts == "cpu":
             placement = nowhere(weights, state_bytes)
-        self.placed[:] = [(placement, max(1, threads - 1))]  # one has the engine, which waits for the GPU
-        return [placement.sentence()] if placement.is_split else []
+        if not placement.is_split:
+            return ()
+        moving = MovingExperts(self.functions, placement) if self.provider == PROVIDER else None
+        # One thread has the engine, which waits for the GPU.
+        self.shared[:] = [_Sharing(placement, max(1, threads - 1), moving)]
+        return [placement.sentence()]
+
+    def before_step(self, graph: str) -> None:
+        """Moves experts ahead of a verify."""
+        for sharing in self.shared:
+            if sharing.moving and graph == "verify":
+                self.enter()
+                sharing.moving.before_step()
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed.
 
         Nodes are fused. The CPU computes the routed experts that lie there.
         """
-        for placement, threads in self.placed:
-            split(model, placement, threads)
+        for sharing in self.shared:
+            split(model, sharing.placement, sharing.threads)
         fuse(model)
         return True
 
@@ -262,7 +283,42 @@ class CudaDevice(Device):
             self.weights[weights] = CudaWeights(self.functions)
         stay = on_host(graph)
         moved = {name: value for name, value in values.items() if name not in stay}
-        return values | self.weights[weights].on_device(moved, weights.nbytes, progress)
+        found = self.weights[weights].on_device(moved, weights.nbytes, progress)
+        for sharing in self.shared:
+            if sharing.moving:
+                found |= self._tables(sharing.moving, graph, values, found)
+        return values | found
+
+    def _tables(
+        self,
+        moving: MovingExperts,
+        graph: onnx.GraphProto,
+        mapped: Mapping[str, ort.OrtValue],
+        held: Mapping[str, ort.OrtValue],
+    ) -> dict[str, ort.OrtValue]:
+        """The tables of a graph's layers, which all graphs share."""
+        sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer}
+        moving.found(
+            {
+                layer: [
+                    Stack(
+                        mapped[whole].data_ptr(),
+                        held[part].data_ptr(),
+                        mapped[whole].tensor_size_in_bytes() // sizes[whole],
+                    )
+                    for whole, part in stacks
+                ]
+                for layer, stacks in held_stacks(graph).items()
+            }
+        )
+        return {
+            table: value_at(
+                moving.table(layer),
+                self.functions.number,
+                ort.OrtValue.ortvalue_from_numpy(np.zeros(sizes[layer], np.int32)),
+            )
+            for layer, table in tables(graph).items()
+        }
 
 
 def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights
+from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, first_slots
 
 CUDA_DOMAIN = "trigraph.cuda"
 SPLIT = "SplitExperts"
@@ -50,10 +49,7 @@ def split(model: ModelProto, placement: Placement, threads: int) -> None:
         model.opset_import.add(domain=CUDA_DOMAIN, version=1)
     for node, held in nodes:
         gate = node.input[3]
-        experts = tensors[gate].dims[0]
-        slots = np.full(experts, -1, np.int32)
-        slots[:held] = np.arange(held)
-        table = numpy_helper.from_array(slots, f"{gate}.slots")
+        table = numpy_helper.from_array(first_slots(tensors[gate].dims[0], held), _table(gate))
         parts = [_first(tensors[stack], held) for stack in _stacks(node)] if held else []
         model.graph.initializer.extend([table, *parts])
         node.op_type, node.domain = SPLIT, CUDA_DOMAIN
@@ -64,6 +60,28 @@ def split(model: ModelProto, placement: Placement, threads: int) -> None:
 def on_host(graph: onnx.GraphProto) -> set[str]:
     """The weights of a graph that its nodes read in the host's memory."""
     return {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+
+
+def tables(graph: onnx.GraphProto) -> dict[str, str]:
+    """The layers of a graph whose experts lie on both sides, and the names of their tables."""
+    return {node.input[3]: _table(node.input[3]) for node in graph.node if node.op_type == SPLIT}
+
+
+def held_stacks(graph: onnx.GraphProto) -> dict[str, list[tuple[str, str]]]:
+    """By layer, the names of the whole stacks and of their parts that the GPU holds, gates first; none for no slots."""
+    return {
+        node.input[3]: [(name, _part(name)) for name in _stacks(node)]
+        for node in graph.node
+        if node.op_type == SPLIT and len(node.input) > _INPUTS + 1
+    }
+
+
+def _table(gate: str) -> str:
+    return f"{gate}.slots"
+
+
+def _part(stack: str) -> str:
+    return f"{stack}.held"
 
 
 def _expert_nodes(model: ModelProto) -> Iterable[NodeProto]:
@@ -92,7 +110,7 @@ def _chosen(model: ModelProto, node: NodeProto) -> int:
 
 def _first(stack: TensorProto, count: int) -> TensorProto:
     """The first matrices of a stack in a weight file, as a weight of its own."""
-    part = TensorProto(name=f"{stack.name}.held", data_type=stack.data_type, dims=[count, *stack.dims[1:]])
+    part = TensorProto(name=_part(stack.name), data_type=stack.data_type, dims=[count, *stack.dims[1:]])
     part.data_location = TensorProto.EXTERNAL
     length = str(count * _bytes(stack) // stack.dims[0])
     for entry in stack.external_data:

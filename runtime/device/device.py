@@ -157,6 +157,9 @@ class Device:
         """
         return ()
 
+    def before_step(self, graph: str) -> None:
+        """What is to be done on the device between steps, ahead of one of the prefill, draft or verify graph."""
+
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed."""
         return False

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
 from trigraph.models.names import FFN_DOWN_EXPS, FFN_GATE_EXPS, FFN_GATE_UP_EXPS, FFN_UP_EXPS, in_block
@@ -84,6 +87,13 @@ class Placement:
             f"and {self.state_bytes / 1e9:,.1f} GB of state; the CPU computes the other experts, "
             f"{self.host_bytes / 1e9:,.1f} GB, of which a token reads {self.host_bytes_per_token / 1e9:,.2f} GB"
         )
+
+
+def first_slots(experts: int, held: int) -> NDArray[np.int32]:
+    """By expert of a layer its slot on the GPU, or -1, where that holds the first ones."""
+    slots = np.full(experts, -1, np.int32)
+    slots[:held] = np.arange(held)
+    return slots
 
 
 def weights_of_file(model: Model) -> Weights:
