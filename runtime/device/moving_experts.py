@@ -19,7 +19,7 @@ from trigraph.runtime.device.placement import Placement, first_slots
 Counts = NDArray[np.float64]
 
 EVERY = 16  # verifies from one look at the counts to the next
-BYTES_A_STEP = 8 << 20  # that are moved before a verify
+BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert
 _DECAY = 0.9  # of counts, from look to look
 _RATIO, _LEAST = 1.25, 4.0  # times, and counts, that a newcomer is used more
 
@@ -126,7 +126,7 @@ class MovingExperts:
                 layer.used += _take_counts(layer)
                 found += [(gain, layer, come, go) for gain, come, go in layer.swaps()]
         found.sort(key=lambda swap: -swap[0])
-        room = EVERY * BYTES_A_STEP
+        room = EVERY * len(self._staging)
         for _, layer, come, go in found:
             room -= layer.expert_bytes
             if room >= 0:

@@ -61,9 +61,9 @@ def test_bits_stay(package: Path, monkeypatch: pytest.MonkeyPatch, graphs: str) 
 
 def test_a_step_moves_no_more_than_its_bytes(package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """In copies from pinned memory, and a table for each layer; the host waits for the step alone."""
-    most = 30_000
-    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", most)
+    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", 1)  # one expert
     engine = restless(package, monkeypatch)
+    most = max(layer.expert_bytes for layer in moving_of(engine)._layers.values())
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [PROMPT])
     for _ in range(3):
@@ -72,15 +72,16 @@ def test_a_step_moves_no_more_than_its_bytes(package: Path, gpu: FakeDevice, mon
     gpu.events()
     engine.steps.verify([sequence], [[1]])
     events = gpu.events()
-    assert moving_of(engine).moved > moved
-    assert 0 < copied(events, "pinned", "device") < most + 10_000
+    assert moving_of(engine).moved == moved + 1
+    assert 0 < copied(events, "pinned", "device") < most + 2_000
     assert copied(events, "pageable", "device") == 0
     assert count(events, "wait stream") == 1
     assert count(events, "replay") == 1
 
 
-def test_counts_are_those_of_the_router(package: Path) -> None:
+def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of prompts and verifies, whichever side computes."""
+    monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "0")  # captures run a step several times
     budget = budget_for(package, 0.5, context=CAPACITY, sequences=3)
     engine = load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
     layers = moving_of(engine)._layers.values()
