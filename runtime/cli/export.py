@@ -164,6 +164,9 @@ def synth(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the weights.")] = 0,
+    skew: Annotated[
+        float, typer.Option(help="Exponent of Zipf's law for the popularity of experts, 0 to 2 (0: all alike).")
+    ] = 0.0,
 ) -> None:
     """Write a GGUF file with random weights in the shapes and types of a published model."""
     with progress_bars() as progress:
@@ -180,6 +183,6 @@ def synth(
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",
-                seed=seed, progress=show,
+                seed=seed, skew=skew, progress=show,
             )  # fmt: skip
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")
