@@ -85,8 +85,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = PackageGraphs(folder, manifest, device, weights, threads, progress)
-        names = ("prefill", "verify") if no_draft else ("prefill", "verify", "draft")
-        placed = graphs.place(names, state, config.gpu_memory)
+        placed = graphs.place(_graph_names(manifest, no_draft), state, config.gpu_memory)
         chunk = device.chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
     if device.reads_mapped_weights:
@@ -155,6 +154,12 @@ def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     if "draft" not in manifest.graphs:
         return "the model has no MTP head"
     return None if speculation else OFF
+
+
+def _graph_names(manifest: Manifest, no_draft: str | None) -> list[str]:
+    """Of all graphs that the engine may open."""
+    wanted = {"draft": no_draft is None, "vision": manifest.images is not None}
+    return ["prefill", "verify", *(name for name, opened in wanted.items() if opened)]
 
 
 def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> Steps:
