@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,28 +22,19 @@ from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_checks import check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
-from trigraph.runtime.device.cuda_experts import held_stacks, on_host, split, tables, weights_of
+from trigraph.runtime.device.cuda_experts import on_host, split, weights_of
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_sampler import CudaSampler
-from trigraph.runtime.device.cuda_weights import CudaWeights, value_at
+from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables
+from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
-from trigraph.runtime.device.moving_experts import MovingExperts, Stack
-from trigraph.runtime.device.placement import Placement, nowhere, place
+from trigraph.runtime.device.moving_experts import MovingExperts
 
 _MOST_CAPTURED = 64  # tokens of a step that is captured
 _CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
-
-
-class _Sharing(NamedTuple):
-    """What lies where, threads of the CPU for its experts, and what moves them where that is not fixed."""
-
-    placement: Placement
-    threads: int
-    moving: MovingExperts | None
-
 
 _apart = threading.Lock()
 """Held while a session is opened, or a step captured."""
@@ -58,7 +49,7 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
-    shared: list[_Sharing] = field(default_factory=list)
+    shared: list[Sharing] = field(default_factory=list)
     """What lies where, once that is known, and some experts are the CPU's."""
     capture: int = 0
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
@@ -235,24 +226,12 @@ class CudaDevice(Device):
 
         `budget`: bytes that weights and state may take, the state being there; None for what is free.
         """
-        weights = weights_of(models())
-        free, total = self.functions.free_memory()
-        if budget is not None and budget > total:
-            raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and the GPU has {total / 1e9:,.2f} GB in all")
-        most = free + state_bytes if budget is None else min(budget, free + state_bytes)
-        try:
-            placement = place(weights, state_bytes, most)
-        except TrigraphError:
-            if budget is not None:
-                raise
-            placement = nowhere(weights, state_bytes)  # it may just do
-        if self.experts == "cpu":
-            placement = nowhere(weights, state_bytes)
+        placement = placed(self.functions, weights_of(models()), state_bytes, budget, all_on_host=self.experts == "cpu")
         if not placement.is_split:
             return ()
         moving = MovingExperts(self.functions, placement) if self.provider == PROVIDER else None
         # One thread has the engine, which waits for the GPU.
-        self.shared[:] = [_Sharing(placement, max(1, threads - 1), moving)]
+        self.shared[:] = [Sharing(placement, max(1, threads - 1), moving)]
         return [placement.sentence()]
 
     def before_step(self, graph: str) -> None:
@@ -286,39 +265,8 @@ class CudaDevice(Device):
         found = self.weights[weights].on_device(moved, weights.nbytes, progress)
         for sharing in self.shared:
             if sharing.moving:
-                found |= self._tables(sharing.moving, graph, values, found)
+                found |= shared_tables(sharing.moving, self.functions.number, graph, values, found)
         return values | found
-
-    def _tables(
-        self,
-        moving: MovingExperts,
-        graph: onnx.GraphProto,
-        mapped: Mapping[str, ort.OrtValue],
-        held: Mapping[str, ort.OrtValue],
-    ) -> dict[str, ort.OrtValue]:
-        """The tables of a graph's layers, which all graphs share."""
-        sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer}
-        moving.found(
-            {
-                layer: [
-                    Stack(
-                        mapped[whole].data_ptr(),
-                        held[part].data_ptr(),
-                        mapped[whole].tensor_size_in_bytes() // sizes[whole],
-                    )
-                    for whole, part in stacks
-                ]
-                for layer, stacks in held_stacks(graph).items()
-            }
-        )
-        return {
-            table: value_at(
-                moving.table(layer),
-                self.functions.number,
-                ort.OrtValue.ortvalue_from_numpy(np.zeros(sizes[layer], np.int32)),
-            )
-            for layer, table in tables(graph).items()
-        }
 
 
 def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
