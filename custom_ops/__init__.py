@@ -95,6 +95,16 @@ def host_operator(name: str) -> int:
     return int(address)
 
 
+def host_experts() -> int:
+    """The address of the CPU library's functions for experts that a GPU has not got. Raises TrigraphError without."""
+    library = _library()
+    function = getattr(library, "trigraph_host_experts", None)
+    if function is None:
+        raise TrigraphError("the operator library is too old to compute experts for a GPU; reinstall trigraph")
+    function.restype = ctypes.c_void_p
+    return int(function() or 0)
+
+
 def library_function(name: str) -> Any:
     """A C function of the CPU library; None where there is no library, or one of an earlier patch version."""
     try:

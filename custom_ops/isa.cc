@@ -19,6 +19,7 @@ namespace trigraph {
   namespace isa {                              \
   std::vector<const OrtCustomOp*> operators(); \
   int64_t probe_products(bool int8, int64_t);  \
+  const HostExperts* host_experts();           \
   }
 TRIGRAPH_DECLARE(portable)
 #if defined(__x86_64__) || defined(_M_X64)
@@ -79,9 +80,10 @@ bool has_avx512() {  // F, DQ, BW, VL; VBMI, GFNI, VNNI
   return has_avx2() && all_of(kept_registers(), {5, 6, 7}) && all_of(seven.ebx, {16, 17, 30, 31}) &&
          all_of(seven.ecx, {1, 8, 11});
 }
-const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products};
-const InstructionSet kAvxVnni{"avx_vnni", has_avx_vnni, avx_vnni::operators, avx_vnni::probe_products};
-const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products};
+const InstructionSet kAvx512{"avx512", has_avx512, avx512::operators, avx512::probe_products, avx512::host_experts};
+const InstructionSet kAvxVnni{"avx_vnni", has_avx_vnni, avx_vnni::operators, avx_vnni::probe_products,
+                              avx_vnni::host_experts};
+const InstructionSet kAvx2{"avx2", has_avx2, avx2::operators, avx2::probe_products, avx2::host_experts};
 #elif defined(__aarch64__)
 #if defined(__linux__)
 bool has_dotprod() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
@@ -101,11 +103,13 @@ bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 bool has_dotprod() { return false; }
 bool has_i8mm() { return false; }
 #endif
-const InstructionSet kI8mm{"i8mm", has_i8mm, i8mm::operators, i8mm::probe_products};
-const InstructionSet kDotprod{"dotprod", has_dotprod, dotprod::operators, dotprod::probe_products};
-const InstructionSet kNeon{"neon", always, neon::operators, neon::probe_products};
+const InstructionSet kI8mm{"i8mm", has_i8mm, i8mm::operators, i8mm::probe_products, i8mm::host_experts};
+const InstructionSet kDotprod{"dotprod", has_dotprod, dotprod::operators, dotprod::probe_products,
+                              dotprod::host_experts};
+const InstructionSet kNeon{"neon", always, neon::operators, neon::probe_products, neon::host_experts};
 #endif
-const InstructionSet kPortable{"portable", always, portable::operators, portable::probe_products};
+const InstructionSet kPortable{"portable", always, portable::operators, portable::probe_products,
+                               portable::host_experts};
 
 }  // namespace
 

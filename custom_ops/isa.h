@@ -7,11 +7,14 @@
 
 namespace trigraph {
 
+struct HostExperts;
+
 struct InstructionSet {
   const char* name;
   bool (*supported)();
   std::vector<const OrtCustomOp*> (*operators)();
   int64_t (*probe_products)(bool int8, int64_t rounds);  // multiplies at the processor's rate, returns how many
+  const HostExperts* (*host_experts)();                  // grouped_expert_ffn/host_experts.h
 };
 
 std::vector<const InstructionSet*> instruction_sets();  // best first; the last one runs everywhere

@@ -38,7 +38,9 @@ struct Op : OrtCustomOp {
     GetInputTypeCount = [](const OrtCustomOp*) { return kInputCount; };
     GetInputType = [](const OrtCustomOp*, size_t i) { return element(Kernel::kInputs[i].type); };
     GetInputCharacteristic = [](const OrtCustomOp*, size_t i) { return characteristic(Kernel::kInputs[i]); };
-    GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
+    GetInputMemoryType = [](const OrtCustomOp*, size_t i) {
+      return Kernel::kInputs[i].on_host ? OrtMemTypeCPUInput : OrtMemTypeDefault;
+    };
     GetOutputTypeCount = [](const OrtCustomOp*) { return kOutputCount; };
     GetOutputType = [](const OrtCustomOp*, size_t i) { return element(Kernel::kOutputs[i].type); };
     GetOutputCharacteristic = [](const OrtCustomOp*, size_t i) { return characteristic(Kernel::kOutputs[i]); };

@@ -98,6 +98,13 @@ extern "C" TRIGRAPH_EXPORT const OrtCustomOp* trigraph_operator(const char* name
   return nullptr;
 }
 
+// For a GPU's library: how routed experts are computed here in the midst of its steps. nullptr as above.
+extern "C" TRIGRAPH_EXPORT const trigraph::HostExperts* trigraph_host_experts() {
+  std::string problem;
+  const trigraph::InstructionSet* set = trigraph::choose_instruction_set(&problem);
+  return set ? set->host_experts() : nullptr;
+}
+
 // For `trigraph bench`: multiplies with the chosen instruction set's own instructions, returns the number of products.
 extern "C" TRIGRAPH_EXPORT int64_t trigraph_probe_products(int int8, int64_t rounds) {
   std::string problem;

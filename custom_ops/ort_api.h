@@ -46,7 +46,7 @@ enum ONNXTensorElementDataType {
 };
 
 enum OrtCustomOpInputOutputCharacteristic { INPUT_OUTPUT_REQUIRED = 0, INPUT_OUTPUT_OPTIONAL = 1 };
-enum OrtMemType { OrtMemTypeDefault = 0 };
+enum OrtMemType { OrtMemTypeCPUInput = -2, OrtMemTypeDefault = 0 };
 
 struct OrtAllocator {
   uint32_t version;

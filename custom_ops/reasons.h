@@ -31,6 +31,7 @@ enum class Reason : int {
   last_position,
   table_row,
   place,
+  host_memory,
 };
 
 // Every number is a long long.
@@ -59,7 +60,8 @@ constexpr const char* kSentences[] = {
     "input past_lens[%lld] is %lld, not a position that %lld more follow",
     "input rows[%lld][%lld] is %lld, outside the %lld rows of the table",
     "input places[%lld][%lld] is %lld, below 0",
+    "the host has no memory left to compute experts with",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::place) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::host_memory) + 1);
 
 }  // namespace trigraph

@@ -16,6 +16,7 @@ struct Argument {
   const char* name;
   DType type;  // DType::any: checked by the kernel
   bool optional = false;
+  bool on_host = false;  // in the host's memory, also where nodes are a GPU's
 };
 
 constexpr int kMaxRank = 6;

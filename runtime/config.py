@@ -20,6 +20,9 @@ class EngineConfig:
     """"cpu", "cuda", "cuda:N" for GPU number N, or "auto": a GPU where there is one."""
     experts: str = "gpu"
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
+    gpu_memory: int | None = None
+    """Bytes that the GPU may take, for weights, state and what steps need. The CPU computes routed experts that do not
+    fit. None: what is free."""
     repack: str = "auto"
     """When AVX2 and AVX-512 get a copy of K-type weights that they read faster, in memory of its own: one of REPACK."""
     threads: int | None = None

@@ -73,6 +73,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
     device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
+    _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     limits = _limits(manifest, config.context)
     if device.library is not None:
@@ -84,6 +85,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     with explained_shortage(f"{folder}: the model", needed, "close other programs"):
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = PackageGraphs(folder, manifest, device, weights, threads, progress)
+        placed = graphs.place(_graph_names(manifest, no_draft), state, config.gpu_memory)
         chunk = device.chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
     if device.reads_mapped_weights:
@@ -95,7 +97,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         steps=steps,
         tokenizer=tokenizer,
         template=template,
-        notices=(*package.notices, *manifest.notices, *(() if capped is None else (capped,)), *_notices(device)),
+        notices=(*package.notices, *manifest.notices, *placed, *_notices(device, capped)),
         no_draft=no_draft,
         device=device,
         layout=layout,
@@ -132,10 +134,19 @@ def _disk(
     return None if folder is None else DiskTier(Path(folder), size, identity, steps, prefill_speed)
 
 
-def _notices(device: Device) -> list[str]:
+def _check_gpu_memory(config: EngineConfig, device: Device) -> None:
+    if config.gpu_memory is None:
+        return
+    check("gpu_memory", config.gpu_memory, int, lambda found: found >= 1, "1 or more")
+    if device.name == "cpu" and config.device == "cpu":
+        raise TrigraphError("gpu_memory is for a GPU, and the device is cpu; add --device cuda, or leave it out")
+
+
+def _notices(device: Device, capped: str | None) -> list[str]:
+    found = [] if capped is None else [capped]
     if device.library is None:
-        return ["the operator library is missing: the graphs run their function bodies, which are slow"]
-    return []
+        found.append("the operator library is missing: the graphs run their function bodies, which are slow")
+    return found
 
 
 def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
@@ -143,6 +154,12 @@ def _no_draft(manifest: Manifest, speculation: bool) -> str | None:
     if "draft" not in manifest.graphs:
         return "the model has no MTP head"
     return None if speculation else OFF
+
+
+def _graph_names(manifest: Manifest, no_draft: str | None) -> list[str]:
+    """Of all graphs that the engine may open."""
+    wanted = {"draft": no_draft is None, "vision": manifest.images is not None}
+    return ["prefill", "verify", *(name for name, opened in wanted.items() if opened)]
 
 
 def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> Steps:

@@ -41,4 +41,13 @@ DeviceError take_device_error() {
   return error;
 }
 
+void report_from_host(Operator op, Reason reason) {
+  ErrorRecord* record = error_record();
+  if (record->taken) return;  // once is enough
+  record->taken = 1;
+  record->op = static_cast<int>(op), record->reason = static_cast<int>(reason);
+  std::atomic_thread_fence(std::memory_order_release);
+  record->ready = 1;
+}
+
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -40,6 +40,8 @@ struct DeviceError {
   char text[400];
 };
 DeviceError take_device_error();
+// What the host finds in the midst of a step, in a function that a stream calls.
+void report_from_host(Operator op, Reason reason);
 
 __device__ inline void report(ErrorRecord* record, Operator op, Reason reason, int64_t a = 0, int64_t b = 0,
                               int64_t c = 0, int64_t d = 0) {

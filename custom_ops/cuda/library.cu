@@ -13,6 +13,7 @@ const OrtCustomOp* prepared_rms_norm();
 const OrtCustomOp* prepared_block_matmul();
 const OrtCustomOp* normed_block_matmul();
 const OrtCustomOp* mixture_of_experts();
+const OrtCustomOp* split_experts();
 const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
@@ -22,15 +23,13 @@ std::vector<const OrtCustomOp*> fused_operators() {
           prepared_block_matmul(),
           normed_block_matmul(),
           mixture_of_experts(),
+          split_experts(),
           paged_kv_write_last_rows_f16(),
           paged_kv_write_last_rows_f32(),
           paged_kv_write_last_rows_q8_0()};
 }
 
 namespace {
-
-// Kernels of the CPU library, in a domain of their own: ONNX Runtime takes a domain from one library only.
-std::vector<const OrtCustomOp*> host_operators;
 
 OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char* name,
                       const std::vector<const OrtCustomOp*>& operators) {
@@ -44,9 +43,7 @@ OrtStatus* add_domain(OrtSessionOptions* options, const OrtApi* api, const char*
 
 OrtStatus* register_operators(OrtSessionOptions* options, const OrtApi* api) {
   OrtStatus* status = add_domain(options, api, "trigraph", operators());
-  if (!status) status = add_domain(options, api, "trigraph.cuda", fused_operators());
-  if (status || host_operators.empty()) return status;
-  return add_domain(options, api, "trigraph.cpu", host_operators);
+  return status ? status : add_domain(options, api, "trigraph.cuda", fused_operators());
 }
 
 }  // namespace
@@ -58,14 +55,6 @@ extern "C" TRIGRAPH_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionO
   if (api) return trigraph::TRIGRAPH_ISA::register_operators(options, api);
   api = base->GetApi(1);
   return api ? api->CreateStatus(ORT_FAIL, "trigraph needs ONNX Runtime 1.24 or newer") : nullptr;
-}
-
-// From now on sessions also have this operator of the CPU library (its `trigraph_operator`), in the domain
-// trigraph.cpu.
-extern "C" TRIGRAPH_EXPORT void trigraph_add_host_operator(const OrtCustomOp* op) {
-  for (const OrtCustomOp* known : trigraph::TRIGRAPH_ISA::host_operators)
-    if (known == op) return;
-  trigraph::TRIGRAPH_ISA::host_operators.push_back(op);
 }
 
 extern "C" TRIGRAPH_EXPORT const char* trigraph_version() { return TRIGRAPH_VERSION; }

@@ -15,6 +15,7 @@ set(CUDA_SOURCES
   gated_delta_net/cuda.cu
   grouped_expert_ffn/cuda.cu
   grouped_expert_ffn/few_experts.cu
+  grouped_expert_ffn/split_experts.cu
   rms_norm/cuda.cu
   layer_norm/cuda.cu
   bias_activation/cuda.cu

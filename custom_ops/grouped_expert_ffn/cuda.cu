@@ -1,17 +1,15 @@
 // GroupedExpertFFN on a device, and MixtureOfExperts, which also makes the shared expert's output. The products of a
 // token are summed in slot order, so its bits never depend on its companions.
 #include "../block_matmul/weights.h"
-#include "../blocks/cuda/many_products.h"
 #include "../cuda/kernel.h"
 #include "../cuda/last_block.cuh"
 #include "few_experts.h"
-#include "plan.cuh"
+#include "grouped_products.cuh"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kManyPairs = 2;        // of an expert, from which on tiles are faster than few rows at a time
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that scratch memory stays bounded
 
 // The tokens of a part of a step, a row of each for every token.
@@ -30,46 +28,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (*used && column < sum.width) sum(products, sorted, blockIdx.y, column);
 }
-
-// A stack of expert matrices [experts, rows, row_bytes].
-struct Matrices {
-  const ProductKernel* kernel;
-  const uint8_t* data;
-  int64_t width, row_bytes, stride;
-
-  Matrices(const Tensor& tensor, const ProductKernel& kernel, int64_t width, int64_t rows)
-      : kernel(&kernel),
-        data(tensor.as<const uint8_t>()),
-        width(width),
-        row_bytes(check_weight(tensor, kernel, width)),
-        stride(rows * row_bytes) {
-    check_alignment(tensor, kernel);
-  }
-  // With `second`, another stack of the same shape that shares a launch, its products too.
-  void product(int64_t rows, const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y,
-               cudaStream_t stream, const Matrices* second = nullptr, float* second_y = nullptr) const {
-    if (takes_many(max_buckets, pairs)) {
-      ManyTasks tasks(nullptr, x, width);
-      add_to(tasks, rows, y);
-      if (second) second->add_to(tasks, rows, second_y);
-      return kernel->many(tasks, buckets, max_buckets, pairs, stream);
-    }
-    kernel->grouped(data, second ? second->data : nullptr, stride, rows, row_bytes, width, x, buckets, max_buckets,
-                    pairs, y, second_y, stream);
-  }
-  bool shares_launch(const Matrices& other, int64_t max_buckets, int64_t pairs) const {
-    return kernel == other.kernel || (takes_many(max_buckets, pairs) && kernel->many == other.kernel->many);
-  }
-  bool takes_few() const { return kernel->few == few_common && kernel->layout == Layout::int8; }
-  ExpertTask few() const { return {*kernel, data, width, row_bytes, stride}; }
-
- private:
-  bool takes_many(int64_t max_buckets, int64_t pairs) const {
-    return kernel->many && kernel->layout == Layout::int8 &&
-           pairs >= kManyPairs * (max_buckets - pairs / Buckets::kMost);
-  }
-  void add_to(ManyTasks& tasks, int64_t rows, float* y) const { tasks.add(*kernel, data, stride, rows, row_bytes, y); }
-};
 
 // What both operators do with the experts that tokens chose.
 class Experts {
@@ -125,18 +83,6 @@ class Experts {
   const Arena& arena() const { return arena_; }
 
  private:
-  // Rows of tokens as a kernel wants them; `memory` holds what had to be made.
-  static const void* rows_of(const Tokens& tokens, Layout layout, int64_t width, const Arena::Memory& memory,
-                             cudaStream_t stream) {
-    if (layout == Layout::float32) return tokens.x;
-    if (tokens.prepared) return tokens.prepared;
-    prepare(tokens.x, tokens.count, width, memory.as<char>(), stream);
-    return memory.as<char>();
-  }
-  Arena::Memory room(Layout layout, int64_t rows, int64_t width) const {
-    return arena_.take<char>(layout == Layout::float32 ? 0 : rows * prepared_bytes(layout, width));
-  }
-
   // In one launch.
   void run_few(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
                const Tokens& tokens, const Weight* shared_down, cudaStream_t stream) const {
@@ -176,30 +122,13 @@ class Experts {
       tokens.shared_hidden = nullptr;
     }
     if (few) return run_few(shapes, gate, up, down, tokens, shared_down, stream);
-    const int64_t max_buckets = Plan::most(pairs, shapes.experts);
-    const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
-    const Arena::Memory gate_room = room(first, count, shapes.width),
-                        hidden_room = arena_.take<char>(pairs * prepared_bytes(third, shapes.ffn));
-    const Arena::Memory up_room = room(second == first ? Layout::float32 : second, count, shapes.width);
-    const Arena::Memory hidden = arena_.take<float>(pairs * shapes.ffn), ups = arena_.take<float>(pairs * shapes.ffn);
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
-    launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, tokens.first, plan,
-           error_record());
-
-    const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
-    const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
-    const void* gate_x = rows_of(tokens, first, shapes.width, gate_room, stream);
-    const void* up_x = second == first ? gate_x : rows_of(tokens, second, shapes.width, up_room, stream);
-    if (gate.shares_launch(up, max_buckets, pairs)) {
-      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, &up, ups.as<float>());
-    } else {
-      gate.product(shapes.ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream);
-      up.product(shapes.ffn, up_x, by_token, max_buckets, pairs, ups.as<float>(), stream);
-    }
-    prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, shapes.ffn, hidden_room.as<char>(), stream);
-    down.product(shapes.width, hidden_room.as<char>(), by_index, max_buckets, pairs, products.as<float>(), stream);
+    launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, nullptr, tokens.first,
+           plan, error_record());
+    multiply({gate, up, down, shapes.experts, shapes.width, shapes.ffn}, {tokens.x, tokens.prepared, count, shapes.k},
+             plan, products.as<float>(), arena_, stream);
     launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
            products.as<float>(), plan.sorted, tokens.sum, plan.used);
   }

@@ -10,10 +10,11 @@ constexpr int kThreads = 256;
 constexpr int kMostExperts = 1024;
 constexpr int kBucketThreads = kMostExperts;
 
-// The pairs of a step, sorted by expert; those of an expert in any order, in buckets of at most Buckets::kMost.
+// The pairs of a step whose experts the device has, sorted by expert; those of an expert in any order, in buckets of at
+// most Buckets::kMost.
 struct Plan {
   int* used;    // buckets; 0 for a step with a bad id
-  int* expert;  // [used]
+  int* expert;  // [used] of the stack
   int* first;   // [used + 1] sorted indices
   int* token;   // [pairs] by sorted index
   int* sorted;  // [pairs] sorted index of each pair
@@ -26,6 +27,8 @@ struct Plan {
         token(first + most(pairs, experts) + 1),
         sorted(token + pairs) {}
 };
+
+namespace {
 
 // The sum of the values of all threads before this one.
 __device__ __forceinline__ int sum_before(int value, int* sums) {
@@ -42,9 +45,13 @@ __device__ __forceinline__ int sum_before(int value, int* sums) {
   return sum - value;
 }
 
-// One block. Threads take places of an expert in any order: rows of products do not depend on each other.
+// One block. Threads take places of an expert in any order: rows of products do not depend on each other. `slots`:
+// where in its stack the device has each expert, -1 for one that it has not got and whose pairs are left out; nullptr:
+// it has all of them in order.
 __global__ void __launch_bounds__(kBucketThreads)
-    bucket(const int64_t* ids, int pairs, int k, int experts, int64_t token_offset, Plan plan, ErrorRecord* record) {
+    bucket(const int64_t* ids, int pairs, int k, int experts, const int* slots, int64_t token_offset, Plan plan,
+           ErrorRecord* record) {
+  const auto slot_of = [slots](int64_t id) { return slots ? slots[id] : static_cast<int>(id); };
   __shared__ int place[kMostExperts], sums[kBucketThreads / kWarp];
   const int e = static_cast<int>(threadIdx.x);
   place[e] = 0;
@@ -54,8 +61,8 @@ __global__ void __launch_bounds__(kBucketThreads)
     const int64_t id = ids[i];
     if (id < 0 || id >= experts)
       bad = true;
-    else
-      atomicAdd(&place[id], 1);
+    else if (const int slot = slot_of(id); slot >= 0)
+      atomicAdd(&place[slot], 1);
   }
   if (__syncthreads_or(bad)) {
     if (e != 0) return;
@@ -77,10 +84,13 @@ __global__ void __launch_bounds__(kBucketThreads)
   if (e == kBucketThreads - 1) *plan.used = used + own, plan.first[used + own] = first + count;
   __syncthreads();
   for (int i = e; i < pairs; i += kBucketThreads) {
-    const int index = atomicAdd(&place[ids[i]], 1);
+    const int slot = slot_of(ids[i]);
+    if (slot < 0) continue;
+    const int index = atomicAdd(&place[slot], 1);
     plan.sorted[i] = index;
     plan.token[index] = i / k;
   }
 }
 
+}  // namespace
 }  // namespace trigraph::TRIGRAPH_ISA

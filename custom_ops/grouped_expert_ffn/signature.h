@@ -53,6 +53,38 @@ struct GroupedExpertFFNSignature {
   }
 };
 
+// GroupedExpertFFN on a GPU that has not got all experts. `gate`, `down` and `up` lie in the host's memory; those in
+// the device's are in `gate_slots` and so on, [slots, ...]: expert e in slot slots[e], or nowhere for -1. None without
+// these.
+struct SplitExpertsSignature : GroupedExpertFFNSignature {
+  static constexpr const char* kName = "SplitExperts";
+  static constexpr Argument kInputs[] = {{"x", DType::f32},
+                                         {"ids", DType::i64},
+                                         {"weights", DType::f32},
+                                         {"gate", DType::any, false, true},
+                                         {"down", DType::any, false, true},
+                                         {"up", DType::any, true, true},
+                                         {"shared", DType::f32, true},
+                                         {"shared_gate", DType::f32, true},
+                                         {"slots", DType::i32},
+                                         {"gate_slots", DType::any, true},
+                                         {"down_slots", DType::any, true},
+                                         {"up_slots", DType::any, true}};
+
+  // How many slots there are.
+  static int64_t slots(const Context& context, const ExpertShapes& shapes) {
+    const Tensor gate = context.input(9), down = context.input(10), up = context.input(11);
+    context.input(8).expect({shapes.experts});
+    if (!gate.rank) return 0;
+    const int64_t slots = gate.dims[0];
+    gate.expect({-1, shapes.fused ? 2 * shapes.ffn : shapes.ffn, -1});
+    if (slots > shapes.experts) fail("input gate_slots has more slots than there are experts");
+    down.expect({slots, shapes.width, -1});
+    if (!shapes.fused) up.expect({slots, shapes.ffn, -1});
+    return slots;
+  }
+};
+
 // GroupedExpertFFN with the last product of its shared expert: silu(shared_hidden) * shared_up, times `shared_down`.
 // `prepared`: x as int8.
 struct MixtureOfExpertsSignature {

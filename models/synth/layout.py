@@ -13,6 +13,7 @@ from trigraph.models import names
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.geometries import Geometry
 from trigraph.models.shapes import mtp_shapes, trunk_shapes
+from trigraph.models.synth.popularity import row_scales
 from trigraph.models.synth.types import matrix_type
 from trigraph.models.synth.vocabulary import CHAT_TEMPLATE, Vocabulary, make_vocabulary
 
@@ -43,6 +44,8 @@ class SynthTensor:
     type: str
     kind: Literal["weights", "norm", "dt", "decay"] = "weights"
     rms: float = 0.0
+    row_scales: tuple[float, ...] = ()
+    """Of float32 weights: factors of the rows, in a random order."""
 
     @property
     def count(self) -> int:
@@ -63,8 +66,9 @@ _VECTORS: Mapping[str, Literal["dt", "decay"]] = {names.SSM_DT: "dt", names.SSM_
 _FLOAT_MATRICES = (names.SSM_CONV1D, names.FFN_GATE_INP, names.FFN_GATE_INP_SHEXP)
 
 
-def tensors(geometry: Geometry, quant: str) -> list[SynthTensor]:
-    """Every tensor of the file, in file order."""
+def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTensor]:
+    """Every tensor of the file, in file order; `skew` as in `write_synthetic`."""
+    scales = tuple(row_scales(geometry.experts, geometry.experts_used, skew).tolist()) if skew else ()
     head = mtp_shapes(geometry, [names.in_block(geometry.layers, names.NEXTN_SHARED_HEAD_NORM)])
     wanted: list[SynthTensor] = []
     matrices = 0
@@ -75,7 +79,8 @@ def tensors(geometry: Geometry, quant: str) -> list[SynthTensor]:
         elif role in _VECTORS:
             wanted.append(SynthTensor(name, shape, "F32", _VECTORS[role]))
         elif role in _FLOAT_MATRICES:
-            wanted.append(SynthTensor(name, shape, "F32", rms=_rms(geometry, role, shape[-1])))
+            own = scales if role == names.FFN_GATE_INP else ()
+            wanted.append(SynthTensor(name, shape, "F32", rms=_rms(geometry, role, shape[-1]), row_scales=own))
         else:
             kind = matrix_type(quant, geometry, name, shape[-1], matrices)
             wanted.append(SynthTensor(name, shape, kind, rms=_rms(geometry, role, shape[-1])))

@@ -72,10 +72,18 @@ def _write_tensors(file: BinaryIO, wanted: list[SynthTensor], seed: int, progres
         file.write(bytes(-file.tell() % align))
 
 
+def _scaled(pieces: Iterator[NDArray[np.uint8]], tensor: SynthTensor, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """Float32 rows times their factors."""
+    rows = np.concatenate([piece.reshape(-1) for piece in pieces]).view("<f4").reshape(len(tensor.row_scales), -1)
+    order = np.random.Generator(blocks.random_bits(seed, f"{tensor.name}, scaled")).permutation(len(rows))
+    yield (rows * np.array(tensor.row_scales, "<f4")[order, None]).reshape(-1).view(np.uint8)
+
+
 def _data(tensor: SynthTensor, seed: int) -> Iterator[NDArray[np.uint8]]:
     bits = blocks.random_bits(seed, tensor.name)
     if tensor.kind == "weights":
-        yield from blocks.random_weights(tensor.type, tensor.count, tensor.rms, bits)
+        pieces = blocks.random_weights(tensor.type, tensor.count, tensor.rms, bits)
+        yield from _scaled(pieces, tensor, seed) if tensor.row_scales else pieces
         return
     if tensor.kind == "norm":
         values = 1 + 0.1 * blocks.normal(bits, tensor.count)

@@ -105,6 +105,13 @@ class ModelArguments:
             help="With a GPU, device of the routed experts: gpu or cpu.", autocompletion=lambda: list(EXPERTS)
         ),
     ] = "gpu"
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="GPU memory to use, such as 12G; the CPU computes experts that do not fit (default: what is free)",
+        ),
+    ] = None
     repack: Repack = "auto"
     kv_memory: Annotated[
         str | None,

@@ -24,7 +24,10 @@ _OF_LLAMA_CPP = {
     ("-mu", "--model-url"): ("download the model first, then give its .gguf file", None),
     ("-hff", "--hf-file"): ("name the quantisation: -hf USER/REPO:Q4_K_M", "--hf-repo"),
     ("-md", "--model-draft"): ("drafts come from the model's own MTP head; --mtp names a file with it", "--mtp"),
-    ("-ngl", "--gpu-layers", "--n-gpu-layers"): ("--device cuda runs all layers on the GPU", "--device"),
+    ("-ngl", "--gpu-layers", "--n-gpu-layers"): (
+        "--device cuda runs all layers on the GPU; --gpu-memory 12G leaves experts that do not fit to the CPU",
+        "--device",
+    ),
     ("-dev",): ("use --device", "--device"),
     ("-mg", "--main-gpu", "-sm", "--split-mode", "-ts", "--tensor-split", "-tp", "--tensor-parallel-size"): (
         "a model runs on one GPU; --device cuda:1 takes the second",
@@ -47,7 +50,10 @@ _OF_LLAMA_CPP = {
     ("--served-model-name",): ("use --alias", "--alias"),
     ("--max-model-len", "--n-ctx"): ("use --ctx-size", "--ctx-size"),
     ("--gpu-memory-utilization",): ("--kv-memory sets the memory for keys and values", "--kv-memory"),
-    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe"): ("--experts cpu leaves routed experts to the CPU", "--experts"),
+    ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe"): (
+        "--gpu-memory 12G leaves experts that do not fit to the CPU, --experts cpu all of them",
+        "--gpu-memory",
+    ),
     ("-cnv", "--conversation", "-i", "--interactive"): ("without a prompt, run starts a chat", "--prompt"),
     ("-no-cnv", "--no-cnv", "--no-conversation"): ("--raw completes a prompt without the chat template", "--raw"),
     ("-st", "--single-turn"): ("-p answers one message", "--prompt"),

@@ -9,18 +9,22 @@ from typing import Annotated
 
 import typer
 
-from trigraph.exporter import ExportOptions, describe
+from trigraph.exporter import ExportOptions, describe, read_manifest
 from trigraph.exporter import export as export_package
+from trigraph.exporter.describe.description import Description, model_of
 from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.model import open_model
 from trigraph.models.synth import QUANTS, TOWER_QUANTS, write_synthetic, write_synthetic_mmproj
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, given_model
+from trigraph.runtime.config import DEFAULT_CONTEXT
 from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.device.placement import Placement, place, weights_of_file
 
 _SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES)
 
@@ -106,6 +110,10 @@ def inspect(
     device: Annotated[
         str | None, typer.Option(help="Check that cpu, cuda or auto can be used; name its execution provider.")
     ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="BYTES", help="Say which weights a GPU holds that may take so much memory, such as 12G."),
+    ] = None,
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
@@ -115,12 +123,22 @@ def inspect(
         write_picture(path, graph, context)
     if device is not None:
         say(f"device: {open_device(device).description}")
+    if (budget := arguments.parse_bytes("--gpu-memory", gpu_memory)) is not None:
+        say(f"with --gpu-memory {gpu_memory}: {_placed(path, description, budget).sentence()}")
     if as_json:
         print(json.dumps(description.as_json(), ensure_ascii=False))
     else:
         from rich import print as rich_print
 
         rich_print(description)
+
+
+def _placed(path: Path, description: Description, budget: int) -> Placement:
+    """What a GPU holds that serves two sequences, of at most DEFAULT_CONTEXT positions, as `load` does by default."""
+    model = model_of(path, read_manifest(path)) if path.is_dir() else open_model(path)
+    state = 4 * description.state_bytes
+    state += 2 * description.kv_bytes * min(DEFAULT_CONTEXT, description.context) // description.context
+    return place(weights_of_file(model), state, budget)
 
 
 def synth(
@@ -146,6 +164,9 @@ def synth(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the weights.")] = 0,
+    skew: Annotated[
+        float, typer.Option(help="Exponent of Zipf's law for the popularity of experts, 0 to 2 (0: all alike).")
+    ] = 0.0,
 ) -> None:
     """Write a GGUF file with random weights in the shapes and types of a published model."""
     with progress_bars() as progress:
@@ -162,6 +183,6 @@ def synth(
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",
-                seed=seed, progress=show,
+                seed=seed, skew=skew, progress=show,
             )  # fmt: skip
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")

@@ -33,6 +33,7 @@ def load_arguments(model: ModelArguments, *, speculation: bool, sequences: int |
         ),
         device=model.device,
         experts=model.experts,
+        gpu_memory=parse_bytes("--gpu-memory", model.gpu_memory),
         repack=model.repack,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +16,23 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from trigraph.custom_ops import host_operator, library_path
+from trigraph.custom_ops import host_experts, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
 from trigraph.runtime.device.cuda_checks import check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
+from trigraph.runtime.device.cuda_experts import on_host, split, weights_of
 from trigraph.runtime.device.cuda_fusion import fuse
-from trigraph.runtime.device.cuda_library import HOST_DOMAIN, PROVIDER, CudaLibrary
+from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_sampler import CudaSampler
+from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.moving_experts import MovingExperts
 
-_EXPERTS = "GroupedExpertFFN"
 _MOST_CAPTURED = 64  # tokens of a step that is captured
 _CAPTURED_AT = 8  # runs of a shape: to capture one takes as long as some thirty replays save
 
@@ -46,7 +48,9 @@ class CudaDevice(Device):
     weights: WeakKeyDictionary[MappedWeights, CudaWeights] = field(default_factory=WeakKeyDictionary)
     """Of each model that is loaded."""
     experts: str = "gpu"
-    """Where routed experts are computed: gpu, or cpu, from the mapped file."""
+    """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
+    shared: list[Sharing] = field(default_factory=list)
+    """What lies where, once that is known, and some experts are the CPU's."""
     capture: int = 0
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
@@ -63,7 +67,7 @@ class CudaDevice(Device):
     @property
     def reads_mapped_weights(self) -> bool:
         """Whether steps read weights in the mapped files, and not in copies of the device's own."""
-        return self.experts == "cpu"
+        return bool(self.shared)
 
     @property
     def lazy_memory(self) -> bool:
@@ -215,16 +219,35 @@ class CudaDevice(Device):
         """A sampler of at most `most` tokens a round, after at most `steps` steps; None where the host samples."""
         return CudaSampler(self.functions, most, steps, vocab)
 
+    def place(
+        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state_bytes: int, budget: int | None, threads: int
+    ) -> Sequence[str]:
+        """Decides which weights lie here; what the user should know of that.
+
+        `budget`: bytes that weights and state may take, the state being there; None for what is free.
+        """
+        placement = placed(self.functions, weights_of(models()), state_bytes, budget, all_on_host=self.experts == "cpu")
+        if not placement.is_split:
+            return ()
+        moving = MovingExperts(self.functions, placement) if self.provider == PROVIDER else None
+        # One thread has the engine, which waits for the GPU.
+        self.shared[:] = [Sharing(placement, max(1, threads - 1), moving)]
+        return [placement.sentence()]
+
+    def before_step(self, graph: str) -> None:
+        """Moves experts ahead of a verify."""
+        for sharing in self.shared:
+            if sharing.moving and graph == "verify":
+                self.enter()
+                sharing.moving.before_step()
+
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed.
 
-        Nodes are fused. Routed experts may go to the CPU; ONNX Runtime copies rows there and back.
+        Nodes are fused. The CPU computes the routed experts that lie there.
         """
-        nodes = [node for node in model.graph.node if node.op_type == _EXPERTS and self.experts == "cpu"]
-        for node in nodes:
-            node.domain = HOST_DOMAIN
-        if nodes:
-            model.opset_import.add(domain=HOST_DOMAIN, version=1)
+        for sharing in self.shared:
+            split(model, sharing.placement, sharing.threads)
         fuse(model)
         return True
 
@@ -237,9 +260,13 @@ class CudaDevice(Device):
             return values
         if weights not in self.weights:
             self.weights[weights] = CudaWeights(self.functions)
-        stay = {name for node in graph.node if node.domain == HOST_DOMAIN for name in node.input}
+        stay = on_host(graph)
         moved = {name: value for name, value in values.items() if name not in stay}
-        return values | self.weights[weights].on_device(moved, weights.nbytes, progress)
+        found = self.weights[weights].on_device(moved, weights.nbytes, progress)
+        for sharing in self.shared:
+            if sharing.moving:
+                found |= shared_tables(sharing.moving, self.functions.number, graph, values, found)
+        return values | found
 
 
 def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
@@ -257,12 +284,11 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
         check_provider()
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
-    if experts == "cpu":
-        library.add_host_operator(host_operator(_EXPERTS))
-    # Only ONNX Runtime's own provider captures, and no session with nodes on the CPU.
+    library.use_host_experts(host_experts())
     capture = _captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
-    able = library.provider == PROVIDER and experts == "gpu"
-    return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture if able else 0)
+    if library.provider != PROVIDER:
+        capture = 0  # only ONNX Runtime's own provider captures
+    return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
 
 
 def _captured_at(setting: str) -> int:

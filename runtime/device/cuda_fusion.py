@@ -13,8 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from trigraph.custom_ops import DOMAIN
 from trigraph.models.tensor_types import FLOAT_TYPES
-
-CUDA_DOMAIN = "trigraph.cuda"
+from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN
 
 
 def fuse(model: ModelProto) -> None:
@@ -52,7 +51,8 @@ class _Fusion:
         nodes = [self._fused.get(id(node), node) for node in self._nodes]
         del self._model.graph.node[:]
         self._model.graph.node.extend(node for node in nodes if node is not None)
-        self._model.opset_import.add(domain=CUDA_DOMAIN, version=1)
+        if not any(opset.domain == CUDA_DOMAIN for opset in self._model.opset_import):
+            self._model.opset_import.add(domain=CUDA_DOMAIN, version=1)
 
     def _norm(self, norm: NodeProto) -> None:
         """RMSNorm or JoinedRMSNorm makes rows of int8 too, for the nodes that meet them with quantised weights.

@@ -12,9 +12,6 @@ from pathlib import Path
 from trigraph.models.errors import TrigraphError
 
 PROVIDER = "CUDAExecutionProvider"
-HOST_DOMAIN = "trigraph.cpu"
-"""Of operators that run on the CPU in a session of the GPU."""
-
 
 _idle_streams: defaultdict[int, list[int | None]] = defaultdict(list)
 """By GPU, of libraries that are gone: CUDA's streams stay for the next ones."""
@@ -37,7 +34,7 @@ class CudaLibrary:
             ("trigraph_version", text, ()),
             ("trigraph_provider", text, ()),
             ("trigraph_take_device_error", text, ()),
-            ("trigraph_add_host_operator", None, (pointer,)),
+            ("trigraph_use_host_experts", None, (pointer,)),
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
             ("trigraph_use_device", text, (ctypes.c_int,)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
@@ -67,9 +64,9 @@ class CudaLibrary:
         """How often the device was waited for: what was enqueued before the last time is done."""
         self.memory_name = "cuda" if self.provider == PROVIDER else "cpu"
 
-    def add_host_operator(self, address: int) -> None:
-        """Lets sessions run an operator of the CPU library, in the domain HOST_DOMAIN."""
-        self._library.trigraph_add_host_operator(address)
+    def use_host_experts(self, address: int) -> None:
+        """Lets nodes have routed experts computed by the CPU library, which has the functions at the address."""
+        self._library.trigraph_use_host_experts(address)
 
     def problem(self) -> str:
         """Why CUDA cannot be used here; "" when it can."""

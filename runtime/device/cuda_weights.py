@@ -21,6 +21,7 @@ _PIECE = 32 << 20  # bytes that are read from a file while others are copied to 
 _DLPACK_CUDA = 2  # kDLCUDA
 _DLPACK_TYPES = {  # code and bits of an element
     onnx.TensorProto.UINT8: (1, 8),
+    onnx.TensorProto.INT32: (0, 32),
     onnx.TensorProto.FLOAT: (2, 32),
     onnx.TensorProto.FLOAT16: (2, 16),
     onnx.TensorProto.BFLOAT16: (4, 16),
@@ -78,7 +79,7 @@ class CudaWeights:
                 for size in upload.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes()):
                     self._copied += size
                     progress("upload", min(self._copied, total), total)
-                self._values[key] = _value_at(start + place, self._library.number, value)
+                self._values[key] = value_at(start + place, self._library.number, value)
             self._library.wait()
         return {name: self._values[key] for name, key in keys.items()}
 
@@ -110,7 +111,7 @@ class _Upload:
             yield size
 
 
-def _value_at(address: int, device: int, like: ort.OrtValue) -> ort.OrtValue:
+def value_at(address: int, device: int, like: ort.OrtValue) -> ort.OrtValue:
     """A value on the device in memory that it does not own: ONNX Runtime lets sessions share no other ones."""
     shape = like.shape()
     libc = ctypes.CDLL("ucrtbase" if sys.platform == "win32" else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +146,19 @@ class Device:
     def sampler(self, most: int, steps: int, vocab: int) -> DeviceSampler | None:
         """A sampler of at most `most` tokens a round, after at most `steps` steps; None where the host samples."""
         return None
+
+    def place(
+        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state_bytes: int, budget: int | None, threads: int
+    ) -> Sequence[str]:
+        """Decides which weights of the graphs lie here, before any is adapted; what the user should know of that.
+
+        `budget`: bytes that weights and state may take, the state being there; None for what is free. Raises
+        TrigraphError for one that is too small.
+        """
+        return ()
+
+    def before_step(self, graph: str) -> None:
+        """What is to be done on the device between steps, ahead of one of the prefill, draft or verify graph."""
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed."""

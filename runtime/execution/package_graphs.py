@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,18 @@ class PackageGraphs:
     weights: MappedWeights
     threads: int
     progress: Progress = silent
+
+    def place(self, names: Sequence[str], state: State, budget: int | None) -> Sequence[str]:
+        """Has the device decide which weights of these graphs lie there; what the user should know of that.
+
+        `budget`: bytes of the device's memory; None for what is free.
+        """
+        allowed = self.manifest.weight_paths(self.folder)
+
+        def models() -> Mapping[str, onnx.ModelProto]:
+            return {name: load_checked(self.folder / f"{name}.onnx", allowed) for name in names}
+
+        return self.device.place(models, state.nbytes(), budget, self.threads)
 
     def prepare(self, name: str) -> PreparedGraph:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""

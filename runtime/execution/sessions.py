@@ -213,6 +213,7 @@ class SessionGraph:
         return True
 
     def _run(self, io: ort.IOBinding, options: ort.RunOptions | None) -> None:
+        self._device.before_step(self._name)
         self._run_once(io, options)
         for buffer in self._swapped:
             buffer.read_index = buffer.write_index

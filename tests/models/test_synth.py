@@ -19,6 +19,7 @@ from trigraph.models.reference import Reference
 from trigraph.models.synth import QUANTS, blocks, write_synthetic, write_synthetic_mmproj
 from trigraph.models.synth.layout import tensors
 from trigraph.models.synth.mmproj import tower_tensors
+from trigraph.models.synth.popularity import row_scales
 from trigraph.models.tensor_types import TENSOR_TYPES, dequantize
 from trigraph.models.vision.geometries import VISION_GEOMETRIES
 from trigraph.models.vision.tower import open_tower
@@ -263,3 +264,23 @@ def test_llama_cpp_runs_it(synthetic: Synthetic, geometry: str, quant: str) -> N
         assert np.abs(log_p - expected).max() < 1e-4
     else:  # llama.cpp rounds activations to 8 bits
         assert np.corrcoef(log_p, expected)[0, 1] > 0.99
+
+
+def test_routers_may_be_skewed(tmp_path: Path) -> None:
+    """Popularity follows Zipf's law, but for experts that would be chosen by half of the tokens."""
+    experts, chosen, width = 256, 8, 128
+    rng = np.random.default_rng(0)
+    scales = row_scales(experts, chosen, 1.0)
+    assert np.mean(scales**2) == pytest.approx(1)
+    logits = rng.standard_normal((4000, width)) @ (rng.standard_normal((experts, width)) * scales[:, None]).T
+    counts = np.bincount(np.argsort(-logits, axis=1)[:, :chosen].reshape(-1), minlength=experts)
+    assert counts[3] / counts[31] == pytest.approx(8, rel=0.3)
+    assert counts[:64].sum() > 0.7 * counts.sum()
+    paths = [tmp_path / f"{skew}.gguf" for skew in (0.0, 1.0)]
+    for path, skew in zip(paths, (0.0, 1.0), strict=True):
+        write_synthetic("tiny-moe", path, skew=skew)
+    plain, skewed = (open_model(path).array("blk.0.ffn_gate_inp.weight") for path in paths)
+    ratios = np.sort((skewed / plain)[:, 0])
+    assert ratios == pytest.approx(np.sort(row_scales(8, 2, 1.0)), rel=1e-5)
+    with pytest.raises(TrigraphError, match=r"--skew is 3; it must be from 0 to 2"):
+        write_synthetic("tiny-moe", tmp_path / "bad.gguf", skew=3)

@@ -44,6 +44,7 @@ OPERATOR_TESTS = (
     "custom_ops/test_top_token.py",
     "cuda/emulator/drawn.py",
     "cuda/emulator/fused.py",
+    "cuda/emulator/split.py",
 )
 """Files of tests/ that a library of CUDA's kernels passes too."""
 SKIPPED_ON_DEVICES = {"a device's memory is aligned"}

@@ -44,6 +44,7 @@ HOST_C_CALL cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int de
 HOST_C_CALL cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
 HOST_C_CALL cudaError_t cudaMemGetInfo(size_t* left, size_t* total);
 HOST_C_CALL cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+HOST_C_CALL cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
 HOST_C_CALL cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 HOST_C_CALL cudaError_t cudaEventCreate(cudaEvent_t* event);
 HOST_C_CALL cudaError_t cudaEventDestroy(cudaEvent_t event);

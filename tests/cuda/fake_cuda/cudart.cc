@@ -197,7 +197,7 @@ FAKE_CUDA_API cudaError_t cudaLaunchKernelExC(const LaunchConfig* config, const 
 }
 FAKE_CUDA_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
   const Guard guard(device().lock);
-  device().note("host function");
+  device().note(device().stream(stream).capture ? "captured host function" : "host function");
   return device().enqueue(stream, [=] { function(data); });
 }
 FAKE_CUDA_API cudaError_t __cudaGetKernel(void** kernel, const void* host) {

@@ -1,4 +1,4 @@
-"""`--experts cpu` under ONNX Runtime's own provider: its bits, and what a step does when."""
+"""Experts that do not fit, under ONNX Runtime's own provider: the CPU's bits, and what a step does when."""
 
 from pathlib import Path
 
@@ -6,10 +6,16 @@ import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
+from support.placed import budget_for
+from support.step_rows import rows_of_steps
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.device.cuda_library import CudaLibrary
 
 PROMPT = [3, 1, 4, 1, 5]
 CAPACITY = 64
+SHARES = (0, 0.1, 0.5, 1)
+_LAYERS = 4
 
 
 @pytest.fixture
@@ -17,40 +23,86 @@ def package(packages: Packages) -> Path:
     return packages("tiny-moe", "Q4_K_M")
 
 
-def test_texts_are_the_cpus(package: Path) -> None:
-    """Greedy and sampled, with drafts."""
-
-    def texts(engine: Engine) -> list[list[int]]:
-        found = []
-        for sampling in (Sampling(temperature=0), Sampling(seed=7)):
-            request = engine.generate(PROMPT, Options(sampling, max_tokens=6, ignore_eos=True, draft_tokens=2))
-            request.run()
-            found.append(request.ids)
-        return found
-
-    on_both = load(package, device="cuda", experts="cpu", context=CAPACITY)
-    assert texts(on_both) == texts(load(package, device="cpu", context=CAPACITY))
+def engine_of(package: Path, share: float) -> Engine:
+    """Whose GPU holds that share of the experts."""
+    budget = budget_for(package, share, context=CAPACITY, sequences=3)
+    return load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
 
 
-def test_a_layer_goes_to_the_host_and_back(package: Path, gpu: FakeDevice) -> None:
-    """The host waits for five inputs: rows, ids, weights, the shared expert's output and its gate. One result returns.
+def texts(engine: Engine) -> list[list[int]]:
+    """Greedy and sampled, with drafts, alone; then three together."""
+    options = [
+        Options(sampling, max_tokens=10, ignore_eos=True, draft_tokens=drafts)
+        for sampling, drafts in ((Sampling(temperature=0), 2), (Sampling(seed=7), 3), (Sampling(seed=8), 0))
+    ]
+    found = []
+    for option in options:
+        request = engine.generate(PROMPT, option)
+        request.run()
+        found.append(request.ids)
+    together = [engine.submit(PROMPT[i:], option) for i, option in enumerate(options)]
+    return found + [request.ids for request in together if request.result() is not None]
 
-    By then all that the GPU can do of the layer is enqueued.
-    """
-    engine = load(package, device="cuda", experts="cpu", context=CAPACITY)
+
+@pytest.mark.parametrize("share", SHARES)
+def test_texts_and_rows_are_the_cpus(package: Path, share: float) -> None:
+    """Of prompts, verifies with rejects, drafts and several sequences, captured too."""
+    on_cpu = load(package, device="cpu", context=CAPACITY, sequences=3)
+    on_both = engine_of(package, share)
+    held = [notice for notice in on_both.model.notices if "the GPU holds" in notice]
+    assert bool(held) == (share < 1)
+    assert texts(on_both) == texts(on_cpu)
+    assert rows_of_steps(on_both) == rows_of_steps(on_cpu)
+
+
+@pytest.mark.parametrize("share", SHARES[:3])
+@pytest.mark.parametrize("captured", [False, True])
+def test_what_a_step_does(
+    package: Path, gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch, captured: bool, share: float
+) -> None:
+    """No copy but of inputs and results, and one wait; a layer calls the host twice, and the GPU works between."""
+    monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1" if captured else "0")
+    engine = engine_of(package, share)
     sequence, tokens = engine.steps.new_sequence(), [4, 5]
     engine.steps.prefill([sequence], [PROMPT])
-    for _ in range(3):  # the first two allocate
+    seen: list[list[str]] = []
+    for _ in range(4):
         gpu.events()
         engine.steps.verify([sequence], [tokens])
-    events = gpu.events()
-    layers = count(events, "launch own route_rows")
-    assert layers == 4
+        seen.append(gpu.events())
+    events = seen[-1]
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error", "capture"))]
-    assert count(events, "copy device pinned") == 5 * layers + 1  # and the step's results
-    assert copied(events, "pageable", "device") == layers * len(tokens) * 4 * engine.steps.state.limits.hidden
-    routed = [number for number, event in enumerate(events) if event == "launch own route_rows"]
-    for begin in routed:
-        rest = events[begin + 1 :]
-        behind = rest[: next(number for number, event in enumerate(rest) if event.startswith("launch"))]
-        assert [event.split()[0] for event in behind] == ["copy"] * 2 + ["wait"] * 5 + ["copy"]
+    assert count(events, "wait") == 1
+    assert copied(events, "pageable", "device") == copied(events, "device", "pageable") == 0
+    assert count(events, "copy") <= 3
+    kind, call = "launch", "host function"
+    if captured:
+        assert count(events, "replay") == 1
+        kind, call = "captured", "captured host function"
+        events = next(events for events in seen if count(events, "capture ends"))
+    calls = [number for number, event in enumerate(events) if event == call]
+    assert len(calls) == 2 * _LAYERS
+    begin, end = calls[:2]
+    kernels = [event for event in events[begin + 1 : end] if event.startswith(kind)]
+    assert [event.split()[-1] for event in kernels[:2]] == (["bucket", "prepare_int8"] if share else [])
+    assert events[end + 1] == f"{kind} own sum_both"
+
+
+def test_budgets_that_cannot_be(package: Path) -> None:
+    for budget, words in (
+        (1 << 30, r"the GPU may take 1\.07 GB, and the model needs 1\.\d+ GB there, even with all routed experts"),
+        (1 << 40, r"gpu_memory is 1,099\.51 GB, and the GPU has 137\.44 GB in all"),
+        (0, "gpu_memory"),
+    ):
+        with pytest.raises(TrigraphError, match=words):
+            load(package, device="cuda", gpu_memory=budget, context=CAPACITY)
+
+
+def test_a_gpu_that_others_fill(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the device takes what is free, beside the state, which here holds a part of the experts."""
+    budget, total = budget_for(package, 0.5, context=CAPACITY, sequences=2), 128 << 30
+    state = load(package, device="cuda", context=CAPACITY).steps.state.nbytes()
+    monkeypatch.setattr(CudaLibrary, "free_memory", lambda library: (budget - state, total))
+    engine = load(package, device="cuda", context=CAPACITY)
+    assert any("the GPU holds" in notice for notice in engine.model.notices)
+    assert texts(engine) == texts(load(package, device="cpu", context=CAPACITY))

@@ -35,6 +35,13 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["run", "x.gguf", "--wings", "2"], "unknown option --wings: 'trigraph run --help-all' lists all"),
         (["run", "x.gguf", "--top_k", "2"], "unknown option --top_k: did you mean --top-k?"),
         (["run", "x.gguf", "-ngl", "99"], "unknown option -ngl: --device cuda"),
+        (["run", "x.gguf", "--n-cpu-moe", "8"], "unknown option --n-cpu-moe: --gpu-memory 12G leaves experts"),
+        (["run", "{tiny}", "-p", "a", "--gpu-memory", "12G"], "gpu_memory is for a GPU, and the device is cpu; add"),
+        (["run", "{tiny}", "-p", "a", "--gpu-memory", "12Q"], "--gpu-memory '12Q': write a number of bytes"),
+        (
+            ["inspect", "{tiny}", "--gpu-memory", "1M"],
+            "may take 0.00 GB, and the model needs 1.08 GB there, even with all",
+        ),
         (["run", "x.gguf", "-no-cnv"], "unknown option -no-cnv: --raw completes"),
         (["run", "x.gguf", "-cnv"], "unknown option -cnv: without a prompt"),
         (["run", "x.gguf", "-nkvo"], "unknown option -nkvo: keys and values"),

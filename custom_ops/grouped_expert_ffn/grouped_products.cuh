@@ -1,0 +1,102 @@
+// The rows that experts make for the pairs of a token and a slot, in as many launches as any number of them takes.
+#pragma once
+
+#include "../blocks/cuda/many_products.h"
+#include "../cuda/kernel.h"
+#include "few_experts.h"
+#include "plan.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+constexpr int64_t kManyPairs = 2;  // of an expert, from which on tiles are faster than few rows at a time
+
+// A stack of expert matrices [experts, rows, row_bytes].
+struct Matrices {
+  const ProductKernel* kernel;
+  const uint8_t* data;
+  int64_t width, row_bytes, stride;
+
+  Matrices(const Tensor& tensor, const ProductKernel& kernel, int64_t width, int64_t rows)
+      : kernel(&kernel),
+        data(tensor.as<const uint8_t>()),
+        width(width),
+        row_bytes(check_weight(tensor, kernel, width)),
+        stride(rows * row_bytes) {
+    check_alignment(tensor, kernel);
+  }
+  // With `second`, another stack of the same shape that shares a launch, its products too.
+  void product(int64_t rows, const void* x, const Buckets& buckets, int64_t max_buckets, int64_t pairs, float* y,
+               cudaStream_t stream, const Matrices* second = nullptr, float* second_y = nullptr) const {
+    if (takes_many(max_buckets, pairs)) {
+      ManyTasks tasks(nullptr, x, width);
+      add_to(tasks, rows, y);
+      if (second) second->add_to(tasks, rows, second_y);
+      return kernel->many(tasks, buckets, max_buckets, pairs, stream);
+    }
+    kernel->grouped(data, second ? second->data : nullptr, stride, rows, row_bytes, width, x, buckets, max_buckets,
+                    pairs, y, second_y, stream);
+  }
+  bool shares_launch(const Matrices& other, int64_t max_buckets, int64_t pairs) const {
+    return kernel == other.kernel || (takes_many(max_buckets, pairs) && kernel->many == other.kernel->many);
+  }
+  bool takes_few() const { return kernel->few == few_common && kernel->layout == Layout::int8; }
+  ExpertTask few() const { return {*kernel, data, width, row_bytes, stride}; }
+
+ private:
+  bool takes_many(int64_t max_buckets, int64_t pairs) const {
+    return kernel->many && kernel->layout == Layout::int8 &&
+           pairs >= kManyPairs * (max_buckets - pairs / Buckets::kMost);
+  }
+  void add_to(ManyTasks& tasks, int64_t rows, float* y) const { tasks.add(*kernel, data, stride, rows, row_bytes, y); }
+};
+
+struct ExpertStacks {
+  Matrices gate, up, down;
+  int64_t experts, width, ffn;  // experts: of the stacks
+};
+
+struct TokenRows {
+  const float* x;
+  const char* prepared;  // the same as int8, or nullptr
+  int64_t count, k;
+};
+
+// Rows of tokens as a kernel wants them; `memory` holds what had to be made.
+inline const void* rows_of(const TokenRows& tokens, Layout layout, int64_t width, const Arena::Memory& memory,
+                           cudaStream_t stream) {
+  if (layout == Layout::float32) return tokens.x;
+  if (tokens.prepared) return tokens.prepared;
+  prepare(tokens.x, tokens.count, width, memory.as<char>(), stream);
+  return memory.as<char>();
+}
+
+// products [pairs, width] by sorted index, of the pairs of a plan.
+inline void multiply(const ExpertStacks& stacks, const TokenRows& tokens, const Plan& plan, float* products,
+                     const Arena& arena, cudaStream_t stream) {
+  const Matrices &gate = stacks.gate, &up = stacks.up, &down = stacks.down;
+  const int64_t width = stacks.width, ffn = stacks.ffn;
+  const int64_t pairs = tokens.count * tokens.k, max_buckets = Plan::most(pairs, stacks.experts);
+  const Layout first = gate.kernel->layout, second = up.kernel->layout, third = down.kernel->layout;
+  const auto room = [&](Layout layout) {
+    return arena.take<char>(layout == Layout::float32 ? 0 : tokens.count * prepared_bytes(layout, width));
+  };
+  const Arena::Memory gate_room = room(first), hidden_room = arena.take<char>(pairs * prepared_bytes(third, ffn));
+  const Arena::Memory up_room = room(second == first ? Layout::float32 : second);
+  const Arena::Memory hidden = arena.take<float>(pairs * ffn), ups = arena.take<float>(pairs * ffn);
+  const Buckets by_token{plan.used, plan.expert, plan.first, plan.token};
+  const Buckets by_index{plan.used, plan.expert, plan.first, nullptr};
+  const void* gate_x = rows_of(tokens, first, width, gate_room, stream);
+  const void* up_x = second == first ? gate_x : rows_of(tokens, second, width, up_room, stream);
+  if (gate.shares_launch(up, max_buckets, pairs)) {
+    gate.product(ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream, &up, ups.as<float>());
+  } else {
+    gate.product(ffn, gate_x, by_token, max_buckets, pairs, hidden.as<float>(), stream);
+    up.product(ffn, up_x, by_token, max_buckets, pairs, ups.as<float>(), stream);
+  }
+  prepare_gated(third, hidden.as<float>(), ups.as<float>(), pairs, ffn, hidden_room.as<char>(), stream);
+  down.product(width, hidden_room.as<char>(), by_index, max_buckets, pairs, products, stream);
+}
+
+}  // namespace
+}  // namespace trigraph::TRIGRAPH_ISA

@@ -1,0 +1,267 @@
+// SplitExperts: the experts that the device has are computed there, the others by the CPU library at the same time.
+// Each pair's row of products is the same wherever it is made, and the device sums them in slot order.
+//
+// A stream's order is all that the two sides need: a kernel hands rows and choices over in memory that both reach, a
+// host function lets the host begin, the device makes its own rows, and another host function waits for the host's
+// before the sum reads them where they are. Nothing is copied, and a captured graph replays all of it.
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "grouped_products.cuh"
+#include "host_experts.h"
+#include "signature.h"
+
+namespace trigraph::TRIGRAPH_ISA {
+namespace {
+
+constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that shared memory stays bounded
+
+const HostExperts* host = nullptr;
+
+// Memory that host and device share.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t bytes) {
+    const BesideCaptures beside;
+    check(cudaHostAlloc(&memory_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
+          "memory for experts of the host");
+  }
+  SharedMemory(const SharedMemory&) = delete;
+  ~SharedMemory() {
+    const BesideCaptures beside;
+    (void)cudaFreeHost(memory_);
+  }
+  char* start() const { return static_cast<char*>(memory_); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+// What steps on one stream share: one layer is done before the next begins. Captured graphs know the addresses, so
+// memory stays as long as the stream, which is as long as the process; a larger piece is a new one.
+struct Lane {
+  std::mutex lock;
+  std::map<size_t, std::unique_ptr<SharedMemory>> memory;  // by bytes, powers of two
+
+  static Lane& of(cudaStream_t stream) {
+    static std::mutex lock;
+    static auto* lanes = new std::map<cudaStream_t, Lane>;
+    const std::lock_guard<std::mutex> guard(lock);
+    return (*lanes)[stream];
+  }
+  char* take(size_t bytes) {
+    size_t rounded = 4096;
+    while (rounded < bytes) rounded *= 2;
+    std::unique_ptr<SharedMemory>& found = memory[rounded];
+    if (!found) found = std::make_unique<SharedMemory>(rounded);
+    return found->start();
+  }
+};
+
+// A part of a step on both sides.
+struct Part {
+  float* x;      // [tokens, width], of tokens that the host has something to do for
+  float* rows;   // [tokens * k, width], of its pairs
+  int64_t* ids;  // [tokens, k] of HostStep
+
+  Part(Lane& lane, int64_t tokens, int64_t k, int64_t width) {
+    const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+    const int64_t x_bytes = rounded(tokens * width * 4), ids_bytes = rounded(tokens * k * 8);
+    char* memory = lane.take(static_cast<size_t>(x_bytes + ids_bytes + rounded(tokens * k * width * 4)));
+    x = reinterpret_cast<float*>(memory);
+    ids = reinterpret_cast<int64_t*>(memory + x_bytes);
+    rows = reinterpret_cast<float*>(memory + x_bytes + ids_bytes);
+  }
+};
+
+// What a token chose, and where the device has it.
+struct Choices {
+  const int64_t* ids;  // [tokens, k], which may be bad
+  const int* slots;    // [experts]
+  int k, experts;
+
+  __device__ bool good(int64_t id) const { return id >= 0 && id < experts; }
+  __device__ bool on_host(int64_t id) const { return good(id) && slots[id] < 0; }
+};
+
+// grid: [parts of a row, tokens].
+__global__ void __launch_bounds__(kThreads) hand_over(const float* x, int width, const Choices choices,
+                                                      int64_t first_token, const Part part, ErrorRecord* record) {
+  const int64_t token = blockIdx.y, *ids = choices.ids + token * choices.k;
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  bool any = false;
+  for (int j = 0; j < choices.k; ++j) any |= choices.on_host(ids[j]);
+  if (any && column < width) part.x[token * width + column] = x[token * width + column];
+  if (blockIdx.x) return;
+  for (int j = static_cast<int>(threadIdx.x); j < choices.k; j += kThreads)
+    part.ids[token * choices.k + j] = !choices.good(ids[j])     ? kNoExpert
+                                      : choices.on_host(ids[j]) ? ids[j]
+                                                                : -1 - ids[j];
+  if (threadIdx.x) return;
+  for (int j = 0; j < choices.k; ++j)
+    if (!choices.good(ids[j]))
+      return report(record, Operator::grouped_expert_ffn, Reason::expert_id, ids[j], first_token + token, j,
+                    choices.experts);
+}
+
+// grid: [parts of a row, tokens]. Where a pair's row is: at its sorted index among the device's, or at its own among
+// the host's.
+__global__ void __launch_bounds__(kThreads) sum_both(const float* products, const int* sorted, const int* used,
+                                                     const float* rows, const Choices choices, SlotSum sum) {
+  constexpr int kTogether = 8;  // that are waited for together
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x, first = int64_t{blockIdx.y} * choices.k;
+  if (column >= sum.width) return;
+  float total = 0;
+  for (int start = 0; start < choices.k; start += kTogether) {
+    float weight[kTogether], product[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (start + i >= choices.k) break;
+      const int64_t pair = first + start + i, id = choices.ids[pair];
+      if (!choices.good(id)) return;
+      const bool on_host = choices.slots[id] < 0;
+      if (!on_host && !*used) return;  // another token's id is bad
+      weight[i] = sum.weights[pair];
+      product[i] = (on_host ? rows + pair * sum.width : products + sorted[pair] * sum.width)[column];
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      if (start + i < choices.k) total = fmaf(weight[i], product[i], total);
+  }
+  sum.finish(total, blockIdx.y, column);
+}
+
+struct SplitExperts : SplitExpertsSignature {
+  explicit SplitExperts(const KernelInfo& info) : arena_(info), threads_(static_cast<int>(info.integer("threads", 1))) {
+    if (!host) fail("the CPU library's experts are not known");
+    activations_ = info.text("activations", "float32");
+    gate_type_ = info.text("gate_type"), up_type_ = info.text("up_type", ""), down_type_ = info.text("down_type");
+    gate_ = &product_kernel(gate_type_, activations_);
+    up_ = up_type_.empty() ? gate_ : &product_kernel(up_type_, activations_);
+    down_ = &product_kernel(down_type_, activations_);
+  }
+
+  void compute(const Context& context) {
+    const ExpertShapes all = shapes(context, !up_type_.empty());
+    if (all.experts > kMostExperts)
+      fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(all.experts),
+           kMostExperts);
+    const Tensor y = context.output(0, {all.tokens, all.width});
+    const cudaStream_t stream = stream_of(context);
+    Lane& lane = Lane::of(stream);
+    const std::lock_guard<std::mutex> guard(lane.lock);
+    layer_.stream = stream;
+    if (!layer_.made) make_layer(context, all);
+    for (int64_t t = 0; t < all.tokens; t += kTokensAtOnce)
+      run(context, all, t, std::min(kTokensAtOnce, all.tokens - t), lane, y.as<float>());
+  }
+
+ private:
+  // The host's side; what captured graphs have of it lives as long as the session.
+  struct Layer {
+    void* made = nullptr;
+    cudaStream_t stream = nullptr;
+    struct Call {
+      void* layer;
+      HostStep step;
+    };
+    std::map<int64_t, Call> calls;  // by tokens; the address of one stays
+
+    Layer() = default;
+    Layer(const Layer&) = delete;
+    ~Layer() {
+      if (!made) return;
+      (void)cudaStreamSynchronize(stream);  // what was enqueued may still call
+      host->drop(made);
+    }
+  };
+
+  void make_layer(const Context& context, const ExpertShapes& all) {
+    const HostExpertsSpec spec{gate_type_.c_str(),
+                               down_type_.c_str(),
+                               up_type_.c_str(),
+                               activations_.c_str(),
+                               context.input(3),
+                               context.input(4),
+                               context.input(5),
+                               all.experts,
+                               all.width,
+                               all.ffn,
+                               threads_};
+    char problem[512] = "";
+    layer_.made = host->make(spec, problem, sizeof problem);
+    if (!layer_.made) fail("%s", problem);
+  }
+
+  void run(const Context& context, const ExpertShapes& all, int64_t first, int64_t count, Lane& lane, float* y) {
+    const int64_t k = all.k, width = all.width, pairs = count * k, slots = SplitExpertsSignature::slots(context, all);
+    const float* x = context.input(0).as<float>() + first * width;
+    const Choices choices{context.input(1).as<int64_t>() + first * k, context.input(8).as<int>(), static_cast<int>(k),
+                          static_cast<int>(all.experts)};
+    const cudaStream_t stream = layer_.stream;
+    const Part part(lane, count, k, width);
+    const dim3 grid(blocks_of(width, kThreads), static_cast<unsigned>(count));
+    launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
+    Layer::Call& call = layer_.calls[count];
+    call = {layer_.made, {part.x, part.ids, part.rows, count, k}};
+    check(cudaLaunchHostFunc(stream, begin, &call), "a call of the host");
+
+    const Arena::Memory plan_memory = arena_.take<int>(slots ? Plan::size(pairs, slots) : 0);
+    const Arena::Memory products = arena_.take<float>(slots ? pairs * width : 0);
+    const Plan plan(plan_memory.as<int>(), pairs, slots);
+    if (slots) {
+      launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, first, plan,
+             error_record());
+      multiply(stacks(context, all, slots), {x, nullptr, count, k}, plan, products.as<float>(), arena_, stream);
+    }
+    check(cudaLaunchHostFunc(stream, end, &call), "a call of the host");
+    const Tensor shared = context.input(6), shared_gate = context.input(7);
+    const SlotSum sum{static_cast<int>(k),
+                      width,
+                      context.input(2).as<float>() + first * k,
+                      shared.rank ? shared.as<float>() + first * width : nullptr,
+                      shared.rank ? shared_gate.as<float>() + first : nullptr,
+                      y + first * width};
+    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.used, part.rows, choices, sum);
+  }
+
+  ExpertStacks stacks(const Context& context, const ExpertShapes& all, int64_t slots) const {
+    const Matrices gate(context.input(9), *gate_, all.width, all.fused ? 2 * all.ffn : all.ffn);
+    Matrices up = gate;
+    if (all.fused)
+      up.data += all.ffn * up.row_bytes;
+    else
+      up = Matrices(context.input(11), *up_, all.width, all.ffn);
+    return {gate, up, Matrices(context.input(10), *down_, all.ffn, all.width), slots, all.width, all.ffn};
+  }
+
+  static void begin(void* user) {
+    auto* call = static_cast<Layer::Call*>(user);
+    host->start(call->layer, call->step);
+  }
+  static void end(void* user) {
+    if (!host->wait(static_cast<Layer::Call*>(user)->layer))
+      report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
+  }
+
+  Arena arena_;
+  int threads_;
+  std::string activations_, gate_type_, up_type_, down_type_;
+  const ProductKernel *gate_, *up_, *down_;
+  Layer layer_;
+};
+
+}  // namespace
+
+const OrtCustomOp* split_experts() {
+  static const Op<Checked<SplitExperts>> op;
+  return &op;
+}
+
+}  // namespace trigraph::TRIGRAPH_ISA
+
+// The CPU library's `trigraph_host_experts`: before a session is opened that has nodes for it.
+extern "C" TRIGRAPH_EXPORT void trigraph_use_host_experts(const trigraph::HostExperts* functions) {
+  trigraph::TRIGRAPH_ISA::host = functions;
+}

@@ -1,0 +1,118 @@
+"""Routed experts that a GPU shares with the CPU: what the graphs have of them, and the nodes that compute them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from trigraph.custom_ops import DOMAIN
+from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, first_slots
+
+CUDA_DOMAIN = "trigraph.cuda"
+SPLIT = "SplitExperts"
+_EXPERTS = "GroupedExpertFFN"
+_STACKS = slice(3, 6)  # inputs of an expert node: gate, down, up or none
+_INPUTS = 8
+
+
+def weights_of(models: Mapping[str, ModelProto]) -> Weights:
+    """What the graphs of a package, by name, read."""
+    sizes: dict[tuple[str, ...], int] = {}  # by place in a file: graphs share weights
+    layers: dict[str, ExpertLayer] = {}
+    for name, model in sorted(models.items(), key=lambda item: item[0] == "draft"):
+        tensors = _external(model)
+        routed = {stack for node in _expert_nodes(model) for stack in _stacks(node)}
+        for tensor in tensors.values():
+            if tensor.name not in routed:
+                sizes[tuple(entry.value for entry in tensor.external_data)] = _bytes(tensor)
+        for node in _expert_nodes(model):
+            gate = tensors[node.input[3]]
+            layers[gate.name] = ExpertLayer(
+                name=gate.name,
+                experts=gate.dims[0],
+                expert_bytes=sum(_bytes(tensors[stack]) for stack in _stacks(node)) // gate.dims[0],
+                chosen=_chosen(model, node),
+                head=name == "draft" and gate.name not in layers,
+            )
+    return Weights(trunk_bytes=sum(sizes.values()), layers=tuple(layers.values()))
+
+
+def split(model: ModelProto, placement: Placement, threads: int) -> None:
+    """Has the CPU compute the experts that the GPU does not hold, on so many threads."""
+    tensors = _external(model)
+    nodes = [(node, placement.slots[node.input[3]]) for node in _expert_nodes(model)]
+    nodes = [(node, held) for node, held in nodes if held < tensors[node.input[3]].dims[0]]
+    if nodes:
+        model.opset_import.add(domain=CUDA_DOMAIN, version=1)
+    for node, held in nodes:
+        gate = node.input[3]
+        table = numpy_helper.from_array(first_slots(tensors[gate].dims[0], held), _table(gate))
+        parts = [_first(tensors[stack], held) for stack in _stacks(node)] if held else []
+        model.graph.initializer.extend([table, *parts])
+        node.op_type, node.domain = SPLIT, CUDA_DOMAIN
+        node.input.extend([""] * (_INPUTS - len(node.input)) + [table.name, *(part.name for part in parts)])
+        node.attribute.append(helper.make_attribute("threads", threads))
+
+
+def on_host(graph: onnx.GraphProto) -> set[str]:
+    """The weights of a graph that its nodes read in the host's memory."""
+    return {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+
+
+def tables(graph: onnx.GraphProto) -> dict[str, str]:
+    """The layers of a graph whose experts lie on both sides, and the names of their tables."""
+    return {node.input[3]: _table(node.input[3]) for node in graph.node if node.op_type == SPLIT}
+
+
+def held_stacks(graph: onnx.GraphProto) -> dict[str, list[tuple[str, str]]]:
+    """By layer, the names of the whole stacks and of their parts that the GPU holds, gates first; none for no slots."""
+    return {
+        node.input[3]: [(name, _part(name)) for name in _stacks(node)]
+        for node in graph.node
+        if node.op_type == SPLIT and len(node.input) > _INPUTS + 1
+    }
+
+
+def _table(gate: str) -> str:
+    return f"{gate}.slots"
+
+
+def _part(stack: str) -> str:
+    return f"{stack}.held"
+
+
+def _expert_nodes(model: ModelProto) -> Iterable[NodeProto]:
+    return (node for node in model.graph.node if node.op_type == _EXPERTS and node.domain == DOMAIN)
+
+
+def _stacks(node: NodeProto) -> Sequence[str]:
+    return [name for name in node.input[_STACKS] if name]
+
+
+def _external(model: ModelProto) -> dict[str, TensorProto]:
+    return {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL}
+
+
+def _bytes(tensor: TensorProto) -> int:
+    size: int = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return size
+
+
+def _chosen(model: ModelProto, node: NodeProto) -> int:
+    """Experts of a token."""
+    maker = next((maker for maker in model.graph.node if node.input[1] in maker.output), None)
+    given = (attribute.i for attribute in (maker.attribute if maker else ()) if attribute.name == "k")
+    return next(given, 1)
+
+
+def _first(stack: TensorProto, count: int) -> TensorProto:
+    """The first matrices of a stack in a weight file, as a weight of its own."""
+    part = TensorProto(name=_part(stack.name), data_type=stack.data_type, dims=[count, *stack.dims[1:]])
+    part.data_location = TensorProto.EXTERNAL
+    length = str(count * _bytes(stack) // stack.dims[0])
+    for entry in stack.external_data:
+        part.external_data.add(key=entry.key, value=length if entry.key == "length" else entry.value)
+    return part

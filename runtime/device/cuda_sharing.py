@@ -1,0 +1,63 @@
+"""What a GPU and the CPU share of a model: the decision, and the tables that all graphs read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda_experts import held_stacks, tables
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda_weights import value_at
+from trigraph.runtime.device.moving_experts import MovingExperts, Stack
+from trigraph.runtime.device.placement import Placement, Weights, nowhere, place
+
+Values = Mapping[str, ort.OrtValue]
+
+
+class Sharing(NamedTuple):
+    """What lies where, threads of the CPU for its experts, and what moves them where that is not fixed."""
+
+    placement: Placement
+    threads: int
+    moving: MovingExperts | None
+
+
+def placed(
+    library: CudaLibrary, weights: Weights, state_bytes: int, budget: int | None, *, all_on_host: bool
+) -> Placement:
+    """Where the weights go. `budget`: bytes that they and the state, which is there, may take; None for what is free.
+
+    Raises TrigraphError for a budget that is above what the GPU has, or too small.
+    """
+    free, total = library.free_memory()
+    if budget is not None and budget > total:
+        raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and the GPU has {total / 1e9:,.2f} GB in all")
+    most = free + state_bytes if budget is None else min(budget, free + state_bytes)
+    try:
+        found = place(weights, state_bytes, most)
+    except TrigraphError:
+        if budget is not None:
+            raise
+        return nowhere(weights, state_bytes)  # it may just do
+    return nowhere(weights, state_bytes) if all_on_host else found
+
+
+def shared_tables(
+    moving: MovingExperts, number: int, graph: onnx.GraphProto, mapped: Values, held: Values
+) -> dict[str, ort.OrtValue]:
+    """The tables of a graph's layers, on GPU `number`. Tells what moves experts where their weights lie."""
+    sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer}
+
+    def stack(whole: str, part: str) -> Stack:
+        nbytes = mapped[whole].tensor_size_in_bytes() // sizes[whole]
+        return Stack(mapped[whole].data_ptr(), held[part].data_ptr(), nbytes)
+
+    stacks = held_stacks(graph)
+    moving.found({layer: [stack(*names) for names in parts] for layer, parts in stacks.items()})
+    like = {layer: ort.OrtValue.ortvalue_from_numpy(np.zeros(sizes[layer], np.int32)) for layer in tables(graph)}
+    return {table: value_at(moving.table(layer), number, like[layer]) for layer, table in tables(graph).items()}

@@ -1,0 +1,154 @@
+"""Experts that are used more take the places on the GPU of experts that are used less, between steps."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trigraph.custom_ops import library_function
+from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.placement import Placement, first_slots
+
+Counts = NDArray[np.float64]
+
+EVERY = 16  # verifies from one look at the counts to the next
+BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert
+_DECAY = 0.9  # of counts, from look to look
+_RATIO, _LEAST = 1.25, 4.0  # times, and counts, that a newcomer is used more
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Matrices of a layer's experts, in the host's memory and in slots on the device, by address."""
+
+    host: int
+    device: int
+    expert_bytes: int
+
+
+@dataclass(eq=False)
+class SharedLayer:
+    """A layer whose experts lie on both sides."""
+
+    number: int
+    slots: NDArray[np.int32]
+    """By expert, its slot or -1."""
+    expert_bytes: int
+    """Of one expert."""
+    stacks: Sequence[Stack] = ()
+    """Gates first; none before they are known, and where the device has no slots."""
+    used: Counts = field(init=False)
+    """How often each expert was chosen lately."""
+
+    def __post_init__(self) -> None:
+        self.used = np.zeros(len(self.slots))
+
+    def swaps(self) -> list[tuple[float, int, int]]:
+        """Which experts should come, and which go for them, behind how much more the first are used."""
+        used, held, others = self.used, np.flatnonzero(self.slots >= 0), np.flatnonzero(self.slots < 0)
+        coming, going = others[np.argsort(-used[others], kind="stable")], held[np.argsort(used[held], kind="stable")]
+        pairs = zip(coming.tolist(), going.tolist(), strict=False)
+        return [
+            (float(used[come] - used[go]), come, go) for come, go in pairs if used[come] > _RATIO * used[go] + _LEAST
+        ]
+
+
+class MovingExperts:
+    """The tables of all layers, on the device, and what changes them.
+
+    Everything is enqueued on the engine's stream, between steps: so no step sees a change, and captured ones find the
+    tables where they were. Counts are made by the host's side of each layer.
+    """
+
+    def __init__(self, library: CudaLibrary, placement: Placement) -> None:
+        self._library = library
+        layers = [layer for layer in placement.weights.layers if placement.slots[layer.name] < layer.experts]
+        shape = (len(layers), max(layer.experts for layer in layers))
+        largest = max(BYTES_A_STEP, *(layer.expert_bytes for layer in layers))
+        self._layers: dict[str, SharedLayer] = {}
+        self._tables = CudaArray(library, shape, np.dtype(np.int32))
+        self._pinned = PinnedArray(library, shape, np.dtype(np.int32)).array
+        self._staging = PinnedArray(library, (largest,), np.dtype(np.uint8)).array
+        self._copied = library.make_event()
+        weakref.finalize(self, library.free_event, self._copied)
+        self._queue: deque[tuple[SharedLayer, int, int]] = deque()
+        self._steps = 0
+        self.moved = 0
+        """Experts so far."""
+        for number, layer in enumerate(layers):
+            slots = first_slots(layer.experts, placement.slots[layer.name])
+            self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
+            self._send_table(shared)
+        library.wait()
+
+    def table(self, name: str) -> int:
+        """The address of a layer's table, int32 [experts], on the device."""
+        return self._tables.row(self._layers[name].number)
+
+    def found(self, stacks: Mapping[str, Sequence[Stack]]) -> None:
+        """Where the weights of these layers lie; before, theirs do not move."""
+        for name, places in stacks.items():
+            self._layers[name].stacks = places
+
+    def before_step(self) -> None:
+        """Looks at the counts now and then, and moves a few experts."""
+        self._steps += 1
+        if self._steps % EVERY == 0 and not self._queue:
+            self._look()
+        if not self._queue:
+            return
+        self._library.wait_for_event(self._copied)  # long past: the last step was awaited
+        start, changed = 0, {}
+        while self._queue and start + self._queue[0][0].expert_bytes <= len(self._staging):
+            layer, come, go = self._queue.popleft()
+            self._move(layer, come, int(layer.slots[go]), start)
+            layer.slots[come], layer.slots[go] = layer.slots[go], -1
+            start += layer.expert_bytes
+            changed[layer.number] = layer
+            self.moved += 1
+        for layer in changed.values():
+            self._send_table(layer)
+        self._library.record_event(self._copied)
+
+    def _look(self) -> None:
+        """Queues what is worth most, and no more than is moved until the next look."""
+        found = []
+        for layer in self._layers.values():
+            if layer.stacks:
+                layer.used *= _DECAY
+                layer.used += _take_counts(layer)
+                found += [(gain, layer, come, go) for gain, come, go in layer.swaps()]
+        found.sort(key=lambda swap: -swap[0])
+        room = EVERY * len(self._staging)
+        for _, layer, come, go in found:
+            room -= layer.expert_bytes
+            if room >= 0:
+                self._queue.append((layer, come, go))
+
+    def _move(self, layer: SharedLayer, expert: int, slot: int, start: int) -> None:
+        for stack in layer.stacks:
+            staged = self._staging.ctypes.data + start
+            ctypes.memmove(staged, stack.host + expert * stack.expert_bytes, stack.expert_bytes)
+            self._library.copy(stack.device + slot * stack.expert_bytes, staged, stack.expert_bytes)
+            start += stack.expert_bytes
+
+    def _send_table(self, layer: SharedLayer) -> None:
+        row = self._pinned[layer.number]
+        row[: len(layer.slots)] = layer.slots
+        self._library.copy(self._tables.row(layer.number), row.ctypes.data, row.nbytes)
+
+
+def _take_counts(layer: SharedLayer) -> NDArray[np.uint32]:
+    """How often each expert was chosen since the last time."""
+    counts = np.zeros(len(layer.slots), np.uint32)
+    take = library_function("trigraph_take_expert_counts")
+    if take is not None:
+        take(ctypes.c_void_p(layer.stacks[0].host), ctypes.c_int64(len(counts)), ctypes.c_void_p(counts.ctypes.data))
+    return counts

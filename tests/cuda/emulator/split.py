@@ -1,0 +1,113 @@
+"""SplitExperts: the bits of GroupedExpertFFN, wherever experts lie.
+
+tests/cuda/test_cuda.py runs this with the library of the emulator, tools/gpu.py on a GPU.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+from support.expert_layer import SHAPES, Layer, name_of
+from support.operators import ONNX_TYPE, provider, same_bits
+from support.row_bits import portable_kernels
+from trigraph.custom_ops import DOMAIN, host_experts, library_path
+from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN, SPLIT
+from trigraph.runtime.device.cuda_library import CudaLibrary
+
+Arrays = dict[str, Any]
+PLAIN = ["x", "ids", "weights", "gate", "down", "up", "shared", "shared_gate"]
+HELD = ["slots", "gate_slots", "down_slots", "up_slots"]
+
+
+def model_of(domain: str, op_type: str, inputs: Arrays, names: list[str], **attributes: Any) -> onnx.ModelProto:
+    """One node, whose weights are inputs too."""
+    taken = [helper.make_tensor_value_info(name, ONNX_TYPE[x.dtype], [None] * x.ndim) for name, x in inputs.items()]
+    made = [helper.make_tensor_value_info("y", ONNX_TYPE[np.dtype(np.float32)], None)]
+    node = helper.make_node(
+        op_type, [name if name in inputs else "" for name in names], ["y"], domain=domain, **attributes
+    )
+    graph = helper.make_graph([node], "part", taken, made)
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=11)
+
+
+def run(model: onnx.ModelProto, library: str, inputs: Arrays) -> NDArray[Any]:
+    """Two runs, and what kernels report."""
+    functions = CudaLibrary(library_path("cuda"))
+    functions.use_host_experts(host_experts())
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.register_custom_ops_library(str(library_path(library)))
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=[provider(library)])
+    first, second = (np.asarray(session.run(["y"], inputs)[0]) for _ in range(2))
+    functions.wait()
+    assert same_bits(first, second)
+    return second
+
+
+def plain_inputs(layer: Layer, tokens: int, shared: bool) -> Arrays:
+    """Of GroupedExpertFFN."""
+    x, ids, weights = layer.tokens(tokens)
+    inputs = dict(x=x, ids=ids, weights=weights, gate=layer.gate, down=layer.down)
+    if layer.up is not None:
+        inputs["up"] = layer.up
+    if shared:
+        inputs["shared"], inputs["shared_gate"] = layer.shared(tokens)
+    return inputs
+
+
+def split_inputs(inputs: Arrays, held: int, seed: int) -> Arrays:
+    """The same for SplitExperts, of which the device holds some, in any order; a slot more than it needs."""
+    experts = len(inputs["gate"])
+    chosen = np.random.default_rng(seed).permutation(experts)[:held]
+    slots = np.full(experts, -1, np.int32)
+    slots[chosen] = np.arange(held)
+    stacks = {}
+    if held:
+        order = np.append(chosen, chosen[:1]) if held < experts else chosen
+        stacks = {f"{name}_slots": inputs[name][order] for name in ("gate", "down", "up") if name in inputs}
+    return inputs | {"slots": slots} | stacks
+
+
+@pytest.mark.parametrize("kind", ["int8", "float32"])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if "BF16" not in shape.values()], ids=name_of)
+def test_bits_do_not_depend_on_where_experts_are(shape: dict[str, Any], kind: str) -> None:
+    layer = Layer(**shape, activations=kind)
+    for tokens in (1, 3, 40):
+        inputs = plain_inputs(layer, tokens, shared=tokens == 3)
+        with portable_kernels():
+            expected = run(model_of(DOMAIN, "GroupedExpertFFN", inputs, PLAIN, **layer.attributes), "cpu", inputs)
+        for held in sorted({0, 1, layer.experts // 2, layer.experts}):
+            given = split_inputs(inputs, held, seed=tokens)
+            model = model_of(CUDA_DOMAIN, SPLIT, given, PLAIN + HELD, threads=2, **layer.attributes)
+            assert same_bits(run(model, "cuda", given), expected), (tokens, held)
+
+
+@pytest.mark.parametrize("held", [0, 2])
+def test_a_bad_expert_id_is_an_error(held: int) -> None:
+    layer = Layer(**SHAPES[0])
+    inputs = split_inputs(plain_inputs(layer, 5, shared=False), held, seed=1)
+    inputs["ids"][3, 1] = 8
+    model = model_of(CUDA_DOMAIN, SPLIT, inputs, PLAIN + HELD, **layer.attributes)
+    with pytest.raises(Exception, match=r"holds expert 8 at token 3, slot 1: input gate has 8 experts"):
+        run(model, "cuda", inputs)
+
+
+def test_stacks_that_do_not_fit_are_errors() -> None:
+    layer = Layer(**SHAPES[0])
+    good = split_inputs(plain_inputs(layer, 2, shared=False), 2, seed=1)
+    for name, bad, words in (
+        ("slots", good["slots"][:3], "slots has shape"),
+        ("gate_slots", good["gate_slots"][:, :8], "gate_slots has shape"),
+        ("down_slots", good["down_slots"][:1], "down_slots has shape"),
+        ("gate_slots", np.repeat(good["gate_slots"], 4, 0), "more slots than there are experts"),
+    ):
+        inputs = good | {name: bad}
+        model = model_of(CUDA_DOMAIN, SPLIT, inputs, PLAIN + HELD, **layer.attributes)
+        with pytest.raises(Exception, match=words):
+            run(model, "cuda", inputs)
