@@ -97,17 +97,17 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
   const int lane = threadIdx.x % task.lanes, end = static_cast<int>(task.rows);
   const int first = first_row(task) + static_cast<int>(threadIdx.x) / task.lanes;
-  const int ahead = kPlain<F> && task.staged ? staged_rows(task, ring_bytes) : 0;
+  const int ahead = kPlain<F> && kMost <= kFirstRows && task.staged ? staged_rows(task, ring_bytes) : 0;
   char* ring = rings + threadIdx.x / kWarp * ring_bytes;
 #pragma unroll 1
   for (int from = 0; from < count; from += kRows) {
     // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
-    with_rows<kRows>(min(kRows, count - from), [&](auto m) {
+    const auto meet = [&](auto m) {
 #pragma unroll 1
       for (int i = 0; i < task.rounds; ++i) {
         const int row = first + i * task.at_once;
         const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
-        char* staged = kPlain<F> && ahead ? ring + i % ahead * task.row_bytes : nullptr;
+        char* staged = kPlain<F> && kMost <= kFirstRows && ahead ? ring + i % ahead * task.row_bytes : nullptr;
         if (staged) {
           await_copies(ahead - 1);
           __syncwarp();
@@ -119,7 +119,11 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
         __syncwarp();
         ask_whole_row(task, data, i + ahead < task.rounds ? row + ahead * task.at_once : end, staged);
       }
-    });
+    };
+    if constexpr (kMost > kFirstRows)
+      meet(std::integral_constant<int, kRows>{});
+    else
+      with_rows<kRows>(count, meet);
   }
 }
 
@@ -132,14 +136,14 @@ __device__ __forceinline__ void begin_rows(const FewTask& task, const uint8_t* d
 }
 
 // A block's way through its rows of a weight of any type, from `first` on: tiles, or rows of warps.
-template <class... F>
+template <int kMost, class... F>
 __device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int first, int64_t width,
                                           char* rings, int ring_bytes, Types<F...> types) {
   TileWalk walk(task, data, width, first);
   with_type(task.type, types, [&](auto type) {
     if constexpr (kTiled<decltype(type)>)
       if (task.tiled) return begin_tiles<decltype(type)>(walk, rings, ring_bytes);
-    if constexpr (kPlain<decltype(type)>)
+    if constexpr (kPlain<decltype(type)> && kMost <= kFirstRows)
       if (task.staged) return begin_rows(task, data, first, rings, ring_bytes);
     prefetch_rows(task, data, first);
   });
@@ -182,9 +186,9 @@ __device__ __forceinline__ void prepare_rows(const FewTasks& tasks, const FewTas
 }
 
 // The walk of a block whose warps have asked for their first weights.
-template <class... F>
+template <int kMost, class... F>
 __device__ __forceinline__ TileWalk begin(const FewTasks& tasks, const FewTask& task, Types<F...> types) {
-  return begin(task, task.data, first_row(task), tasks.width, shared_memory(), tasks.ring_bytes, types);
+  return begin<kMost>(task, task.data, first_row(task), tasks.width, shared_memory(), tasks.ring_bytes, types);
 }
 
 // A warp's walk, in shared memory while the block needs its registers to make rows.
@@ -241,7 +245,7 @@ template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   // A kernel that begins early has the time for a pass without rows.
   meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, kCanBeginEarly && kMost <= kFirstRows, Types<F...>(),

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes + tasks.m * x_bytes);
   const ParkedWalk parked(walk);
   allow_next();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes);
   const ParkedWalk parked(walk);
   allow_next();
@@ -114,7 +114,7 @@ template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     quantised_products(const __grid_constant__ FewTasks tasks, char* made, Arrivals arrivals, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
   await_previous();

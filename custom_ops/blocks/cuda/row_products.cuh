@@ -144,15 +144,11 @@ __device__ __forceinline__ void float_products(const uint8_t* w, int64_t width, 
       for (int i = 0; i < kAhead; ++i)
         weight[i] = w && at + i * kLanes < width ? weight_at<F>(w, at + i * kLanes) : 0.0f;
 #pragma unroll
-      for (int m = 0; m < M; ++m) {
-        const auto* row = reinterpret_cast<const float*>(x[m]) + at;
-        float value[kAhead];
+      for (int i = 0; i < kAhead; ++i)
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) value[i] = at + i * kLanes < width ? row[i * kLanes] : 0.0f;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i)
-          if (at + i * kLanes < width) chain[m] = fmaf(weight[i], value[i], chain[m]);
-      }
+        for (int m = 0; m < M; ++m)
+          if (at + i * kLanes < width)
+            chain[m] = fmaf(weight[i], reinterpret_cast<const float*>(x[m])[at + i * kLanes], chain[m]);
     }
 #pragma unroll
     for (int m = 0; m < M; ++m) {
