@@ -56,6 +56,7 @@ __device__ __forceinline__ void finish_row(const Norm& norm, const float* staged
   const int supers = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
   const bool whole =
       !norm.other && both % 8 == 0 && (reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(also)) % 16 == 0;
+#pragma unroll 1
   for (int super = threadIdx.x / kWarp; super < supers; super += kBlock / kWarp) {
     const int column = super * kSuper + lane * 8;
     float value[8];

@@ -101,11 +101,12 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
-  auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes);
   const ParkedWalk parked(walk);
   allow_next();
   await_previous();
-  arrivals.make([&](int row) { norm_row<kFewThreads>(norm, row, staged, factor); });
+  arrivals.make([&](int row) {
+    norm_row<kFewThreads>(norm, row, reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes), factor);
+  });
   meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, false, Types<F...>(),
                   [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
