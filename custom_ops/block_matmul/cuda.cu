@@ -14,7 +14,7 @@ void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream
   std::vector<Product> others;
   while (!left.empty()) {
     const auto few = left.front().weight.kernel.few;
-    FewTasks tasks(rows.x, nullptr, rows.width, rows.count);
+    FewTasks tasks(rows.x, rows.width, rows.count);
     tasks.prepared = rows.prepared;
     std::vector<Product> rest;
     for (const Product& product : left) {
@@ -32,9 +32,8 @@ void take_few(std::vector<Product>& left, const ActivationRows& rows, cudaStream
   left.swap(others);
 }
 
-constexpr int64_t kOwnRows = 2;    // that each block of few rows prepares for itself: for more, one for all is faster
-constexpr int64_t kPlainRows = 4;  // of float32 that few rows at a time are fastest for; tiles meet more of them faster
-constexpr int64_t kManyRows = 3;   // from which on tiles are faster than few rows at a time
+constexpr int64_t kOwnRows = 2;   // that each block of few rows prepares for itself: for more, one for all is faster
+constexpr int64_t kManyRows = 3;  // from which on tiles are faster than few rows at a time
 
 // Products of prepared rows with weights that share a launch; those whose types take none stay.
 void take_many(std::vector<Product>& left, const ActivationRows& rows, cudaStream_t stream) {
@@ -134,7 +133,7 @@ bool some(const std::vector<Product>& products, Layout layout) {
 
 // Whether each block meets all rows.
 bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
-  return FewTasks::fit(rows.width, rows.count, false) && (rows.count <= kPlainRows || !some(products, Layout::float32));
+  return FewTasks::fit(rows.width, rows.count) && (rows.count <= kFloatRows || !some(products, Layout::float32));
 }
 
 }  // namespace
@@ -142,11 +141,6 @@ bool meets_few(const std::vector<Product>& products, const ActivationRows& rows)
 void Weight::gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
                            cudaStream_t stream) const {
   if (!rows || !columns) return;
-  if (kernel.few && kernel.layout == Layout::int8 && FewTasks::fit(width, rows, true)) {
-    FewTasks tasks(gate, up, width, rows);
-    tasks.add(kernel, data, columns, row_bytes, y);
-    return kernel.few(tasks, stream);
-  }
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
   prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
   std::vector<Product> products{{*this, y}};
@@ -157,7 +151,7 @@ void Weight::gated_product(const float* gate, const float* up, int64_t rows, flo
 
 std::optional<FewTasks> one_launch(const std::vector<Product>& products, const ActivationRows& rows) {
   if (products.empty() || !meets_few(products, rows)) return std::nullopt;
-  FewTasks tasks(rows.x, nullptr, rows.width, rows.count);
+  FewTasks tasks(rows.x, rows.width, rows.count);
   for (const Product& product : products) {
     const Weight& w = product.weight;
     if (w.kernel.few != few_common) return std::nullopt;

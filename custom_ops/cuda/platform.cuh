@@ -31,6 +31,18 @@ inline int64_t multiprocessors() {
   return count;
 }
 
+// Shared memory that a block may ask for.
+inline size_t most_shared_bytes() {
+#if defined(__CUDACC__)
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "the device in use");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the size of shared memory");
+  return static_cast<size_t>(bytes);
+#else
+  return emulator::kMostShared;
+#endif
+}
+
 // While one lives, what its thread allocates and frees ends no capture of another thread's stream, nor fails for it.
 class BesideCaptures {
  public:
@@ -104,6 +116,15 @@ __device__ __forceinline__ void await_previous() {
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// kernel(arguments...) of so many rows, every thread of which awaits the launch before: it begins early if they are
+// few.
+template <class... P, class... A>
+void launch_step(int64_t rows, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                 A... arguments) {
+  if (rows <= kEarlyRows) return launch<true>(kernel, grid, threads, shared_bytes, stream, arguments...);
+  launch(kernel, grid, threads, shared_bytes, stream, arguments...);
 }
 
 // The dynamic shared memory of a block, 16-byte aligned.

@@ -52,7 +52,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
     // A verify has at most K tokens a sequence, and K pending ones; a prefill may have all its rows in one sequence.
     const int64_t longest = (g.commit ? step.rows : std::min(step.rows, g.pending_max)) + g.pending_max;
     if (step.sequences == 1 && step.rows <= kFewTokens)
-      return launch(kScanOnes[index], dim3(heads), 3 * threads, 0, stream, work, done_.at(0));
+      return launch_step(step.rows, kScanOnes[index], dim3(heads), 3 * threads, 0, stream, work, done_.at(0));
 
     const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
     const Arena::Memory verdict = arena_.take<int>(1);

@@ -112,6 +112,7 @@ __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, un
 #pragma unroll
   for (int i = 0; i < D / 2; ++i) state[i] = scans && kept_before ? from[i * D] : 0.0f;
   const float norm = work.norm[min(j, D - 1)];
+  await_previous();
   if (!step_holds(work, head)) return;
   const int64_t channel = (role * g.k_heads + (role == kValue ? head : k_head)) * D + min(j, D - 1);
   const int64_t kept = sequence.left_behind(g.commit);  // tokens of the state after the step

@@ -16,10 +16,11 @@ constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that
 struct Tokens {
   const float* x;
   const char* prepared;  // the same as int8, or nullptr
-  const int64_t* ids;
+  const int64_t* ids;    // nullptr: those that `routing` chooses
   int64_t first, count;  // of the step
   SlotSum sum;
   const float *shared_hidden, *shared_up;  // nullptr: the shared expert's output is there
+  Routing routing;
 };
 
 // grid: [parts of a row, tokens]. `used`: of a plan.
@@ -47,9 +48,9 @@ class Experts {
   };
 
   // `shared` [tokens, width], or nullptr, is the shared expert's output, or the place for what `made` says.
-  // `prepared`: rows of x as int8, or nullptr.
+  // `prepared`: rows of x as int8, or nullptr. `routing`: what chooses the experts, unless there are ids.
   void compute(const Context& context, const ExpertShapes& shapes, float* shared, const float* shared_gate,
-               const SharedDown& made, const char* prepared) const {
+               const SharedDown& made, const char* prepared, const Routing& routing) const {
     if (shapes.experts > kMostExperts)
       fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
            kMostExperts);
@@ -60,7 +61,8 @@ class Experts {
     else
       up = Matrices(context.input(5), *up_, shapes.width, shapes.ffn);
     const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
-    const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
+    const Tensor x = context.input(0), given = context.input(1), weights = context.input(2);
+    const int64_t* ids = routing.logits ? nullptr : given.as<int64_t>();
     const Tensor y = context.output(0, {shapes.tokens, shapes.width});
     const int64_t shared_ffn = made.down ? made.down->width : 0;
     const cudaStream_t stream = stream_of(context);
@@ -68,13 +70,15 @@ class Experts {
       const auto part = [t](auto* rows, int64_t width) { return rows ? rows + t * width : nullptr; };
       Tokens tokens{x.as<float>() + t * shapes.width,
                     part(prepared, prepared_bytes(Layout::int8, shapes.width)),
-                    ids.as<int64_t>() + t * shapes.k,
+                    part(ids, shapes.k),
                     t,
                     std::min(kTokensAtOnce, shapes.tokens - t),
-                    {static_cast<int>(shapes.k), shapes.width, weights.as<float>() + t * shapes.k,
+                    {static_cast<int>(shapes.k), shapes.width, part(ids ? weights.as<float>() : nullptr, shapes.k),
                      part(shared, shapes.width), part(shared_gate, 1), y.as<float>() + t * shapes.width},
                     part(made.hidden, shared_ffn),
-                    part(made.up, shared_ffn)};
+                    part(made.up, shared_ffn),
+                    routing};
+      tokens.routing.logits = part(routing.logits, shapes.experts);
       run(shapes, gate, up, down, tokens, made.down, stream);
     }
   }
@@ -104,6 +108,7 @@ class Experts {
                    tokens.shared_up,
                    hidden.as<float>(),
                    tokens.sum,
+                   tokens.routing,
                    counters_.at(0),
                    error_record()};
     if (const Weight* w = tokens.shared_hidden ? shared_down : nullptr)
@@ -120,6 +125,14 @@ class Experts {
       shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
                                  arena_, stream);
       tokens.shared_hidden = nullptr;
+    }
+    const bool chosen = tokens.ids || (few && count <= FewExperts::kChoosing);
+    const Arena::Memory ids = arena_.take<int64_t>(chosen ? 0 : pairs),
+                        weights = arena_.take<float>(chosen ? 0 : pairs);
+    if (!chosen) {
+      tokens.routing.ids = ids.as<int64_t>(), tokens.routing.weights = weights.as<float>();
+      route(tokens.routing, count, stream);
+      tokens.ids = tokens.routing.ids, tokens.sum.weights = tokens.routing.weights;
     }
     if (few) return run_few(shapes, gate, up, down, tokens, shared_down, stream);
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
@@ -146,27 +159,33 @@ struct GroupedExpertFFN : GroupedExpertFFNSignature, Experts {
   void compute(const Context& context) const {
     const ExpertShapes all = shapes(context, has_up());
     const Tensor shared = context.input(6), shared_gate = context.input(7);
-    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, nullptr);
+    Experts::compute(context, all, shared.as<float>(), shared_gate.as<float>(), {}, nullptr, {});
   }
 };
 
 struct MixtureOfExperts : MixtureOfExpertsSignature, Experts {
   explicit MixtureOfExperts(const KernelInfo& info)
-      : Experts(info), kernel_(product_kernel(info.text("shared_down_type"), info.text("activations", "float32"))) {}
+      : Experts(info),
+        kernel_(product_kernel(info.text("shared_down_type"), info.text("activations", "float32"))),
+        routed_(info.integer("k", 0)),
+        normalize_(info.integer("normalize", 0) != 0) {}
 
   void compute(const Context& context) const {
-    const ExpertShapes all = shapes(context, has_up());
+    const ExpertShapes all = shapes(context, has_up(), routed_);
     const Tensor hidden = context.input(6), up = context.input(7), gate = context.input(8), down = context.input(9);
     const Weight weight(down, kernel_, hidden.dims[1]);
-    const Tensor prepared = context.input(10);
+    const Tensor logits = context.input(10), prepared = context.input(11);
     if (prepared.rank) prepared.expect({all.tokens, prepared_bytes(Layout::int8, all.width)});
     const Arena::Memory output = arena().take<float>(all.tokens * all.width);
+    const Routing routing{logits.as<float>(), static_cast<int>(all.experts), static_cast<int>(all.k), normalize_};
     Experts::compute(context, all, output.as<float>(), gate.as<float>(), {&weight, hidden.as<float>(), up.as<float>()},
-                     prepared.as<char>());
+                     prepared.as<char>(), routing);
   }
 
  private:
   const ProductKernel& kernel_;
+  int64_t routed_;  // experts of a token that the operator chooses, or 0
+  bool normalize_;
 };
 
 }  // namespace

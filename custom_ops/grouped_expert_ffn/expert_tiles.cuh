@@ -60,6 +60,13 @@ __device__ __forceinline__ bool begin_step(const FewExperts& all, TileStep& step
   const int i = threadIdx.x;
   bool bad = false;
   if (i == kFewThreads - 1) step.work.decide(all, static_cast<int>(atomicInc(all.counters, gridDim.x - 1)));
+  if (!all.ids) {
+    __syncthreads();
+    const int token = step.work.token, first = token * all.k;
+    if (i < kWarp && step.work.kind != Work::kShared) all.routing.choose(token, step.ids + first, step.weights + first);
+    __syncthreads();
+    return true;
+  }
   if (i < all.tokens * all.k) {
     step.ids[i] = all.ids[i], step.weights[i] = all.sum.weights[i];
     bad = step.ids[i] < 0 || step.ids[i] >= all.experts;

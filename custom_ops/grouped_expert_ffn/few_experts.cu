@@ -59,6 +59,7 @@ __device__ __forceinline__ void finish(const FewExperts& all, const Work& work, 
 template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const __grid_constant__ FewExperts all) {
   allow_next();
+  await_previous();
   __shared__ TileStep step;
   if (!begin_step(all, step)) return;
   find_tiles(all, step);
@@ -131,7 +132,7 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
                              all.taken * k * all.down.chains});
   const auto blocks = static_cast<unsigned>(all.tokens * (all.makers + all.takers));
   const size_t bytes = kFewWarps * all.ring_bytes + all.rows_bytes + sums * kTile * sizeof(float);
-  launch(few_experts<F...>, blocks, kFewThreads, bytes, stream, all);
+  launch_step(all.tokens, few_experts<F...>, blocks, kFewThreads, bytes, stream, all);
 }
 
 }  // namespace

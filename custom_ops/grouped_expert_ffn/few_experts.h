@@ -3,6 +3,7 @@
 
 #include "../blocks/cuda/few_products.h"
 #include "../cuda/device_error.cuh"
+#include "../router/choose_experts.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -51,9 +52,10 @@ struct ExpertTask {
 // A launch.
 struct FewExperts {
   static constexpr int kMost = 128;                // pairs of a token and a slot
+  static constexpr int kChoosing = 4;              // tokens at most whose blocks choose; of more, a launch is faster
   static constexpr int64_t kCounters = 1 + kMost;  // see cuda/last_block.cuh
 
-  const int64_t* ids;  // [tokens, k], which may be bad
+  const int64_t* ids;  // [tokens, k], which may be bad; nullptr: blocks choose those of their token themselves
   int tokens, k, experts;
   int64_t first_token;  // of the step
   int width, ffn;
@@ -63,6 +65,7 @@ struct FewExperts {
   const float *shared_hidden, *shared_up;
   float* hidden;  // [tokens, k, ffn]
   SlotSum sum;
+  Routing routing;     // without ids
   unsigned* counters;  // kCounters
   ErrorRecord* record;
 

@@ -11,15 +11,16 @@ struct ExpertShapes {
 };
 
 // Of the experts that tokens choose, whose inputs come first. `up_type`: whether the attribute is given. Rows of
-// weights are the kernel's to check.
-inline ExpertShapes expert_shapes(const Context& context, bool up_type) {
+// weights are the kernel's to check. `routed`: experts of a token that the operator chooses, or 0 where ids and weights
+// are given.
+inline ExpertShapes expert_shapes(const Context& context, bool up_type, int64_t routed = 0) {
   const Tensor x = context.input(0), ids = context.input(1), weights = context.input(2);
   const Tensor gate = context.input(3), down = context.input(4), up = context.input(5);
   x.expect({-1, -1});
   const int64_t tokens = x.dims[0], width = x.dims[1];
-  ids.expect({tokens, -1});
-  const int64_t k = ids.dims[1];
-  weights.expect({tokens, k});
+  if (!routed) ids.expect({tokens, -1});
+  const int64_t k = routed ? routed : ids.dims[1];
+  if (!routed) weights.expect({tokens, k});
   const bool fused = !up.data;
   if (fused && up_type) fail("input up is missing although attribute up_type is given");
   if (!fused && !up_type) fail("attribute up_type is missing although input up is given");
@@ -86,12 +87,12 @@ struct SplitExpertsSignature : GroupedExpertFFNSignature {
 };
 
 // GroupedExpertFFN with the last product of its shared expert: silu(shared_hidden) * shared_up, times `shared_down`.
-// `prepared`: x as int8.
+// `logits` instead of ids and weights: it does what Router does, too. `prepared`: x as int8.
 struct MixtureOfExpertsSignature {
   static constexpr const char* kName = "MixtureOfExperts";
   static constexpr Argument kInputs[] = {{"x", DType::f32},
-                                         {"ids", DType::i64},
-                                         {"weights", DType::f32},
+                                         {"ids", DType::i64, true},
+                                         {"weights", DType::f32, true},
                                          {"gate", DType::any},
                                          {"down", DType::any},
                                          {"up", DType::any, true},
@@ -99,11 +100,15 @@ struct MixtureOfExpertsSignature {
                                          {"shared_up", DType::f32},
                                          {"shared_gate", DType::f32},
                                          {"shared_down", DType::any},
+                                         {"logits", DType::f32, true},
                                          {"prepared", DType::u8, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
 
-  static ExpertShapes shapes(const Context& context, bool up_type) {
-    const ExpertShapes found = expert_shapes(context, up_type);
+  static ExpertShapes shapes(const Context& context, bool up_type, int64_t routed) {
+    const Tensor logits = context.input(10);
+    if (!logits.rank != !routed) fail("input logits and attribute k go together, but only one is given");
+    const ExpertShapes found = expert_shapes(context, up_type, routed);
+    if (routed) logits.expect({found.tokens, found.experts});
     const Tensor hidden = context.input(6), down = context.input(9);
     hidden.expect({found.tokens, -1});
     context.input(7).expect({found.tokens, hidden.dims[1]});

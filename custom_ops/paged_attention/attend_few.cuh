@@ -255,6 +255,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   __shared__ FewShared<W> shared;
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
+  await_previous();
   const AttendTile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
   const int count = tile.count, splits = tile.splits(shape.group);
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step

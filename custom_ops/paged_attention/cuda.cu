@@ -124,18 +124,6 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
     walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
 }
 
-// Shared memory that a block may ask for.
-inline size_t most_shared_bytes() {
-#if defined(__CUDACC__)
-  int device = 0, bytes = 0;
-  check(cudaGetDevice(&device), "the device in use");
-  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "the size of shared memory");
-  return static_cast<size_t>(bytes);
-#else
-  return emulator::kMostShared;
-#endif
-}
-
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
   explicit PagedAttention(const KernelInfo& info)
@@ -205,9 +193,9 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
-    launch(attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, rotation, shape,
-           context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
-           context.input(3).as<__half>(), partials, y.as<float>());
+    launch_step(sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, rotation,
+                shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
+                context.input(3).as<__half>(), partials, y.as<float>());
     return true;
   }
 

@@ -44,6 +44,8 @@ struct Entries {
 // grid: [rows, kv heads].
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) write_entries(Entries<T> entries) {
+  allow_next();
+  await_previous();
   if (entries.sequences.holds()) entries.write(blockIdx.x, blockIdx.y);
 }
 
@@ -51,6 +53,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) write_entries(Entries<T
 template <class T>
 __global__ void __launch_bounds__(kCopyThreads, kBlocksEach* kThreads / kCopyThreads)
     write_and_take_last(const __grid_constant__ Entries<T> entries, const __grid_constant__ Last last) {
+  allow_next();
+  await_previous();
   if (!entries.sequences.holds()) return;
   if (blockIdx.y < entries.cache.heads)
     entries.write(blockIdx.x, blockIdx.y);
@@ -88,7 +92,8 @@ struct PagedKVWrite : PagedKVWriteSignature<T> {
   void compute(Context& context) const {
     const Entries<T> entries = entries_of<T>(context, rotary_);
     const dim3 grid(static_cast<unsigned>(entries.sequences.rows), static_cast<unsigned>(entries.cache.heads));
-    launch(write_entries<T>, grid, kThreads, entries.shared_bytes(), stream_of(context), entries);
+    launch_step(entries.sequences.rows, write_entries<T>, grid, kThreads, entries.shared_bytes(), stream_of(context),
+                entries);
   }
 
  private:
@@ -116,7 +121,8 @@ struct PagedKVWriteLastRows {
     const Last last = last_of(context, context.input(5), context.input(6), context.input(9), context.input(10), 2);
     if (!last.starts.rows) fail("input x has no rows");
     const dim3 grid(static_cast<unsigned>(last.starts.rows), static_cast<unsigned>(entries.cache.heads + 1));
-    launch(write_and_take_last<T>, grid, kCopyThreads, entries.shared_bytes(), stream_of(context), entries, last);
+    launch_step(entries.sequences.rows, write_and_take_last<T>, grid, kCopyThreads, entries.shared_bytes(),
+                stream_of(context), entries, last);
   }
 
  private:

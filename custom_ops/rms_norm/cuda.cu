@@ -96,8 +96,7 @@ Norm prepared_norm(const Context& context, float eps) {
 
 void normalize(const Norm& norm, int64_t rows, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(rows);
-  if (rows <= kEarlyRows) return launch<true>(normalize_rows, blocks, kNormThreads, 0, stream, norm);
-  launch(normalize_rows, blocks, kNormThreads, 0, stream, norm);
+  launch_step(rows, normalize_rows, blocks, kNormThreads, 0, stream, norm);
 }
 
 const OrtCustomOp* rms_norm() {

@@ -24,7 +24,7 @@ __device__ __forceinline__ float squares(const float* x, int n) {
   return lane_sum(sum, kLanes);
 }
 
-// The elements of one of both rows to `staged`, with the residual if there is one.
+// The elements of one of both rows to `staged`, with the residual if there is one; to `sum` too, unless it is nullptr.
 template <int kBlock>
 __device__ __forceinline__ void stage(const float* x, const float* residual, float* sum, int width, float* staged) {
   constexpr int kTogether = 2048 / kBlock;  // that a thread waits for together
@@ -40,20 +40,23 @@ __device__ __forceinline__ void stage(const float* x, const float* residual, flo
     for (int i = 0; i < kTogether; ++i) {
       const int at = first + i * kBlock;
       if (at >= width) continue;
-      if (residual) sum[at] = value[i] += more[i];
+      if (residual) value[i] += more[i];
+      if (sum) sum[at] = value[i];
       staged[at] = value[i];
     }
   }
 }
 
-// The row's super-blocks, by warps: as they are, and as int8. `factor`: of both rows.
+// The row's super-blocks, by warps, to y and `also`, or nullptr; to `prepared` as int8, or nullptr. `factor`: of both
+// rows. y may be `staged`.
 template <int kBlock>
-__device__ __forceinline__ void finish_row(const Norm& norm, int64_t row, const float* staged, const float* factor) {
+__device__ __forceinline__ void finish_row(const Norm& norm, const float* staged, const float* factor, float* y,
+                                           float* also, char* prepared) {
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
-  float* y = norm.y + row * norm.both();
-  char* prepared = norm.prepared + row * norm.prepared_bytes;
   const int supers = (both + kSuper - 1) / kSuper, lane = threadIdx.x % kWarp;
-  const bool whole = !norm.other && both % 8 == 0 && reinterpret_cast<uintptr_t>(norm.y) % 16 == 0;
+  const bool whole =
+      !norm.other && both % 8 == 0 && (reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(also)) % 16 == 0;
+#pragma unroll 1
   for (int super = threadIdx.x / kWarp; super < supers; super += kBlock / kWarp) {
     const int column = super * kSuper + lane * 8;
     float value[8];
@@ -65,6 +68,10 @@ __device__ __forceinline__ void finish_row(const Norm& norm, int64_t row, const 
       for (int k = 0; k < 8; ++k) value[k] = value[k] * factor[0] * weight[k];
       reinterpret_cast<float4*>(y + column)[0] = {value[0], value[1], value[2], value[3]};
       reinterpret_cast<float4*>(y + column)[1] = {value[4], value[5], value[6], value[7]};
+      if (also) {
+        reinterpret_cast<float4*>(also + column)[0] = {value[0], value[1], value[2], value[3]};
+        reinterpret_cast<float4*>(also + column)[1] = {value[4], value[5], value[6], value[7]};
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
@@ -72,19 +79,20 @@ __device__ __forceinline__ void finish_row(const Norm& norm, int64_t row, const 
         value[k] = 0;
         if (at >= both) continue;
         y[at] = value[k] = staged[at] * factor[second] * (second ? norm.other_weight[at - width] : norm.weight[at]);
+        if (also) also[at] = value[k];
       }
     }
-    if (norm.prepared) quantise(value, both, super, prepared);
+    if (prepared) quantise(value, both, super, prepared);
   }
-  if (norm.prepared) fill_row(prepared, both, norm.prepared_bytes);
+  if (prepared) fill_row(prepared, both, norm.prepared_bytes);
 }
 
-// Row `row` by the whole block; `staged` has room for it.
+// The row to `staged` and its factors, by the whole block; with the residual to norm.sum too if `sums`.
 template <int kBlock>
-__device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
+__device__ __forceinline__ void begin_row(const Norm& norm, int64_t row, bool sums, float* staged, float* factor) {
   const int width = static_cast<int>(norm.width), both = static_cast<int>(norm.both());
-  stage<kBlock>(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr, norm.sum + row * width,
-                width, staged);
+  stage<kBlock>(norm.x + row * width, norm.residual ? norm.residual + row * width : nullptr,
+                norm.residual && sums ? norm.sum + row * width : nullptr, width, staged);
   if (norm.other) stage<kBlock>(norm.other + row * (both - width), nullptr, nullptr, both - width, staged + width);
   __syncthreads();
   if (threadIdx.x < kWarp) {  // half of it for each row
@@ -94,7 +102,14 @@ __device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* s
     if (threadIdx.x % kLanes == 0) factor[threadIdx.x / kLanes] = norm.factor(sum, elements);
   }
   __syncthreads();
-  finish_row<kBlock>(norm, row, staged, factor);
+}
+
+// Row `row` by the whole block; `staged` has room for it.
+template <int kBlock>
+__device__ __forceinline__ void norm_row(const Norm& norm, int64_t row, float* staged, float* factor) {
+  begin_row<kBlock>(norm, row, true, staged, factor);
+  finish_row<kBlock>(norm, staged, factor, norm.y + row * norm.both(), nullptr,
+                     norm.prepared ? norm.prepared + row * norm.prepared_bytes : nullptr);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

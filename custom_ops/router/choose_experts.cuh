@@ -48,18 +48,18 @@ struct RankedRow {
 
 // Where a step's choice goes, and how it is made.
 struct Routing {
-  const float* logits;  // [rows, experts]
-  int experts, k;
-  bool normalize;
-  int64_t* ids;    // [rows, k]
-  float* weights;  // [rows, k]
+  const float* logits = nullptr;  // [rows, experts]
+  int experts = 0, k = 0;
+  bool normalize = false;
+  int64_t* ids = nullptr;    // [rows, k]
+  float* weights = nullptr;  // [rows, k]
 
-  // Of one row, by a warp.
-  __device__ void operator()(int64_t row) const {
+  __device__ void operator()(int64_t row) const { choose(row, ids + row * k, weights + row * k); }
+
+  // A row's ids and weights, by a warp.
+  __device__ void choose(int64_t row, int64_t* own_ids, float* own) const {
     const float* x = logits + row * experts;
     const int lane = threadIdx.x % kWarp;
-    int64_t* own_ids = ids + row * k;
-    float* own = weights + row * k;
     RankedRow ranked(x, experts);
     float most = 0, chosen = 0;
     for (int j = 0; j < k; ++j) {

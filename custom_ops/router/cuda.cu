@@ -9,6 +9,8 @@ namespace {
 constexpr int kWarps = 4;  // of a block
 
 __global__ void __launch_bounds__(kWarps* kWarp) route_rows(Routing routing, int rows) {
+  allow_next();
+  await_previous();
   const int row = static_cast<int>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (row < rows) routing(row);
 }
@@ -30,7 +32,7 @@ struct Router : RouterSignature {
 }  // namespace
 
 void route(const Routing& routing, int64_t rows, cudaStream_t stream) {
-  launch(route_rows, blocks_of(rows, kWarps), kWarps * kWarp, 0, stream, routing, rows);
+  launch_step(rows, route_rows, blocks_of(rows, kWarps), kWarps * kWarp, 0, stream, routing, rows);
 }
 
 const OrtCustomOp* router() {

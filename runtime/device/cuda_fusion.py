@@ -98,13 +98,19 @@ class _Fusion:
         return attributes.get("activations") == b"int8" and not set(types) <= set(FLOAT_TYPES)
 
     def _mixture_of_experts(self, experts: NodeProto) -> None:
-        """The experts that tokens choose, and the last product of the one that they share."""
+        """The experts that tokens choose, the last product of the one that they share, and the choice itself."""
         shared = self._makers.get(experts.input[6]) if len(experts.input) > 6 else None
         if shared is None or shared.op_type != "GatedBlockMatMul" or not self._read_once(shared.output[0]):
             return
         hidden, up, down = shared.input
-        inputs = [*experts.input[:6], hidden, up, experts.input[7], down]
         attributes = _attributes(experts) | {"shared_down_type": _attributes(shared)["type"]}
+        x, ids, weights, *matrices = experts.input[:6]
+        router, logits = self._makers.get(ids), ""
+        if router and router.op_type == "Router" and [ids, weights] == [*filter(self._read_once, router.output)]:
+            (logits,), ids, weights = router.input, "", ""
+            attributes |= _attributes(router)
+            self._fused[id(router)] = None
+        inputs = [x, ids, weights, *matrices, hidden, up, experts.input[7], down, logits]
         self._fused[id(experts)] = _node("MixtureOfExperts", experts, inputs, experts.output, attributes)
         self._fused[id(shared)] = None
 

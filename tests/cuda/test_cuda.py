@@ -58,7 +58,7 @@ def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
 
 def test_operators_on_a_small_gpu(emulator: Path) -> None:
     """The same bits, however work is shared out. Those are the portable kernels', so that no other oracle is asked."""
-    names = ("block_matmul", "gated_delta_net", "grouped", "paged")
+    names = ("block_matmul", "fused", "gated_delta_net", "grouped", "paged")
     files = [file for file in OPERATOR_TESTS if any(name in file for name in names) and "errors" not in file]
     run_tests(emulator, files, SMALL, "-k", "not transformers and not torch and not function_bodies")
 

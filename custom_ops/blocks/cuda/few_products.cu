@@ -3,8 +3,11 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int64_t kFewGated = 4096;    // a wider gate is cheaper to compute once
-constexpr int64_t kShared = 86 << 10;  // bytes of a block, beside what kernels have there: what any device allows
+// Bytes of a block, beside what kernels have there.
+int64_t shared_room() {
+  constexpr int64_t kAny = 86 << 10, kMore = 98 << 10, kOther = 14 << 10;  // kAny: what any device allows
+  return most_shared_bytes() >= static_cast<size_t>(kMore + kOther) ? kMore : kAny;
+}
 
 // As the kernels of CommonTypes take them.
 bool takes_tiles(const ProductKernel& kernel, int64_t width) {
@@ -15,20 +18,11 @@ bool takes_tiles(const ProductKernel& kernel, int64_t width) {
 
 void few_common(const FewTasks& tasks, cudaStream_t stream) { launch_few(tasks, stream, CommonTypes()); }
 
-FewTasks::FewTasks(const float* x, const float* up, int64_t width, int64_t m)
-    : task{},
-      x(x),
-      up(up),
-      width(width),
-      m(static_cast<int>(m)),
-      count(0),
-      blocks(0),
-      quantised(false),
-      ring_bytes(0) {}
+FewTasks::FewTasks(const float* x, int64_t width, int64_t m)
+    : task{}, x(x), width(width), m(static_cast<int>(m)), count(0), blocks(0), quantised(false), ring_bytes(0) {}
 
-bool FewTasks::fit(int64_t width, int64_t m, bool gated) {
-  return m <= kMostRows && static_cast<size_t>(m * prepared_bytes(Layout::int8, width)) <= kFewBytes &&
-         (!gated || width <= kFewGated);
+bool FewTasks::fit(int64_t width, int64_t m) {
+  return m <= kMostRows && static_cast<size_t>(m * prepared_bytes(Layout::int8, width)) <= kFewBytes;
 }
 
 bool FewTasks::fit_norm(int64_t width) { return width * sizeof(float) <= kFewBytes; }
@@ -38,10 +32,11 @@ void FewTasks::add(const ProductKernel& kernel, const uint8_t* data, int64_t row
   const bool int8 = kernel.layout == Layout::int8, tiled = takes_tiles(kernel, width);
   const int chains = kernel.block == kSuper ? lanes / kShare<Q4_K> : lanes;
   const int at_once = tiled ? kTile * kFewWarps / chains : kFewThreads / lanes;
-  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, tiled, at_once, 1, 0};
+  task[count++] = {data, y, rows, row_bytes, kernel.few_type, int8, lanes, tiled, false, at_once, 1, 0};
   quantised = quantised || int8;
-  if (tiled) ring_bytes = 2 * kMostSlot;
 }
+
+int64_t FewTasks::rows_bytes() const { return quantised ? m * prepared_bytes(Layout::int8, width) : 0; }
 
 size_t FewTasks::share(int64_t other_bytes) {
   int64_t bytes = 0;
@@ -55,7 +50,14 @@ size_t FewTasks::share(int64_t other_bytes) {
     t.first_block = blocks;
     blocks += static_cast<int>(blocks_of(t.rows, int64_t{t.at_once} * t.rounds));
   }
-  ring_bytes = static_cast<int>(std::min<int64_t>(ring_bytes, (kShared - other_bytes) / kFewWarps / 16 * 16));
+  const int64_t room = std::min<int64_t>(kRing, (shared_room() - other_bytes) / kFewWarps / 16 * 16);
+  bool used = false;
+  for (int i = 0; i < count; ++i) {
+    FewTask& t = task[i];
+    t.staged = m <= 2 && !t.tiled && !t.quantised && t.lanes == kWarp && t.row_bytes % 16 == 0 && t.row_bytes <= room;
+    used = used || t.tiled || t.staged;
+  }
+  ring_bytes = used ? static_cast<int>(room) : 0;
   return static_cast<size_t>(int64_t{kFewWarps} * ring_bytes + other_bytes);
 }
 

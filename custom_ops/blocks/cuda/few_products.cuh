@@ -1,12 +1,15 @@
 // The kernels of few_products.h, for the types F: the one of a weight is chosen when it runs.
 #pragma once
 
+#include <cstring>
+
 #include "few_tiles.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
 constexpr int kFewBlocks = 2;           // of a multiprocessor, which bounds registers
+constexpr int kFirstRows = 2;           // of the kernels for the fewest rows
 
 // The type of that number.
 template <class Visit>
@@ -70,37 +73,78 @@ __device__ __forceinline__ void prefetch_rows(const FewTask& task, const uint8_t
     prefetch(p);
 }
 
+// Rows of a plain weight through shared memory, a warp's one at a time: how many of them are there together.
+__device__ __forceinline__ int staged_rows(const FewTask& task, int ring_bytes) {
+  return min(task.rounds, min(kMostStages, ring_bytes / static_cast<int>(task.row_bytes)));
+}
+__device__ __forceinline__ void ask_whole_row(const FewTask& task, const uint8_t* data, int row, char* to) {
+  const int bytes = row < static_cast<int>(task.rows) ? static_cast<int>(task.row_bytes) : 0;
+#pragma unroll 1
+  for (int at = threadIdx.x % kWarp * 16; at < bytes; at += kWarp * 16)
+    copy_ahead(to + at, data + row * task.row_bytes + at);
+  end_copies();
+}
+
 // The block's rows of a weight with `count` rows of x: quantised, or as they are for a plain type. `target`: their rows
 // of y, or nullptr for the same ones.
 template <int kMost, class F>
 __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* data, int64_t width, int count,
-                                            const char* prepared, int64_t x_bytes, const float* plain,
-                                            const int* target) {
+                                            char* rings, int ring_bytes, const char* prepared, int64_t x_bytes,
+                                            const float* plain, const int* target) {
+  constexpr int kRows = kMost > kFirstRows ? 4 : kMost;  // at once, as there are registers for
   constexpr Layout kLayout = kPlain<F> ? Layout::float32 : Layout::int8;
   const char* x = kPlain<F> ? reinterpret_cast<const char*>(plain) : prepared;
   const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
   const int lane = threadIdx.x % task.lanes, end = static_cast<int>(task.rows);
   const int first = first_row(task) + static_cast<int>(threadIdx.x) / task.lanes;
-  // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
-  with_rows<kMost>(count, [&](auto m) {
+  const int ahead = kPlain<F> && kMost <= kFirstRows && task.staged ? staged_rows(task, ring_bytes) : 0;
+  char* ring = rings + threadIdx.x / kWarp * ring_bytes;
 #pragma unroll 1
-    for (int i = 0; i < task.rounds; ++i) {
-      const int row = first + i * task.at_once;
-      const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
-      few_rows<F, kLayout, decltype(m)::value>(w, width, lane, task.lanes, x, stride, nullptr, target, 0, count,
-                                               task.y + row, task.rows);
-    }
-  });
+  for (int from = 0; from < count; from += kRows) {
+    // The number of rows outside: else each row of weights would wait for the addresses of all numbers.
+    const auto meet = [&](auto m) {
+#pragma unroll 1
+      for (int i = 0; i < task.rounds; ++i) {
+        const int row = first + i * task.at_once;
+        const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
+        char* staged = kPlain<F> && kMost <= kFirstRows && ahead ? ring + i % ahead * task.row_bytes : nullptr;
+        if (staged) {
+          await_copies(ahead - 1);
+          __syncwarp();
+          if (w) w = reinterpret_cast<const uint8_t*>(staged);
+        }
+        few_rows<F, kLayout, decltype(m)::value>(w, width, lane, task.lanes, x, stride, nullptr, target, from,
+                                                 min(kRows, count - from), task.y + row, task.rows);
+        if (!staged) continue;
+        __syncwarp();
+        ask_whole_row(task, data, i + ahead < task.rounds ? row + ahead * task.at_once : end, staged);
+      }
+    };
+    if constexpr (kMost > kFirstRows)
+      meet(std::integral_constant<int, kRows>{});
+    else
+      with_rows<kRows>(count, meet);
+  }
+}
+
+__device__ __forceinline__ void begin_rows(const FewTask& task, const uint8_t* data, int first, char* rings,
+                                           int ring_bytes) {
+  const int warp = threadIdx.x / kWarp, ahead = staged_rows(task, ring_bytes);
+#pragma unroll 1
+  for (int i = 0; i < ahead; ++i)
+    ask_whole_row(task, data, first + warp + i * task.at_once, rings + warp * ring_bytes + i * task.row_bytes);
 }
 
 // A block's way through its rows of a weight of any type, from `first` on: tiles, or rows of warps.
-template <class... F>
+template <int kMost, class... F>
 __device__ __forceinline__ TileWalk begin(const FewTask& task, const uint8_t* data, int first, int64_t width,
                                           char* rings, int ring_bytes, Types<F...> types) {
   TileWalk walk(task, data, width, first);
   with_type(task.type, types, [&](auto type) {
     if constexpr (kTiled<decltype(type)>)
       if (task.tiled) return begin_tiles<decltype(type)>(walk, rings, ring_bytes);
+    if constexpr (kPlain<decltype(type)> && kMost <= kFirstRows)
+      if (task.staged) return begin_rows(task, data, first, rings, ring_bytes);
     prefetch_rows(task, data, first);
   });
   return walk;
@@ -112,8 +156,9 @@ __device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char
   if constexpr (kTiled<F>)
     if (kAlwaysTiled<F> || task.tiled)
       return meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
-  if constexpr (!kAlwaysTiled<F>)
-    if (count) few_of_task<kMost, F>(task, walk.data, width, count, prepared, x_bytes, plain, target);
+  if constexpr (!kAlwaysTiled<F> && !(kPlain<F> && kMost > kFloatRows))
+    if (count)
+      few_of_task<kMost, F>(task, walk.data, width, count, rings, ring_bytes, prepared, x_bytes, plain, target);
 }
 
 __device__ __forceinline__ int task_of_block(const FewTasks& tasks) {
@@ -128,33 +173,63 @@ __device__ __forceinline__ void prepare_rows(const FewTasks& tasks, const FewTas
   if (!task.quantised) return;
   if (tasks.prepared)
     copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
-  else if (tasks.up)
-    quantise_rows<4>([&](int i) { return Gated{tasks.x, tasks.up}.row(i * tasks.width); }, tasks.m, tasks.width,
-                     x_bytes, prepared);
   else
-    quantise_rows<4>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes, prepared);
+    quantise_rows<2>([&](int i) { return Plain{tasks.x + i * tasks.width}; }, tasks.m, tasks.width, x_bytes, prepared);
 }
 
 // The walk of a block whose warps have asked for their first weights.
-template <class... F>
+template <int kMost, class... F>
 __device__ __forceinline__ TileWalk begin(const FewTasks& tasks, const FewTask& task, Types<F...> types) {
-  return begin(task, task.data, first_row(task), tasks.width, shared_memory(), tasks.ring_bytes, types);
+  return begin<kMost>(task, task.data, first_row(task), tasks.width, shared_memory(), tasks.ring_bytes, types);
 }
 
-// A block's products, after `begin`. `pass` 0: goes through the code once without rows, for in a step, instructions are
-// in no cache. Then bring(prepared) brings them to shared memory.
+// A warp's walk, in shared memory while the block needs its registers to make rows.
+class ParkedWalk {
+ public:
+  __device__ explicit ParkedWalk(const TileWalk& walk) : own_(memory()) {
+    int words[kWords];
+    std::memcpy(words, &walk, sizeof walk);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      if (threadIdx.x % kWarp == 0) own_[i] = words[i];
+  }
+  __device__ void restore(TileWalk& walk) const {
+    int words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = own_[i];
+    std::memcpy(&walk, words, sizeof walk);
+  }
+
+ private:
+  static constexpr int kWords = sizeof(TileWalk) / sizeof(int);
+  __device__ static volatile int* memory() {
+    __shared__ int words[kFewWarps][kWords];
+    return words[threadIdx.x / kWarp];
+  }
+  volatile int* own_;
+};
+
+// A block's products, after `begin`. bring(prepared) brings their rows to shared memory; `own`: where those of float32
+// are, unless nullptr.
+// `ahead`: goes through the code once without rows before, for in a step, instructions are in no cache.
 template <int kMost, class Bring, class... F>
-__device__ __forceinline__ void meet_few(TileWalk& walk, const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
-                                         int pass, Types<F...> types, Bring&& bring) {
+__device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parked, const FewTasks& tasks,
+                                         const FewTask& task, int64_t x_bytes, const float* own, bool ahead,
+                                         Types<F...> types, Bring&& bring) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
+  const float* plain = own ? own : tasks.x;
 #pragma unroll 1
-  for (; pass < 2; ++pass) {
-    if (pass) bring(prepared);
-    __syncthreads();
+  for (int count = ahead ? 0 : tasks.m;; count = tasks.m) {
+    if (count) {
+      bring(prepared);
+      __syncthreads();
+      parked.restore(walk);
+    }
     with_type(task.type, types, [&](auto type) {
-      finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, pass ? tasks.m : 0, prepared,
-                                    x_bytes, tasks.x, nullptr);
+      finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, count, prepared, x_bytes, plain,
+                                    nullptr);
     });
+    if (count) break;
   }
 }
 
@@ -162,9 +237,10 @@ template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     few_products(const __grid_constant__ FewTasks tasks, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  const ParkedWalk parked(walk);
   // A kernel that begins early has the time for a pass without rows.
-  meet_few<kMost>(walk, tasks, task, x_bytes, kCanBeginEarly && kMost <= kEarlyRows ? 0 : 1, Types<F...>(),
+  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, kCanBeginEarly && kMost <= kFirstRows, Types<F...>(),
                   [&](char* prepared) {
                     allow_next();
                     await_previous();
@@ -174,13 +250,11 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
 
 template <class... F>
 void launch_few(FewTasks tasks, cudaStream_t stream, Types<F...>) {
-  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width), rows = tasks.quantised ? tasks.m * x_bytes : 0;
-  const size_t shared = tasks.share(rows);
+  const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
+  const size_t shared = tasks.share(tasks.rows_bytes());
   const auto blocks = static_cast<unsigned>(tasks.blocks);
-  if (tasks.m <= kEarlyRows)
-    return launch<true>(few_products<kEarlyRows, F...>, blocks, kFewThreads, shared, stream, tasks, x_bytes);
-  const auto kernel = tasks.m <= 4 ? few_products<4, F...> : few_products<kMostRows, F...>;
-  launch(kernel, blocks, kFewThreads, shared, stream, tasks, x_bytes);
+  const auto kernel = tasks.m <= kFirstRows ? few_products<kFirstRows, F...> : few_products<kMostRows, F...>;
+  launch_step(tasks.m, kernel, blocks, kFewThreads, shared, stream, tasks, x_bytes);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -31,27 +31,32 @@ struct FewTask {
   bool quantised;  // whether it meets int8
   int lanes;       // of a warp that share a weight row, if it comes without tiles
   bool tiled;      // few_tiles.cuh
+  bool staged;     // whether rows come through shared memory, though no tiles
   int at_once;     // rows of a block
   int rounds;      // how often it takes as many
   int first_block;
 };
 
-// What meets `m` rows of `width`: x, or silu(x) * up.
+constexpr int kFloatRows = 2;  // of float32 that few rows at a time are fastest for; tiles meet more of them faster
+
+// What meets `m` rows of `width`.
 struct FewTasks {
   static constexpr int kMost = 4;
   FewTask task[kMost];
-  const float *x, *up;             // up: nullptr for rows as they are
+  const float* x;
   const char* prepared = nullptr;  // rows of x as int8, or nullptr
   int64_t width;
   int m, count, blocks;
   bool quantised;  // whether some task is
   int ring_bytes;  // of a warp, for weights that are on their way
 
-  FewTasks(const float* x, const float* up, int64_t width, int64_t m);
+  FewTasks(const float* x, int64_t width, int64_t m);
   // Whether the rows are few, and fit into a block; and whether one that is to be normed does.
-  static bool fit(int64_t width, int64_t m, bool gated);
+  static bool fit(int64_t width, int64_t m);
   static bool fit_norm(int64_t width);
   void add(const ProductKernel& kernel, const uint8_t* data, int64_t rows, int64_t row_bytes, float* y);
+  // What rows take of a block's shared memory.
+  int64_t rows_bytes() const;
   // Shares rows out among blocks, and shared memory but for `other_bytes`: how much a block has.
   size_t share(int64_t other_bytes);
 };

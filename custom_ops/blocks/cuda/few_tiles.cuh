@@ -14,6 +14,7 @@ constexpr int kTile = 16;            // weight rows of a warp
 constexpr int kMostStages = 3;       // blocks of a warp in shared memory
 constexpr int kJoinedStride = 20;    // words: what a warp writes of a tile meets all banks
 constexpr int kMostSlot = 16 * 240;  // bytes of a stage
+constexpr int kRing = 8 << 10;       // of a warp's stages: two of them, or a row of 2,048 floats
 
 template <class F>
 constexpr bool kAlwaysTiled = std::is_same_v<F, Q4_K> || std::is_same_v<F, Q5_K> || std::is_same_v<F, Q6_K>;

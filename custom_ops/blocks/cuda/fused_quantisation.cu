@@ -1,7 +1,6 @@
-// Products of a few rows that their own launch makes. All blocks ask for their weights; then each takes rows to make as
-// long as there are some that none has taken, and waits for those of others. So none waits for one that has not begun.
-#include <cstring>
-
+// Products of a few rows that their own launch makes. All blocks ask for their weights; then each norms one or two rows
+// for itself. Of more, each takes rows to make as long as there are some that none has taken, and waits for those of
+// others. So none waits for one that has not begun.
 #include "../../cuda/last_block.cuh"
 #include "../../rms_norm/norm_row.cuh"
 #include "few_products.cuh"
@@ -9,24 +8,25 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
+constexpr int kAloneRows = 2;              // that each block norms for itself,
+constexpr int64_t kAloneBytes = 32 << 10;  // if they take no more than this
+
 // Rows that blocks have taken, and arrivals: of rows that are made, and of every block that has seen them all. Both
 // come round to zero by themselves: all blocks but the one with the last row find once that none is left.
 struct Arrivals {
   unsigned *taken, *arrived;
   unsigned rows;
 
-  // Makes rows, as long as there are some; whether it made none. The whole block calls, and make(row) too.
+  // Makes rows, as long as there are some. The whole block calls, and make(row) too.
   template <class Make>
-  __device__ __forceinline__ bool make(Make&& make) const {
+  __device__ __forceinline__ void make(Make&& make) const {
     __shared__ unsigned next;
-    bool idle = true;
     unsigned row;
     do {
       if (threadIdx.x == 0) next = atomicInc(taken, rows + gridDim.x - 2);
       __syncthreads();
       row = next;
       if (row >= rows) break;
-      idle = false;
       make(static_cast<int>(row));
       __syncthreads();
       if (threadIdx.x == 0) {
@@ -34,7 +34,6 @@ struct Arrivals {
         arrives_last(arrived, rows + gridDim.x);
       }
     } while (row + 1 < rows);
-    return idle;
   }
   // Until all rows are made; the whole block calls.
   __device__ __forceinline__ void await() const {
@@ -45,31 +44,11 @@ struct Arrivals {
   }
 };
 
-// A warp's walk, in shared memory while the block needs its registers to make rows.
-class ParkedWalk {
- public:
-  __device__ explicit ParkedWalk(const TileWalk& walk) : own_(memory()) {
-    int words[kWords];
-    std::memcpy(words, &walk, sizeof walk);
-#pragma unroll
-    for (int i = 0; i < kWords; ++i)
-      if (threadIdx.x % kWarp == 0) own_[i] = words[i];
-  }
-  __device__ void restore(TileWalk& walk) const {
-    int words[kWords];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) words[i] = own_[i];
-    std::memcpy(&walk, words, sizeof walk);
-  }
-
- private:
-  static constexpr int kWords = sizeof(TileWalk) / sizeof(int);
-  __device__ static volatile int* memory() {
-    __shared__ int words[kFewWarps][kWords];
-    return words[threadIdx.x / kWarp];
-  }
-  volatile int* own_;
-};
+// The norm's weights, by all blocks together.
+__device__ __forceinline__ void prefetch_norm(const Norm& norm) {
+  const int64_t at = (int64_t{blockIdx.x} * kFewThreads + threadIdx.x) * kSector, width = norm.width;
+  if (at < norm.both()) prefetch(at < width ? norm.weight + at : norm.other_weight + at - width);
+}
 
 // Rows that are made to shared memory; the whole block calls.
 __device__ __forceinline__ void bring_rows(const FewTasks& tasks, const FewTask& task, int64_t x_bytes,
@@ -78,23 +57,54 @@ __device__ __forceinline__ void bring_rows(const FewTasks& tasks, const FewTask&
   if (task.quantised) copy_rows([&](int i) { return tasks.prepared + i * x_bytes; }, tasks.m, x_bytes, prepared);
 }
 
-// Blocks that begin early and make no row have the time for a pass without rows.
+// Rows normed by the whole block to `staged` and, as int8, to `prepared`. `keeps`: and to where others read them.
+__device__ __forceinline__ void norm_own_rows(const Norm& norm, int count, bool keeps, float* staged, float* factor,
+                                              char* prepared) {
+  const int both = static_cast<int>(norm.both()), x_bytes = static_cast<int>(norm.prepared_bytes);
+#pragma unroll 1
+  for (int row = 0; row < count; ++row) {
+    float* own = staged + row * both;
+    begin_row<kFewThreads>(norm, row, keeps, own, factor);
+    finish_row<kFewThreads>(norm, own, factor, own, keeps ? norm.y + int64_t{row} * both : nullptr,
+                            prepared + row * x_bytes);
+    __syncthreads();
+  }
+  for (int i = threadIdx.x; keeps && i < count * x_bytes / 16; i += kFewThreads)
+    reinterpret_cast<uint4*>(norm.prepared)[i] = reinterpret_cast<const uint4*>(prepared)[i];
+}
+
+// Each block norms all rows, so that none waits for another; the first one keeps them.
+template <int kMost, class... F>
+__global__ void __launch_bounds__(kFewThreads, kFewBlocks)
+    normed_alone(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, int64_t x_bytes) {
+  __shared__ float factor[2];
+  prefetch_norm(norm);
+  const FewTask& task = tasks.task[task_of_block(tasks)];
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes + tasks.m * x_bytes);
+  const ParkedWalk parked(walk);
+  allow_next();
+  meet_few<kMost>(walk, parked, tasks, task, x_bytes, staged, false, Types<F...>(), [&](char* prepared) {
+    await_previous();
+    norm_own_rows(norm, tasks.m, blockIdx.x == 0, staged, factor, prepared);
+  });
+}
+
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     normed_products(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, Arrivals arrivals,
                     int64_t x_bytes) {
   __shared__ float factor[2];
-  const int64_t at = (int64_t{blockIdx.x} * kFewThreads + threadIdx.x) * kSector, width = norm.width;
-  if (at < norm.both()) prefetch(at < width ? norm.weight + at : norm.other_weight + at - width);
+  prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
-  auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes);
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   allow_next();
   await_previous();
-  const bool idle = arrivals.make([&](int row) { norm_row<kFewThreads>(norm, row, staged, factor); });
-  parked.restore(walk);
-  meet_few<kMost>(walk, tasks, task, x_bytes, kCanBeginEarly && kMost <= kEarlyRows && idle ? 0 : 1, Types<F...>(),
+  arrivals.make([&](int row) {
+    norm_row<kFewThreads>(norm, row, reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes), factor);
+  });
+  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, false, Types<F...>(),
                   [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
@@ -102,39 +112,43 @@ template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     quantised_products(const __grid_constant__ FewTasks tasks, char* made, Arrivals arrivals, int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
-  TileWalk walk = begin(tasks, task, Types<F...>());
+  TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
+  const ParkedWalk parked(walk);
   allow_next();
+  await_previous();
   arrivals.make([&](int row) {
     const Plain x{tasks.x + row * tasks.width};
     char* own = made + row * x_bytes;
     quantise_rows<2>([&](int) { return x; }, 1, tasks.width, x_bytes, own);
     fill_row(own, tasks.width, x_bytes);
   });
-  meet_few<kMost>(walk, tasks, task, x_bytes, 1, Types<F...>(),
+  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, false, Types<F...>(),
                   [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
 template <class... F>
 void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float));
-  const size_t shared = tasks.share(std::max(tasks.m * x_bytes, staged));  // one after the other
+  const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float)), own = tasks.m * (x_bytes + staged);
+  if (tasks.m <= kAloneRows && own <= kAloneBytes) {
+    const size_t shared = tasks.share(own);
+    return launch_step(tasks.m, normed_alone<kAloneRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads,
+                       shared, stream, tasks, norm, x_bytes);
+  }
+  const size_t shared = tasks.share(std::max(tasks.rows_bytes(), staged));  // one after the other
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
-  if (tasks.m <= kEarlyRows)
-    return launch<true>(normed_products<kEarlyRows, F...>, blocks, kFewThreads, shared, stream, tasks, norm, arrivals,
-                        x_bytes);
-  const auto kernel = tasks.m <= 4 ? normed_products<4, F...> : normed_products<kMostRows, F...>;
-  launch(kernel, blocks, kFewThreads, shared, stream, tasks, norm, arrivals, x_bytes);
+  launch_step(tasks.m, normed_products<kMostRows, F...>, blocks, kFewThreads, shared, stream, tasks, norm, arrivals,
+              x_bytes);
 }
 
 template <class... F>
 void launch_quantised(FewTasks tasks, char* prepared, unsigned* counters, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
-  const size_t shared = tasks.share(tasks.m * x_bytes);
+  const size_t shared = tasks.share(tasks.rows_bytes());
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
-  launch(quantised_products<kMostRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared, stream, tasks,
-         prepared, arrivals, x_bytes);
+  launch_step(tasks.m, quantised_products<kMostRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads, shared,
+              stream, tasks, prepared, arrivals, x_bytes);
 }
 
 }  // namespace

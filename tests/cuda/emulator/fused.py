@@ -207,6 +207,28 @@ def test_experts_behind_a_norm(types: tuple[str, str, str]) -> None:
         check(nodes, inputs, outputs, ["NormedBlockMatMul", "MixtureOfExperts"])
 
 
+@pytest.mark.parametrize("normalize", [0, 1])
+@pytest.mark.parametrize("types", [("Q4_K", "Q6_K", "Q8_0"), ("IQ4_XS", "Q6_K", "Q8_0")])
+def test_experts_choose_themselves(types: tuple[str, str, str], normalize: int) -> None:
+    """Their router is a part of them: equal logits, infinite ones and, where it does not count, what is no number."""
+    for rows in (1, 2, 5, 8, 16, 33):
+        nodes, inputs = experts_case(rows, shared_ffn=256, types=types)
+        del inputs["ids"], inputs["weights"]
+        logits = np.random.default_rng(rows).integers(-3, 3, (rows, 9)).astype(np.float32)
+        logits[0, :3] = -np.inf, 1, 0
+        inputs["logits"] = logits
+        nodes.insert(0, node("Router", "logits", "ids weights", k=4, normalize=normalize))
+        check(nodes, inputs, {"y": np.float32}, ["MixtureOfExperts"])
+
+
+def test_a_router_that_others_read_stays() -> None:
+    nodes, inputs = experts_case(2, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
+    del inputs["ids"], inputs["weights"]
+    inputs["logits"] = np.random.default_rng(2).random((2, 9), dtype=np.float32)
+    nodes.insert(0, node("Router", "logits", "ids weights", k=4, normalize=1))
+    check(nodes, inputs, {"ids": np.int64, "y": np.float32}, ["Router", "MixtureOfExperts"])
+
+
 def test_an_expert_chosen_twice() -> None:
     nodes, inputs = experts_case(3, shared_ffn=256, types=("Q4_K", "Q6_K", "Q8_0"))
     inputs["ids"][:, 2] = inputs["ids"][:, 0]

@@ -48,11 +48,15 @@ Case mixture(const Model& m) {
   made.name = "mixture of experts";
   made.op = "MixtureOfExperts";
   made.attributes.insert({"shared_down_type", "Q8_0"});
-  const Input logit = made.inputs[7];
+  made.attributes.insert({"k", static_cast<double>(m.used)});
+  made.attributes.insert({"normalize", 1});
+  const Input logit = made.inputs[7], none{f32, {}, Fill::number};
+  made.inputs[1] = made.inputs[2] = none;
   made.inputs.resize(6);
   for (const Input& input : {Input{f32, {-1, m.ffn}, Fill::normal}, Input{f32, {-1, m.ffn}, Fill::normal}, logit})
     made.inputs.push_back(input);
   made.inputs.push_back(weight("Q8_0", m.hidden, m.ffn));
+  made.inputs.push_back({f32, {-1, m.experts}, Fill::normal});
   made.inputs.push_back(prepared(m.hidden));
   return made;
 }
