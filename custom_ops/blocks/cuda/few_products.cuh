@@ -209,27 +209,38 @@ class ParkedWalk {
   volatile int* own_;
 };
 
-// A block's products, after `begin`. bring(prepared) brings their rows to shared memory; `own`: where those of float32
-// are, unless nullptr.
-// `ahead`: goes through the code once without rows before, for in a step, instructions are in no cache.
-template <int kMost, class Bring, class... F>
+// A block's products, after `begin`. bring(prepared) brings their rows to shared memory. kOwn: those of float32 are
+// behind them.
+// kAhead: goes through the code once without rows before, for in a step, instructions are in no cache.
+template <int kMost, bool kOwn, bool kAhead, class Bring, class... F>
 __device__ __forceinline__ void meet_few(TileWalk& walk, const ParkedWalk& parked, const FewTasks& tasks,
-                                         const FewTask& task, int64_t x_bytes, const float* own, bool ahead,
-                                         Types<F...> types, Bring&& bring) {
+                                         const FewTask& task, int64_t x_bytes, Types<F...> types, Bring&& bring) {
   char *rings = shared_memory(), *prepared = rings + kFewWarps * tasks.ring_bytes;
-  const float* plain = own ? own : tasks.x;
-#pragma unroll 1
-  for (int count = ahead ? 0 : tasks.m;; count = tasks.m) {
-    if (count) {
-      bring(prepared);
-      __syncthreads();
-      parked.restore(walk);
-    }
+  const auto meet = [&](int count) {
     with_type(task.type, types, [&](auto type) {
+      const float* plain = nullptr;
+      if constexpr (kPlain<decltype(type)>)
+        plain = kOwn ? reinterpret_cast<const float*>(prepared + tasks.m * x_bytes) : tasks.x;
       finish<kMost, decltype(type)>(walk, task, rings, tasks.ring_bytes, tasks.width, count, prepared, x_bytes, plain,
                                     nullptr);
     });
-    if (count) break;
+  };
+  if constexpr (kAhead) {
+#pragma unroll 1
+    for (int count = 0;; count = tasks.m) {
+      if (count) {
+        bring(prepared);
+        __syncthreads();
+        parked.restore(walk);
+      }
+      meet(count);
+      if (count) break;
+    }
+  } else {
+    bring(prepared);
+    __syncthreads();
+    parked.restore(walk);
+    meet(tasks.m);
   }
 }
 
@@ -240,12 +251,12 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
   // A kernel that begins early has the time for a pass without rows.
-  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, kCanBeginEarly && kMost <= kFirstRows, Types<F...>(),
-                  [&](char* prepared) {
-                    allow_next();
-                    await_previous();
-                    prepare_rows(tasks, task, x_bytes, prepared);
-                  });
+  meet_few<kMost, false, kCanBeginEarly && kMost <= kFirstRows>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                                                [&](char* prepared) {
+                                                                  allow_next();
+                                                                  await_previous();
+                                                                  prepare_rows(tasks, task, x_bytes, prepared);
+                                                                });
 }
 
 template <class... F>

@@ -81,19 +81,19 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
-  auto* staged = reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes + tasks.m * x_bytes);
   const ParkedWalk parked(walk);
   allow_next();
-  meet_few<kMost>(walk, parked, tasks, task, x_bytes, staged, false, Types<F...>(), [&](char* prepared) {
+  meet_few<kMost, true, false>(walk, parked, tasks, task, x_bytes, Types<F...>(), [&](char* prepared) {
     await_previous();
+    auto* staged = reinterpret_cast<float*>(prepared + tasks.m * x_bytes);
     norm_own_rows(norm, tasks.m, blockIdx.x == 0, staged, factor, prepared);
   });
 }
 
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    normed_products(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm, Arrivals arrivals,
-                    int64_t x_bytes) {
+    normed_products(const __grid_constant__ FewTasks tasks, const __grid_constant__ Norm norm,
+                    const __grid_constant__ Arrivals arrivals, int64_t x_bytes) {
   __shared__ float factor[2];
   prefetch_norm(norm);
   const FewTask& task = tasks.task[task_of_block(tasks)];
@@ -104,13 +104,14 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
   arrivals.make([&](int row) {
     norm_row<kFewThreads>(norm, row, reinterpret_cast<float*>(shared_memory() + kFewWarps * tasks.ring_bytes), factor);
   });
-  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, false, Types<F...>(),
-                  [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
+  meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
 template <int kMost, class... F>
 __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
-    quantised_products(const __grid_constant__ FewTasks tasks, char* made, Arrivals arrivals, int64_t x_bytes) {
+    quantised_products(const __grid_constant__ FewTasks tasks, char* made, const __grid_constant__ Arrivals arrivals,
+                       int64_t x_bytes) {
   const FewTask& task = tasks.task[task_of_block(tasks)];
   TileWalk walk = begin<kMost>(tasks, task, Types<F...>());
   const ParkedWalk parked(walk);
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(kFewThreads, kFewBlocks)
     quantise_rows<2>([&](int) { return x; }, 1, tasks.width, x_bytes, own);
     fill_row(own, tasks.width, x_bytes);
   });
-  meet_few<kMost>(walk, parked, tasks, task, x_bytes, nullptr, false, Types<F...>(),
-                  [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
+  meet_few<kMost, false, false>(walk, parked, tasks, task, x_bytes, Types<F...>(),
+                                [&](char* prepared) { bring_rows(tasks, task, x_bytes, arrivals, prepared); });
 }
 
 template <class... F>
@@ -138,8 +139,8 @@ void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStr
   const size_t shared = tasks.share(std::max(tasks.rows_bytes(), staged));  // one after the other
   const auto blocks = static_cast<unsigned>(tasks.blocks);
   const Arrivals arrivals{counters, counters + 1, static_cast<unsigned>(tasks.m)};
-  launch_step(tasks.m, normed_products<kMostRows, F...>, blocks, kFewThreads, shared, stream, tasks, norm, arrivals,
-              x_bytes);
+  const auto kernel = tasks.m <= kFirstRows ? normed_products<kFirstRows, F...> : normed_products<kMostRows, F...>;
+  launch_step(tasks.m, kernel, blocks, kFewThreads, shared, stream, tasks, norm, arrivals, x_bytes);
 }
 
 template <class... F>
