@@ -11,8 +11,8 @@ from trigraph.runtime import Engine, load
 from trigraph.runtime.requests.stats import peak_memory
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 213, 4: 213, 8: 293}
-"""Kernels of a verify by its tokens: more than four are routed, and normed for float32 too, by own launches."""
+VERIFY = {1: 213, 2: 213, 4: 253, 8: 293}
+"""Kernels of a verify by its tokens: from three on the norm before the router is a launch, from five on its choice."""
 DRAFT, PREFILL = 11, 410
 """Kernels of a draft of one, and a prefill of 16."""
 
@@ -54,7 +54,7 @@ def check_step(events: list[str], launches: int) -> None:
     assert not count(events[:last], "wait")
 
 
-@pytest.mark.parametrize("tokens", [1, 4, 8])
+@pytest.mark.parametrize("tokens", VERIFY)
 def test_a_verify(large: Engine, sequence: Sequence, gpu: FakeDevice, tokens: int) -> None:
     large.steps.verify([sequence], [list(range(tokens))])
     check_step(gpu.events(), VERIFY[tokens])

@@ -12,8 +12,8 @@ from trigraph.runtime.execution.executor import SequencePlan
 from trigraph.runtime.execution.results import DraftResult
 from trigraph.runtime.state.sequence import Sequence
 
-VERIFY = {1: 213, 2: 323}
-"""Kernels of a verify of so many requests: see launches.py."""
+VERIFY = {1: 253, 2: 323}
+"""Kernels of a verify of four tokens of so many requests: see launches.py."""
 DRAFT, DRAW = 11, 1
 DRAFTS = 3
 TOKENS = 8 * (DRAFTS + 2 * (1 + DRAFTS))
