@@ -8,6 +8,7 @@
   namespace trigraph::name {                                      \
   std::vector<const OrtCustomOp*> operators() { return {}; }      \
   int64_t probe_products(bool, int64_t rounds) { return rounds; } \
+  const HostExperts* host_experts() { return nullptr; }           \
   }
 SET(portable)
 SET(neon)
