@@ -19,8 +19,9 @@ from trigraph.models import open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.vision.grid import patch_places, table_rows
-from trigraph.models.vision.tower import open_tower
+from trigraph.models.vision.tower import Tower, open_tower
 from trigraph.runtime import load
+from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.package_cache import cached_package
 
 # Of embeddings up to 5, of logits up to 10, and of those of the head, of which transformers has some in float32.
@@ -28,6 +29,8 @@ EMBEDDINGS, LOGITS, HEAD_LOGITS, PORTABLE = 2e-5, 5e-5, 2e-4, 1e-4
 AMPLIFIED = 5e-4
 """Of logits from our own embeddings: a random model makes 100 times as much of their last bits, in float64 too."""
 GEOMETRIES = ("tiny-dense", "tiny-moe")
+SHAPES = ((1, 1), (13, 17), (2, 200))
+"""Of images, in tokens."""
 EXACT = {"kv_type": "f32", "activations": "float32"}
 
 
@@ -84,17 +87,22 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
 def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None:
     """Heads of 72, a table of 48 x 48, a feed-forward width that is no multiple of 32, in types that are published."""
     write_synthetic("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=600, experts=8)
-    write_synthetic_mmproj("mmproj-qwen3.6-35b-a3b", tmp_path / "mmproj-a.gguf", layers=3, quant=quant)
+    write_synthetic_mmproj("mmproj-qwen3.6-35b-a3b", tmp_path / "mmproj-a.gguf", layers=2, quant=quant)
     export(tmp_path / "model.gguf", tmp_path / "package")
-    tower = open_tower(tmp_path / "mmproj-a.gguf")
-    oracle = load_tower(tower)
+    pictures = [picture(size) for size in SHAPES]
+    expected = of_transformers(open_tower(tmp_path / "mmproj-a.gguf"), pictures)
     with load(tmp_path / "package", context=512) as engine:
-        for size in ((1, 1), (13, 17), (2, 200)):
-            vision, pixels = engine.model.vision, picture(size)
-            assert vision is not None
+        vision = engine.model.vision
+        assert vision is not None
+        for pixels, theirs in zip(pictures, expected, strict=True):
             rows = vision.rows(vision.placed(prompt_of(pixels))[0], pixels)
-            expected = tower_embeddings(oracle, pixels.patches(tower.config), pixels.grid)
-            assert difference(rows, expected) < EMBEDDINGS
+            assert difference(rows, theirs) < EMBEDDINGS
+
+
+def of_transformers(tower: Tower, pictures: list[ResizedImage]) -> list[npt.NDArray[np.float32]]:
+    """Rows of images by its tower, whose memory is free afterwards."""
+    oracle = load_tower(tower)
+    return [tower_embeddings(oracle, pixels.patches(tower.config), pixels.grid) for pixels in pictures]
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
