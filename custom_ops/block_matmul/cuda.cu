@@ -133,7 +133,7 @@ bool some(const std::vector<Product>& products, Layout layout) {
 
 // Whether each block meets all rows.
 bool meets_few(const std::vector<Product>& products, const ActivationRows& rows) {
-  return FewTasks::fit(rows.width, rows.count) && (rows.count <= kFloatRows || !some(products, Layout::float32));
+  return FewTasks::fit(rows.width, rows.count) && (rows.count <= kFirstRows || !some(products, Layout::float32));
 }
 
 }  // namespace

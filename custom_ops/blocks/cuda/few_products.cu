@@ -54,7 +54,8 @@ size_t FewTasks::share(int64_t other_bytes) {
   bool used = false;
   for (int i = 0; i < count; ++i) {
     FewTask& t = task[i];
-    t.staged = m <= 2 && !t.tiled && !t.quantised && t.lanes == kWarp && t.row_bytes % 16 == 0 && t.row_bytes <= room;
+    t.staged =
+        m <= kFirstRows && !t.tiled && !t.quantised && t.lanes == kWarp && t.row_bytes % 16 == 0 && t.row_bytes <= room;
     used = used || t.tiled || t.staged;
   }
   ring_bytes = used ? static_cast<int>(room) : 0;

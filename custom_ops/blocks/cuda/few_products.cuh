@@ -9,7 +9,6 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr size_t kFewBytes = 47 << 10;  // of rows in shared memory, beside what kernels have there
 constexpr int kFewBlocks = 2;           // of a multiprocessor, which bounds registers
-constexpr int kFirstRows = 2;           // of the kernels for the fewest rows
 
 // The type of that number.
 template <class Visit>
@@ -97,7 +96,7 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
   const int64_t stride = kPlain<F> ? width * static_cast<int64_t>(sizeof(float)) : x_bytes;
   const int lane = threadIdx.x % task.lanes, end = static_cast<int>(task.rows);
   const int first = first_row(task) + static_cast<int>(threadIdx.x) / task.lanes;
-  const int ahead = kPlain<F> && kMost <= kFirstRows && task.staged ? staged_rows(task, ring_bytes) : 0;
+  const int ahead = kPlain<F> && task.staged ? staged_rows(task, ring_bytes) : 0;
   char* ring = rings + threadIdx.x / kWarp * ring_bytes;
 #pragma unroll 1
   for (int from = 0; from < count; from += kRows) {
@@ -107,7 +106,7 @@ __device__ __forceinline__ void few_of_task(const FewTask& task, const uint8_t* 
       for (int i = 0; i < task.rounds; ++i) {
         const int row = first + i * task.at_once;
         const uint8_t* w = row < end ? data + row * task.row_bytes : nullptr;
-        char* staged = kPlain<F> && kMost <= kFirstRows && ahead ? ring + i % ahead * task.row_bytes : nullptr;
+        char* staged = kPlain<F> && ahead ? ring + i % ahead * task.row_bytes : nullptr;
         if (staged) {
           await_copies(ahead - 1);
           __syncwarp();
@@ -156,7 +155,7 @@ __device__ __forceinline__ void finish(TileWalk& walk, const FewTask& task, char
   if constexpr (kTiled<F>)
     if (kAlwaysTiled<F> || task.tiled)
       return meet_tiles<F>(walk, rings, ring_bytes, prepared, x_bytes, count, task.y, task.rows, target);
-  if constexpr (!kAlwaysTiled<F> && !(kPlain<F> && kMost > kFloatRows))
+  if constexpr (!kAlwaysTiled<F> && !(kPlain<F> && kMost > kFirstRows))
     if (count)
       few_of_task<kMost, F>(task, walk.data, width, count, rings, ring_bytes, prepared, x_bytes, plain, target);
 }

@@ -8,8 +8,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr int kAloneRows = 2;              // that each block norms for itself,
-constexpr int64_t kAloneBytes = 32 << 10;  // if they take no more than this
+constexpr int64_t kAloneBytes = 32 << 10;  // of the fewest rows, which each block norms for itself
 
 // Rows that blocks have taken, and arrivals: of rows that are made, and of every block that has seen them all. Both
 // come round to zero by themselves: all blocks but the one with the last row find once that none is left.
@@ -131,9 +130,9 @@ template <class... F>
 void launch_normed(FewTasks tasks, const Norm& norm, unsigned* counters, cudaStream_t stream, Types<F...>) {
   const int64_t x_bytes = prepared_bytes(Layout::int8, tasks.width);
   const int64_t staged = tasks.width * static_cast<int64_t>(sizeof(float)), own = tasks.m * (x_bytes + staged);
-  if (tasks.m <= kAloneRows && own <= kAloneBytes) {
+  if (tasks.m <= kFirstRows && own <= kAloneBytes) {
     const size_t shared = tasks.share(own);
-    return launch_step(tasks.m, normed_alone<kAloneRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads,
+    return launch_step(tasks.m, normed_alone<kFirstRows, F...>, static_cast<unsigned>(tasks.blocks), kFewThreads,
                        shared, stream, tasks, norm, x_bytes);
   }
   const size_t shared = tasks.share(std::max(tasks.rows_bytes(), staged));  // one after the other
