@@ -46,7 +46,7 @@ from trigraph.runtime.state.sequence import Sequence as StateSequence
 
 GOVERNOR = "governor"
 _PLAIN = "0"
-_ROUNDS = 8  # of each choice in turn: a machine's speed changes within seconds
+_ROUNDS = 2  # of each choice in turn: a machine's speed changes within seconds
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class DraftResult:
     concurrency: int
     """Requests in a batch."""
     tokens_per_s: float
-    """Of all of them, without their prompts: the median over the repetitions."""
+    """Of all of them, without their prompts, where as many drafts are right as on average: the median of batches."""
     min_tokens_per_s: float
     max_tokens_per_s: float
     drafted: int
@@ -76,8 +76,8 @@ class Decoded:
     """A batch, as far as all its requests were decoding."""
 
     seconds: float
-    tokens: int
-    """Decoded, all together."""
+    tokens: float
+    """That rounds with so many drafts bring on average, all together: what luck brought would blur the figures."""
     rows: int
     rounds: int
     drafted: int
@@ -138,7 +138,7 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
                 if decoding.texts() != plain.texts():
                     raise RuntimeError("speculation changed a completion: this is a defect, please report it")
                 if i:
-                    taken[choice].append(decoding.decoded())
+                    taken[choice].append(decoding.decoded(options.accept or 0.0))
             for decoding in (plain, *decodings.values()):
                 decoding.close()
             batch.close()
@@ -232,12 +232,12 @@ class _Decoding:
         """The tokens of each sequence, and the last one, which its state does not hold."""
         return [[*request.sequence.tokens, request.token] for request in self._running]
 
-    def decoded(self) -> Decoded:
-        """What the rounds that count have brought."""
+    def decoded(self, accept: float) -> Decoded:
+        """What the rounds that count bring with drafts that are right with probability `accept`."""
         rounds = [done for request in self._running for done in request.rounds[: self._counted]]
         return Decoded(
             seconds=self._seconds,
-            tokens=sum(len(done.tokens) for done in rounds),
+            tokens=sum(accept**i for done in rounds for i in range(1 + done.drafted)),
             rows=sum(1 + done.drafted for done in rounds),
             rounds=self._counted,
             drafted=sum(done.drafted for done in rounds),
