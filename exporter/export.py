@@ -93,6 +93,8 @@ def export(
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
+    if model.config.streams is not None:
+        raise TrigraphError(f"{source}: models of architecture {model.config.architecture!r} cannot be exported yet")
     _check_options(options, model.config)
     tower, unusable = _tower(source, options.mmproj, model.config)
     notices = unusable + (_portable_notices(model, options) if options.portable else ())

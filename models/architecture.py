@@ -21,6 +21,10 @@ class Architecture:
     """Files state how rotary dimensions are divided for images."""
     pre_tokenizer: str
     """`tokenizer.ggml.pre` of its files."""
+    sigmoid_gate: bool = False
+    """The output of Gated DeltaNet is gated by sigmoid, in the others by silu."""
+    streams: bool = False
+    """It has several residual streams, n-grams, and attention that sees chosen groups of positions."""
 
 
 ARCHITECTURES = {
@@ -34,6 +38,16 @@ ARCHITECTURES = {
         ),
         Architecture(
             "qwen3next", moe=True, gdn_tiled=False, fused_beta_alpha=True, rope_sections=False, pre_tokenizer="qwen2"
+        ),
+        Architecture(
+            "qwen4exp",
+            moe=True,
+            gdn_tiled=True,
+            fused_beta_alpha=False,
+            rope_sections=True,
+            pre_tokenizer="qwen35",
+            sigmoid_gate=True,
+            streams=True,
         ),
     )
 }

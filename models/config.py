@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.keys import Keys
 from trigraph.models.rope_scaling import MOST_FACTOR, RopeScaling
+from trigraph.models.streams import Streams, read_streams
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
@@ -68,6 +69,8 @@ class ModelConfig:
     tied: bool
     """The output matrix is the embedding."""
     rope_scaling: RopeScaling | None = None
+    streams: Streams | None = field(default_factory=lambda: None)
+    """None in a model with one residual stream, whose manifest need not have the key."""
 
     @property
     def key_dim(self) -> int:
@@ -86,6 +89,16 @@ class ModelConfig:
     def fused_beta_alpha(self) -> bool:
         """Whether one matrix projects to beta and alpha of Gated DeltaNet."""
         return ARCHITECTURES[self.architecture].fused_beta_alpha
+
+    @property
+    def sigmoid_gate(self) -> bool:
+        """Whether the output of Gated DeltaNet is gated by sigmoid, not by silu."""
+        return ARCHITECTURES[self.architecture].sigmoid_gate
+
+    @property
+    def residual(self) -> int:
+        """Width of a row between layers, all its streams together: what the MTP head reads."""
+        return self.hidden * (1 if self.streams is None else self.streams.count)
 
 
 def read_config(file: GGUFFile) -> ModelConfig:
@@ -117,14 +130,16 @@ def read_config(file: GGUFFile) -> ModelConfig:
         )
 
     moe = architecture.moe
+    recurrent = _recurrent_layers(keys, blocks, mtp_layers)
+    hidden, vocab = keys.integer("embedding_length"), _vocabulary_size(Keys(file, "tokenizer.ggml."))
     config = ModelConfig(
         architecture=name,
         name=Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
         trunk_layers=blocks - mtp_layers,
-        recurrent=_recurrent_layers(keys, blocks, mtp_layers),
+        recurrent=recurrent,
         mtp_layers=mtp_layers,
-        hidden=keys.integer("embedding_length"),
-        vocab=_vocabulary_size(Keys(file, "tokenizer.ggml.")),
+        hidden=hidden,
+        vocab=vocab,
         context_length=keys.integer("context_length"),
         rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
         heads=keys.integer("attention.head_count"),
@@ -145,6 +160,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         normalize_experts=keys.boolean("expert_weights_norm", True),
         ffn=0 if moe else keys.integer("feed_forward_length"),
         tied="output.weight" not in file.tensors,
+        streams=read_streams(file, keys, hidden, vocab, recurrent) if architecture.streams else None,
     )
     _check_consistency(config, keys)
     return config

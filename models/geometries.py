@@ -1,12 +1,14 @@
-"""Dimensions of the published hybrid models, and of three small ones for tests."""
+"""Dimensions of the published hybrid models, and of four small ones for tests."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from itertools import accumulate
 
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.errors import TrigraphError
+from trigraph.models.streams import Indexer, Ngrams, Streams
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Geometry:
     context_length: int = 262144
     vocab: int = 248320
     mtp_layers: int = 1
+    streams: Streams | None = None
 
     @property
     def value_dim(self) -> int:
@@ -80,6 +83,27 @@ _SMALL_MOE = dataclasses.replace(
     _SMALL, architecture="qwen35moe", ffn=0, experts=8, experts_used=2, expert_ffn=256, shared_ffn=256
 )
 
+
+def _ngrams(heads: int, width: int, eos: int, multipliers: tuple[int, ...], moduli: tuple[int, ...]) -> Ngrams:
+    """Those of layer 1, by 2 and 3 tokens; the table's parts lie behind each other, in a multiple of 128 rows."""
+    rows = -(-sum(moduli) // 128) * 128
+    offsets = tuple(accumulate(moduli[:-1], initial=0))
+    return Ngrams(1, 3, heads, 4, width, rows, eos, multipliers, moduli, offsets)
+
+
+# The next 16 primes from 20,000,000 on.
+_FLASH_NEXT_MODULI = tuple(
+    20_000_000 + more for more in (3, 23, 33, 47, 59, 63, 69, 77, 81, 93, 107, 147, 153, 159, 161, 171)
+)
+_FLASH_NEXT = Streams(
+    4, 320, Indexer(heads=4, head_dim=128, group=4, top=512),
+    _ngrams(8, 160, 248044, (23703573157769, 20109073645365, 8052911324071), _FLASH_NEXT_MODULI),
+)  # fmt: skip
+_SMALL_STREAMS = Streams(
+    4, 64, Indexer(heads=2, head_dim=32, group=4, top=512),
+    _ngrams(2, 64, 0, (1234577, 7654321, 9182735), (101, 103, 107, 109)),
+)  # fmt: skip
+
 _DENSE_27B = Geometry("qwen35", 64, 5120, 24, 4, 16, 48, ffn=17408)
 
 GEOMETRIES = {
@@ -95,9 +119,14 @@ GEOMETRIES = {
         "qwen3next", 48, 2048, 16, 2, 16, 32, ffn=5120, experts=512, experts_used=10, expert_ffn=512, shared_ffn=512,
         vocab=151936,
     ),
+    "qwen3.8-flash-next": Geometry(
+        "qwen4exp", 48, 2560, 24, 2, 16, 48, ffn=0, experts=512, experts_used=10, expert_ffn=640, shared_ffn=640,
+        mtp_layers=0, streams=_FLASH_NEXT,
+    ),
     "tiny-dense": _SMALL,
     "tiny-moe": _SMALL_MOE,
     "tiny-next": dataclasses.replace(_SMALL_MOE, architecture="qwen3next", ffn=512),
+    "tiny-streams": dataclasses.replace(_SMALL_MOE, architecture="qwen4exp", streams=_SMALL_STREAMS),
 }  # fmt: skip
 
 
@@ -119,6 +148,9 @@ def geometry(
         if value is not None and value < 1:
             raise TrigraphError(f"--{what} is {value}; it must be at least 1")
     experts = found.experts if experts is None else experts
+    streams = found.streams
+    if streams is not None and streams.ngrams is not None and layers is not None and layers <= streams.ngrams.layer:
+        streams = dataclasses.replace(streams, ngrams=None)
     return dataclasses.replace(
         found,
         layers=found.layers if layers is None else layers,
@@ -126,4 +158,5 @@ def geometry(
         experts=experts,
         experts_used=min(found.experts_used, experts),
         mtp_layers=found.mtp_layers if mtp else 0,
+        streams=streams,
     )

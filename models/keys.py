@@ -23,6 +23,10 @@ class Keys:
     def error(self, key: str, text: str) -> TrigraphError:
         return TrigraphError(f"{self.path}: key '{self.prefix}{key}' {text}")
 
+    def has(self, key: str) -> bool:
+        """Whether the file states the key."""
+        return self.prefix + key in self.metadata
+
     def get(self, key: str, expected: str, types: tuple[type, ...], default: Any) -> Any:
         value = self.metadata.get(self.prefix + key, default)
         if value is None:

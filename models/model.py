@@ -14,8 +14,20 @@ import numpy.typing as npt
 from trigraph.models.config import ModelConfig, read_config
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
-from trigraph.models.names import ATTN_NORM, SSM_CONV1D, in_block, role, scale
+from trigraph.models.names import (
+    ATTN_NORM,
+    HC_ATTN,
+    NEXTN_SHARED_HEAD_NORM,
+    OUTPUT_MIXER,
+    PLE_CONV1D,
+    SSM_CONV1D,
+    in_block,
+    mixer,
+    role,
+    scale,
+)
 from trigraph.models.shapes import Shapes, mtp_shapes, trunk_shapes
+from trigraph.models.tensor_types import dequantize
 
 # What a separate MTP file must have in common with its trunk.
 _SHARED_FIELDS = (
@@ -54,6 +66,12 @@ class Model:
             return values
         return values * self.array(scale(name)).reshape(-1, *(1,) * (values.ndim - 1))
 
+    def rows(self, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Some rows of a matrix without a factor in float32 [*rows.shape, D]: no other part of the file is read."""
+        tensor = self.tensors[name]
+        raw = self.raw(name).reshape(-1, tensor.row_bytes)[rows.reshape(-1)]
+        return dequantize(raw, tensor.type).reshape(*rows.shape, tensor.shape[-1])
+
     def _source(self, name: str) -> GGUFFile:
         if self.mtp_file is not None and self.tensors[name].file in self.mtp_file.paths:
             return self.mtp_file
@@ -74,7 +92,8 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
         config = replace(config, mtp_layers=1)
     head = in_block(config.trunk_layers, "")
     in_trunk_file = any(name.startswith(head) for name in file.tensors)
-    if in_trunk_file and in_block(0, ATTN_NORM) not in file.tensors:
+    first = ATTN_NORM if config.streams is None else mixer(HC_ATTN)[0]
+    if in_trunk_file and in_block(0, first) not in file.tensors:
         raise TrigraphError(
             f"{file.paths[0]}: holds only the MTP head; give the model's own file, and this one beside it with --mtp"
         )
@@ -84,6 +103,7 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
     tensors = _check_tensors(file, "", trunk_shapes(config, file.tensors), others=(head,))
     if config.mtp_layers:
         source = mtp_file or file
+        _check_head(config, source, head, alone=mtp_file is not None)
         tensors |= _check_tensors(source, head, mtp_shapes(config, source.tensors))
     return Model(config, file, mtp_file, MappingProxyType(tensors))
 
@@ -113,7 +133,9 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     """
     path = file.paths[0]
     found: dict[str, Tensor] = {}
-    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1 and role(name) != SSM_CONV1D}
+    matrices = {
+        name: shape for name, shape in shapes.items() if len(shape) > 1 and role(name) not in (SSM_CONV1D, PLE_CONV1D)
+    }
     factors = {scale(name): shape[:-2] or (1,) for name, shape in matrices.items()}
     shapes = shapes | {name: shape for name, shape in factors.items() if name in file.tensors}
     for name, shape in shapes.items():
@@ -135,6 +157,16 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
                 "use a file without it"
             )
     return found
+
+
+def _check_head(config: ModelConfig, file: GGUFFile, head: str, alone: bool) -> None:
+    """Refuse MTP heads of residual streams whose last mixer is not named as llama.cpp's converter does."""
+    foreign = [head + NEXTN_SHARED_HEAD_NORM, *(OUTPUT_MIXER if alone else ())]
+    if config.streams is not None and (found := next((name for name in foreign if name in file.tensors), None)):
+        raise TrigraphError(
+            f"{file.paths[0]}: tensor {found!r} is of a variant of the MTP head that llama.cpp's converter does not "
+            "write; use a file that it made"
+        )
 
 
 def _missing(file: GGUFFile, name: str, shape: tuple[int, ...]) -> TrigraphError:

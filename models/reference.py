@@ -27,7 +27,7 @@ Rotation: TypeAlias = tuple[Array, Array]
 """Cosines and sines of rotary pairs, for each token."""
 Weights: TypeAlias = Callable[[str], Array]
 """The tensors of one block, by the part of the name after the block's number."""
-Past: TypeAlias = tuple[Array, Array]
+Past: TypeAlias = tuple[Array, ...]
 """What a mixer carries on. Attention: keys and values [P, kv heads, head dim] of the P tokens so far, keys normalised
 and rotated. Gated DeltaNet: the last kernel - 1 columns before the convolution [kernel - 1, channels], and the state
 [v heads, key, value]."""
@@ -84,8 +84,13 @@ def rotate(x: Array, rotation: Rotation) -> Array:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
 
-def attention(x: Array, w: Weights, c: ModelConfig, past: Past, turn: Rotation) -> tuple[Array, Past]:
-    """Gated attention over the past and the tokens of x [T, hidden], causal by place in the sequence."""
+def attention(
+    x: Array, w: Weights, c: ModelConfig, past: Past, turn: Rotation, seen: npt.NDArray[np.bool_] | None = None
+) -> tuple[Array, Past]:
+    """Gated attention over the past and the tokens of x [T, hidden], causal by place in the sequence.
+
+    `seen` [T, P] limits it to some of the P places so far.
+    """
     tokens, start = len(x), len(past[0])
     q, gate = np.split((x @ w(names.ATTN_Q).T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
     k = (x @ w(names.ATTN_K).T).reshape(tokens, c.kv_heads, c.head_dim)
@@ -97,7 +102,8 @@ def attention(x: Array, w: Weights, c: ModelConfig, past: Past, turn: Rotation) 
     group = c.heads // c.kv_heads
     scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
     places = start + np.arange(tokens)
-    scores = np.where(np.arange(start + tokens) <= places[:, None], scores, -np.inf)
+    causal = np.arange(start + tokens) <= places[:, None]
+    scores = np.where(causal if seen is None else causal & seen, scores, -np.inf)
     out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
     return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)
 
@@ -130,7 +136,7 @@ def gated_delta_net(x: Array, w: Weights, c: ModelConfig, past: Past) -> tuple[A
         delta = (v[t] - np.einsum("hkv,hk->hv", state, k[t])) * beta[t][:, None]
         state += k[t][:, :, None] * delta[:, None, :]
         out[t] = np.einsum("hkv,hk->hv", state, q[t]) / np.sqrt(dim)
-    out = rms_norm(out, w(names.SSM_NORM), c.rms_eps) * silu(z)
+    out = rms_norm(out, w(names.SSM_NORM), c.rms_eps) * (sigmoid(z) if c.sigmoid_gate else silu(z))
     return out.reshape(tokens, -1) @ w(names.SSM_OUT).T, (columns[tokens:], state)
 
 

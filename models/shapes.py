@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Protocol, TypeAlias
 
 from trigraph.models import names
+from trigraph.models.streams import Streams
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 """Shapes by name, outermost dimension first."""
@@ -48,17 +49,23 @@ class Dimensions(Protocol):
     def expert_ffn(self) -> int: ...
     @property
     def shared_ffn(self) -> int: ...
+    @property
+    def streams(self) -> Streams | None: ...
 
 
 def trunk_shapes(dims: Dimensions, present: Container[str] = ()) -> Shapes:
     """Every tensor of a trunk. `present` are the names in the file: they choose between forms of the same weights."""
-    shapes: Shapes = {names.TOKEN_EMBD: (dims.vocab, dims.hidden), names.OUTPUT_NORM: (dims.hidden,)}
+    shapes: Shapes = {names.TOKEN_EMBD: (dims.vocab, dims.hidden)}
+    if dims.streams is None:
+        shapes[names.OUTPUT_NORM] = (dims.hidden,)
+    else:
+        shapes |= _mixer_shapes(dims, dims.streams, names.OUTPUT_MIXER)
     if not dims.tied:
         shapes[names.OUTPUT] = (dims.vocab, dims.hidden)
     for layer, recurrent in enumerate(dims.recurrent):
         mixer = _gdn_shapes(dims) if recurrent else _attention_shapes(dims)
         shapes |= _in_block(layer, _norm_shapes(dims) | mixer | _ffn_shapes(dims, layer, present))
-    return shapes
+    return shapes | _ngram_shapes(dims)
 
 
 def mtp_shapes(dims: Dimensions, present: Container[str]) -> Shapes:
@@ -67,14 +74,17 @@ def mtp_shapes(dims: Dimensions, present: Container[str]) -> Shapes:
     head: Shapes = {
         names.NEXTN_EH_PROJ: (hidden, 2 * hidden),
         names.NEXTN_ENORM: (hidden,),
-        names.NEXTN_HNORM: (hidden,),
+        names.NEXTN_HNORM: (hidden if dims.streams is None else dims.streams.count * hidden,),
     }
-    optional: Shapes = {
-        names.NEXTN_SHARED_HEAD_NORM: (hidden,),
-        names.NEXTN_EMBED_TOKENS: (dims.vocab, hidden),
-        names.NEXTN_SHARED_HEAD_HEAD: (dims.vocab, hidden),
-    }
-    head |= {name: shape for name, shape in optional.items() if names.in_block(layer, name) in present}
+    if dims.streams is None:
+        optional: Shapes = {
+            names.NEXTN_SHARED_HEAD_NORM: (hidden,),
+            names.NEXTN_EMBED_TOKENS: (dims.vocab, hidden),
+            names.NEXTN_SHARED_HEAD_HEAD: (dims.vocab, hidden),
+        }
+        head |= {name: shape for name, shape in optional.items() if names.in_block(layer, name) in present}
+    else:
+        head |= _mixer_shapes(dims, dims.streams, names.HEAD_MIXER)
     block = _norm_shapes(dims) | _attention_shapes(dims) | _ffn_shapes(dims, layer, present)
     return _in_block(layer, block | head)
 
@@ -84,12 +94,35 @@ def _in_block(layer: int, shapes: Shapes) -> Shapes:
 
 
 def _norm_shapes(dims: Dimensions) -> Shapes:
-    return {names.ATTN_NORM: (dims.hidden,), names.POST_ATTENTION_NORM: (dims.hidden,)}
+    """What comes before a block's two parts: norms, or mixers of residual streams, which have norms of their own."""
+    if dims.streams is None:
+        return {names.ATTN_NORM: (dims.hidden,), names.POST_ATTENTION_NORM: (dims.hidden,)}
+    parts = (names.mixer(part) for part in (names.HC_ATTN, names.HC_FFN))
+    return {name: shape for part in parts for name, shape in _mixer_shapes(dims, dims.streams, part).items()}
+
+
+def _mixer_shapes(dims: Dimensions, streams: Streams, mixer: tuple[str, ...]) -> Shapes:
+    """Norm, down, up and, where a part's result goes back into the streams, inject."""
+    wide, rank = streams.count * dims.hidden, streams.low_rank
+    return dict(zip(mixer, ((wide,), (rank, wide), (wide, rank), (streams.count, wide)), strict=False))
+
+
+def _ngram_shapes(dims: Dimensions) -> Shapes:
+    if dims.streams is None or (ngrams := dims.streams.ngrams) is None:
+        return {}
+    wide = dims.streams.count * dims.hidden
+    block: Shapes = {
+        names.PLE_KEY: (wide, dims.hidden),
+        names.PLE_VALUE: (dims.hidden, dims.hidden),
+        names.PLE_CONV1D: (wide, ngrams.conv_kernel),
+        **dict.fromkeys((names.PLE_NORM_KEY, names.PLE_NORM_QUERY, names.PLE_NORM_CONV), (wide,)),
+    }
+    return _in_block(ngrams.layer, block) | {names.NGRAM_TABLE: (ngrams.rows, ngrams.width)}
 
 
 def _attention_shapes(dims: Dimensions) -> Shapes:
     hidden, q, kv = dims.hidden, dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-    return {
+    shapes: Shapes = {
         names.ATTN_Q: (2 * q, hidden),
         names.ATTN_K: (kv, hidden),
         names.ATTN_V: (kv, hidden),
@@ -97,6 +130,15 @@ def _attention_shapes(dims: Dimensions) -> Shapes:
         names.ATTN_Q_NORM: (dims.head_dim,),
         names.ATTN_K_NORM: (dims.head_dim,),
     }
+    if dims.streams is not None:
+        indexer = dims.streams.indexer
+        shapes |= {
+            names.INDEXER_Q: (indexer.heads * indexer.head_dim, hidden),
+            names.INDEXER_K: (indexer.head_dim, hidden),
+            names.INDEXER_Q_NORM: (indexer.head_dim,),
+            names.INDEXER_K_NORM: (indexer.head_dim,),
+        }
+    return shapes
 
 
 def _gdn_shapes(dims: Dimensions) -> Shapes:

@@ -18,6 +18,7 @@ from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError
 from trigraph.models.gguf_file import GGUFFile
 from trigraph.models.model import Model, open_model
+from trigraph.models.streams import Streams
 from trigraph.models.vision.config import TOKEN, VisionConfig
 from trigraph.models.vision.tower import Tower, find_tower, open_tower
 
@@ -114,6 +115,8 @@ class Description:
             rows.append(("vision tower", str(self.vision)))
             rows.append(("", printable(Path(self.vision.path).name)))
             rows.append(("tokens of an image", f"one for {TOKEN} x {TOKEN} pixels, so 1024 for 1024 x 1024"))
+        if config.streams is not None:
+            rows[4:4] = _streams_rows(config.streams)
         for name, value in rows:
             table.add_row(name, Text(value))
         return table
@@ -211,6 +214,16 @@ def _feed_forward(config: ModelConfig) -> str:
         return f"dense, width {config.ffn}"
     experts = f"{config.experts_used} of {config.experts} experts of width {config.expert_ffn}"
     return f"{experts}, a shared one of width {config.shared_ffn}"
+
+
+def _streams_rows(streams: Streams) -> list[tuple[str, str]]:
+    indexer, ngrams = streams.indexer, streams.ngrams
+    rows = [("residual streams", str(streams.count))]
+    if ngrams is not None:
+        table = f"{round(ngrams.rows * ngrams.width / 1e6)} M parameters, of which a token reads"
+        rows.append(("n-gram table", f"{table} {ngrams.width * ngrams.heads * (ngrams.size - 1)}"))
+    groups = f"{indexer.top} groups of {indexer.group} positions"
+    return [*rows, ("attention sees", f"{groups}, so all of {indexer.dense_positions} tokens")]
 
 
 def _types(model: Model) -> dict[str, TypeShare]:

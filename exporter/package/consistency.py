@@ -13,6 +13,7 @@ from trigraph.models.config import MAX_LAYERS, ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
 from trigraph.models.keys import MAX_SIZE
+from trigraph.models.streams import check_streams
 
 _MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}
 
@@ -35,6 +36,11 @@ def check_values(manifest: Manifest, path: Path) -> None:
     require_range("config.mtp_layers", config.mtp_layers, 0, 1)
     layers = len(config.recurrent)
     require(layers == config.trunk_layers, "config.recurrent", layers, f"{config.trunk_layers} entries")
+
+    if config.streams is not None:
+        check_streams(config.streams, config.recurrent, require)
+    streamed = ARCHITECTURES[config.architecture].streams
+    require(streamed == (config.streams is not None), "config.streams", config.streams, "those of the architecture")
 
     graphs = {"prefill", "verify", *(["draft"] if config.mtp_layers else []), *(["vision"] if manifest.images else [])}
     require(sorted(graphs) == sorted(manifest.graphs), "graphs", manifest.graphs, f"{', '.join(sorted(graphs))}")

@@ -108,6 +108,8 @@ class Manifest:
         content = {"format": FORMAT, "contract_version": self.contract_version, **dataclasses.asdict(self)}
         if self.images is None:
             del content["images"]
+        if self.config.streams is None:
+            del content["config"]["streams"]
         (folder / FILE_NAME).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def check_library(self, version: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import gguf
@@ -14,6 +14,7 @@ from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.geometries import Geometry
 from trigraph.models.shapes import mtp_shapes, trunk_shapes
 from trigraph.models.synth.popularity import row_scales
+from trigraph.models.synth.streams import add_streams
 from trigraph.models.synth.types import matrix_type
 from trigraph.models.synth.vocabulary import CHAT_TEMPLATE, Vocabulary, make_vocabulary
 
@@ -42,7 +43,7 @@ class SynthTensor:
     name: str
     shape: tuple[int, ...]
     type: str
-    kind: Literal["weights", "norm", "dt", "decay"] = "weights"
+    kind: Literal["weights", "norm", "dt", "decay", "hollow"] = "weights"
     rms: float = 0.0
     row_scales: tuple[float, ...] = ()
     """Of float32 weights: factors of the rows, in a random order."""
@@ -63,7 +64,12 @@ class SynthTensor:
 
 # What is never quantised, by the last part of its name.
 _VECTORS: Mapping[str, Literal["dt", "decay"]] = {names.SSM_DT: "dt", names.SSM_A: "decay"}
-_FLOAT_MATRICES = (names.SSM_CONV1D, names.FFN_GATE_INP, names.FFN_GATE_INP_SHEXP)
+_FLOAT_MATRICES = (
+    names.SSM_CONV1D, names.FFN_GATE_INP, names.FFN_GATE_INP_SHEXP, names.PLE_CONV1D, names.INDEXER_Q, names.INDEXER_K
+)  # fmt: skip
+_NGRAM_NORMS = (names.PLE_NORM_KEY, names.PLE_NORM_QUERY, names.PLE_NORM_CONV)
+_HOLLOW_BYTES = 1 << 30
+"""A table of n-grams that is larger is a hole in the file, which reads as zeros and takes no disk."""
 
 
 def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTensor]:
@@ -74,7 +80,7 @@ def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTens
     matrices = 0
     for name, shape in (trunk_shapes(geometry) | (head if geometry.mtp_layers else {})).items():
         role = names.role(name)
-        if role.endswith("norm.weight"):
+        if role.endswith("norm.weight") or role in _NGRAM_NORMS:
             wanted.append(SynthTensor(name, shape, "F32", "norm"))
         elif role in _VECTORS:
             wanted.append(SynthTensor(name, shape, "F32", _VECTORS[role]))
@@ -83,7 +89,9 @@ def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTens
             wanted.append(SynthTensor(name, shape, "F32", rms=_rms(geometry, role, shape[-1]), row_scales=own))
         else:
             kind = matrix_type(quant, geometry, name, shape[-1], matrices)
-            wanted.append(SynthTensor(name, shape, kind, rms=_rms(geometry, role, shape[-1])))
+            tensor = SynthTensor(name, shape, kind, rms=_rms(geometry, role, shape[-1]))
+            hollow = role == names.NGRAM_TABLE and tensor.nbytes > _HOLLOW_BYTES
+            wanted.append(replace(tensor, kind="hollow") if hollow else tensor)
             matrices += 1
     return wanted
 
@@ -92,7 +100,7 @@ def _rms(geometry: Geometry, role: str, inputs: int) -> float:
     """The root mean square of a tensor's weights."""
     if role == names.FFN_GATE_INP:  # the experts' probabilities then differ as much as a trained router's
         return float(2 * inputs**-0.5)
-    if role == names.TOKEN_EMBD and not geometry.tied:
+    if role == names.NGRAM_TABLE or (role == names.TOKEN_EMBD and not geometry.tied):
         return 1.0
     if role in (names.TOKEN_EMBD, names.OUTPUT):  # logits then differ as much as a language model's
         return float(2.5 * inputs**-0.5)
@@ -133,7 +141,10 @@ def add_metadata(writer: gguf.GGUFWriter, geometry: Geometry, name: str, quant: 
         writer.add_expert_used_count(g.experts_used)
         writer.add_expert_feed_forward_length(g.expert_ffn)
         writer.add_expert_shared_feed_forward_length(g.shared_ffn)
-    _add_tokenizer(writer, make_vocabulary(g.vocab, architecture.pre_tokenizer), architecture.pre_tokenizer)
+    vocabulary = make_vocabulary(g.vocab, architecture.pre_tokenizer)
+    if g.streams is not None:
+        add_streams(writer, g, g.streams, vocabulary.end_of_text)
+    _add_tokenizer(writer, vocabulary, architecture.pre_tokenizer)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary, pre_tokenizer: str) -> None:

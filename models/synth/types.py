@@ -84,7 +84,7 @@ def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
         return _dynamic_type(quant, name)
     if name == names.OUTPUT or (name == names.TOKEN_EMBD and geometry.tied):
         return "Q8_0" if default == "Q8_0" else "Q6_K"
-    if name == names.TOKEN_EMBD:
+    if not name.startswith("blk."):
         return default
     layer, role = int(name.split(".")[1]), names.role(name)
     if role in _ALWAYS_Q8_0:
@@ -100,7 +100,7 @@ def _quantised_type(quant: str, geometry: Geometry, name: str) -> str:
             return "Q5_K"
         if quant in ("Q4_K_M", "Q5_K_M") and _gets_more_bits(layer, blocks):
             return "Q6_K"
-        if quant == "Q4_K_M" and role == names.FFN_DOWN_EXPS:
+        if quant == "Q4_K_M" and role == names.FFN_DOWN_EXPS and geometry.streams is None:
             return "Q5_K"
     return default
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -64,7 +65,10 @@ def _write_tensors(file: BinaryIO, wanted: list[SynthTensor], seed: int, progres
     written = 0
     file.write(bytes(-file.tell() % align))
     for tensor in wanted:
-        for piece in _data(tensor, seed):
+        hole = tensor.nbytes if tensor.kind == "hollow" else 0
+        file.truncate(file.seek(hole, os.SEEK_CUR))
+        written += hole
+        for piece in () if hole else _data(tensor, seed):
             file.write(piece.data)
             written += piece.nbytes
             if progress:

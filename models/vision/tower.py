@@ -63,8 +63,10 @@ def open_tower(path: str | Path, text: ModelConfig | None = None) -> Tower:
     """
     file = GGUFFile.open(path)
     config = read_vision_config(file)
-    if text is not None and text.architecture == "qwen3next":
-        raise TrigraphError(f"{path}: models of architecture 'qwen3next' read text alone; leave the mmproj file out")
+    if text is not None and (text.architecture == "qwen3next" or text.streams is not None):
+        raise TrigraphError(
+            f"{path}: models of architecture {text.architecture!r} read text alone; leave the mmproj file out"
+        )
     if text is not None and config.hidden != text.hidden:
         raise TrigraphError(
             f"{path}: key 'clip.vision.projection_dim' is {config.hidden}, but the model's embedding_length is "

@@ -164,14 +164,16 @@ def head_weights(model: Model) -> Weights:
     }
 
 
-def _block_weights(model: Model, layer: int, recurrent: bool) -> Weights:
+def _block_weights(model: Model, layer: int, recurrent: bool, *, norms: bool = True) -> Weights:
+    """`norms`: a block has one before each of its parts."""
+
     def w(name: str) -> npt.NDArray[np.float32]:
         return model.array(f"blk.{layer}.{name}")
 
-    weights = {
-        "input_layernorm.weight": w("attn_norm.weight") - 1,
-        "post_attention_layernorm.weight": w("post_attention_norm.weight") - 1,
-    }
+    weights: Weights = {}
+    if norms:
+        weights["input_layernorm.weight"] = w("attn_norm.weight") - 1
+        weights["post_attention_layernorm.weight"] = w("post_attention_norm.weight") - 1
     if recurrent:
         weights |= {f"linear_attn.{name}": value for name, value in _gdn_weights(model.config, w).items()}
     else:

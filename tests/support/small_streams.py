@@ -1,0 +1,23 @@
+"""Small models with residual streams, of random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.synth import write_synthetic
+
+
+def write_streams(
+    path: Path, *, top: int = 512, heads: int = 4, layers: int = 4, quant: str = "F32", mtp: bool = True, seed: int = 1
+) -> Path:
+    """Write one whose rows of attention see `top` groups, by an indexer of `heads` heads; returns `path`."""
+    geometry = GEOMETRIES["tiny-streams"]
+    assert geometry.streams is not None
+    indexer = replace(geometry.streams.indexer, top=top, heads=heads)
+    changed = replace(geometry, layers=layers, streams=replace(geometry.streams, indexer=indexer))
+    with patch.dict(GEOMETRIES, {"tiny-streams": changed}):
+        write_synthetic("tiny-streams", path, quant=quant, mtp=mtp, seed=seed)
+    return path
