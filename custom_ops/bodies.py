@@ -9,7 +9,9 @@ from trigraph.custom_ops.registry import operator
 from trigraph.custom_ops.scripting import Function
 
 # Attributes that choose a body, as the number of inputs does.
-_CHOOSING = ("types", "type", "gate_type", "up_type", "down_type", "normalize", "probability", "activation")
+_CHOOSING = (
+    "types", "type", "gate_type", "up_type", "down_type", "normalize", "probability", "activation", "gate", "scale"
+)  # fmt: skip
 
 
 def overload(attributes: Mapping[str, Any], inputs: int) -> str:

@@ -19,6 +19,10 @@ const OrtCustomOp* router();
 const OrtCustomOp* top_token();
 const OrtCustomOp* last_rows();
 const OrtCustomOp* previous_rows();
+const OrtCustomOp* stream_norm();
+const OrtCustomOp* stream_mean();
+const OrtCustomOp* ngram_rows();
+const OrtCustomOp* ngram_mix();
 const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* paged_kv_write_f16();
 const OrtCustomOp* paged_kv_write_f32();
@@ -57,7 +61,11 @@ std::vector<const OrtCustomOp*> operators() {
           layer_norm(),
           bias_activation(),
           position_rows(),
-          patch_attention()};
+          patch_attention(),
+          stream_norm(),
+          stream_mean(),
+          ngram_rows(),
+          ngram_mix()};
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from trigraph.custom_ops import DOMAIN, library_version
 from trigraph.exporter.package.folder import check_target, staged
 from trigraph.exporter.package.manifest import (
-    CONTRACT_VERSION,
-    IMAGE_CONTRACT_VERSION,
     SIDE_FILE,
     ImageInput,
     Manifest,
     OperatorLibrary,
     WeightFile,
+    contract_version,
 )
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
@@ -93,11 +92,10 @@ def export(
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
-    if model.config.streams is not None:
-        raise TrigraphError(f"{source}: models of architecture {model.config.architecture!r} cannot be exported yet")
+    model, without_head = _without_head(model)
     _check_options(options, model.config)
     tower, unusable = _tower(source, options.mmproj, model.config)
-    notices = unusable + (_portable_notices(model, options) if options.portable else ())
+    notices = without_head + unusable + (_portable_notices(model, options) if options.portable else ())
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
@@ -124,7 +122,7 @@ def export(
             state=state_tensors(model.config, options.kv_type),
             weight_files=tuple(weight_files),
             weights_folder=placement.folder,
-            max_context=options.max_context or model.config.context_length,
+            max_context=options.max_context or _most_context(model.config),
             max_pending=MAX_PENDING,
             page_size=PAGE_SIZE,
             draft_vocab=draft_vocab,
@@ -137,6 +135,21 @@ def export(
         )
         manifest.write(folder)
     return manifest
+
+
+def _without_head(model: Model) -> tuple[Model, tuple[str, ...]]:
+    """The model as graphs compute it, and what they leave out: MTP heads of residual streams have no graph yet."""
+    if model.config.streams is None or not model.config.mtp_layers:
+        return model, ()
+    config = dataclasses.replace(model.config, mtp_layers=0)
+    notice = f"the MTP head of architecture {config.architecture!r} is not used: drafts are n-grams alone"
+    return dataclasses.replace(model, config=config, mtp_file=None), (notice,)
+
+
+def _most_context(config: ModelConfig) -> int:
+    """The longest texts that graphs compute: attention sees all positions, not those that an indexer chooses."""
+    streams = config.streams
+    return config.context_length if streams is None else min(config.context_length, streams.indexer.dense_positions)
 
 
 def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens, SuggestedSampling]:
@@ -176,7 +189,7 @@ def _write_graphs(
         builders["draft"] = partial(build_draft, vocab=draft_vocab)
     if tower is not None:
         builders["vision"] = partial(build_vision, config=tower.config)
-    version = CONTRACT_VERSION if tower is None else IMAGE_CONTRACT_VERSION
+    version = contract_version(config, images=tower is not None)
     sections = None if tower is None else rope_sections(model.file, config)
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
@@ -219,6 +232,12 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     ):
         if value not in known:
             raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")
+    most = _most_context(config)
+    if options.max_context is not None and most < options.max_context <= config.context_length:
+        raise TrigraphError(
+            f"max-context is {options.max_context}, and models of architecture {config.architecture!r} are exported "
+            f"for up to {most} tokens so far: beyond them attention would have to choose what it sees"
+        )
     if options.max_context is not None and not 1 <= options.max_context <= config.context_length:
         raise TrigraphError(
             f"max-context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"

@@ -72,7 +72,9 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
+    device = open_device(
+        _device_name(config.device, manifest), manifest.portable, config.experts, config.repack == "on"
+    )
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     limits = _limits(manifest, config.context)
@@ -111,6 +113,16 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         image_limits=ImageLimits(config.image_tokens),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
+
+
+def _device_name(name: str, manifest: Manifest) -> str:
+    """The device to open: a table of n-grams lies in a mapped file, where a GPU does not find it."""
+    if manifest.config.streams is None or name == "cpu":
+        return name
+    if name != "auto":
+        architecture = manifest.config.architecture
+        raise TrigraphError(f"models of architecture {architecture!r} run on a CPU so far; use --device cpu")
+    return "cpu"
 
 
 def _sampling(folder: Path, manifest: Manifest) -> Sampling:
@@ -170,7 +182,9 @@ def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> S
 
     prefill, verify = opened("prefill"), opened("verify")  # first: see RepackingDevice.copies
     drafts = opened("draft") if draft else None
-    return Steps(prefill, verify, drafts, state, graphs.manifest.config.vocab, chunk)
+    config = graphs.manifest.config
+    ngrams = None if config.streams is None else config.streams.ngrams
+    return Steps(prefill, verify, drafts, state, config.vocab, chunk, 0 if ngrams is None else ngrams.eos)
 
 
 def _repacking(
@@ -204,7 +218,7 @@ def _limits(manifest: Manifest, context: int | None) -> StateLimits:
         elif context > most:
             remedy = "; export it with a larger --max-context"
         raise TrigraphError(f"context is {context}; the package was exported for 1 to {most} tokens{remedy}")
-    return StateLimits(context or most, manifest.page_size, manifest.max_pending, manifest.config.hidden)
+    return StateLimits(context or most, manifest.page_size, manifest.max_pending, manifest.config.residual)
 
 
 def _texts(folder: Path, manifest: Manifest) -> tuple[Tokenizer, ChatTemplate | None]:

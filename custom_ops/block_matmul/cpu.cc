@@ -120,20 +120,20 @@ struct BlockMatMul : BlockMatMulSignature {
 
 struct GatedBlockMatMul : GatedBlockMatMulSignature {
   explicit GatedBlockMatMul(const KernelInfo& info)
-      : kernel(row_kernel(info.text("type"), info.text("activations", "float32"))) {}
+      : GatedBlockMatMulSignature(info), kernel(row_kernel(info.text("type"), info.text("activations", "float32"))) {}
 
   void compute(const Context& context) const {
     const Tensor gate = context.input(0), up = context.input(1), weight = context.input(2);
-    gate.expect({-1, -1});
+    check(gate, up, weight);
     const int64_t rows = gate.dims[0], width = gate.dims[1];
-    up.expect({rows, width});
-    if (weight.rank != 2) fail("input weight has %d dimensions, expected 2", weight.rank);
     Product product(weight, kernel, width, context.output(0, {rows, weight.dims[0]}).as<float>());
     multiply(context, &product, 1, rows, width, [&](int64_t i) {
-      const float *g = gate.as<float>() + i * width, *u = up.as<float>() + i * width;
+      const float *g = gate.as<float>() + i * width, *u = up.rank ? up.as<float>() + i * width : nullptr;
       auto* inner = static_cast<float*>(scratch<Gated>(static_cast<size_t>(width) * sizeof(float)));
-      for (int64_t j = 0; j < width; j += VL)
-        store_first(inner + j, mul(silu(load_first(g + j, width - j)), load_first(u + j, width - j)), width - j);
+      for (int64_t j = 0; j < width; j += VL) {
+        const vf x = load_first(g + j, width - j);
+        store_first(inner + j, u ? mul(silu(x), load_first(u + j, width - j)) : silu(mul(splat(scale), x)), width - j);
+      }
       return inner;
     });
   }

@@ -36,7 +36,7 @@ def _body(attributes: Mapping[str, Any], inputs: int) -> Function:
 def _gated_body(attributes: Mapping[str, Any], inputs: int) -> Function:
     from trigraph.custom_ops.block_matmul.function import gated_block_matmul
 
-    return gated_block_matmul(attributes["type"])
+    return gated_block_matmul(attributes["type"], "scale" in attributes)
 
 
 OPERATORS = (Operator("BlockMatMul", _cost, _body), Operator("GatedBlockMatMul", _gated_cost, _gated_body))

@@ -27,12 +27,16 @@ def block_matmul(
 
 def gated_block_matmul(
     gate: NDArray[np.float32],
-    up: NDArray[np.float32],
+    up: NDArray[np.float32] | None,
     weight: NDArray[np.generic],
     type: str,
     activations: str = "float32",
+    scale: float = 1.0,
 ) -> NDArray[np.float32]:
-    """(silu(gate) * up) @ W^T for gate and up [T, D]: the second half of a feed-forward layer, [T, N]."""
-    wide = gate.astype(np.float64)
-    inner = wide / (1 + np.exp(-wide)) * up
+    """(silu(scale * gate) * up) @ W^T for gate and up [T, D]: the second half of a feed-forward layer, [T, N].
+
+    Without `up`, it is all ones.
+    """
+    wide = gate.astype(np.float64) * scale
+    inner = wide / (1 + np.exp(-wide)) * (1 if up is None else up)
     return block_matmul(inner.astype(np.float32), weight, type, activations)

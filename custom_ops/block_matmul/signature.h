@@ -70,10 +70,22 @@ struct NormedBlockMatMulSignature : BlockMatMulSignature {
   using BlockMatMulSignature::BlockMatMulSignature;
 };
 
+// Of silu(gate) up, or, with a scale and without up, of silu(scale gate).
 struct GatedBlockMatMulSignature {
   static constexpr const char* kName = "GatedBlockMatMul";
-  static constexpr Argument kInputs[] = {{"gate", DType::f32}, {"up", DType::f32}, {"weight", DType::any}};
+  static constexpr Argument kInputs[] = {{"gate", DType::f32}, {"up", DType::f32, true}, {"weight", DType::any}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
+  float scale;  // 0: none
+
+  explicit GatedBlockMatMulSignature(const KernelInfo& info) : scale(info.real("scale", 0)) {}
+
+  void check(const Tensor& gate, const Tensor& up, const Tensor& weight) const {
+    gate.expect({-1, -1});
+    if (scale && up.rank) fail("input up is there, but attribute scale is for a gate alone");
+    if (!scale && !up.rank) fail("input up is missing");
+    if (up.rank) up.expect({gate.dims[0], gate.dims[1]});
+    if (weight.rank != 2) fail("input weight has %d dimensions, expected 2", weight.rank);
+  }
 };
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "signature.h"
+#include "../kernel.h"
 #include "step.h"
 
 namespace trigraph::TRIGRAPH_ISA {

@@ -49,11 +49,14 @@ inline void normalize(float* x, int64_t dim, float eps, float scale) {
   for (int64_t i = 0; i < dim; i += VL) store(x + i, mul(load(x + i), factor));
 }
 
-// y = RMS norm of a head's output, times norm, times silu(z).
-inline void gated_norm(const float* x, const float* z, const float* norm, int64_t dim, float eps, float* y) {
+// y = RMS norm of a head's output, times norm, times silu(z), or sigmoid(z).
+inline void gated_norm(const float* x, const float* z, const float* norm, int64_t dim, float eps, bool sigmoid_gate,
+                       float* y) {
   const vf factor = splat(1 / std::sqrt(dot(x, x, dim) / static_cast<float>(dim) + eps));
-  for (int64_t i = 0; i < dim; i += VL)
-    store(y + i, mul(mul(mul(load(x + i), factor), load(norm + i)), silu(load(z + i))));
+  for (int64_t i = 0; i < dim; i += VL) {
+    const vf gate = sigmoid_gate ? sigmoid(load(z + i)) : silu(load(z + i));
+    store(y + i, mul(mul(mul(load(x + i), factor), load(norm + i)), gate));
+  }
 }
 
 // log(1 + e^x) = max(x, 0) + log1p(e^-|x|), without cancellation at either end: log1p(y) = 2 atanh(s) with s = y / (2 +

@@ -90,13 +90,15 @@ def gated_delta_net(
     eps: float,
     tiled: bool,
     commit: bool,
+    sigmoid_gate: bool = False,
 ) -> tuple[F32, State]:
     """One step: qkv [T, C] before the convolution, z [T, v * D], alpha, beta [T, v] before their gates -> y [T, v * D].
 
     Each sequence reads slots_in (zeros when past_lens is 0), applies its `accepted` pending tokens, writes the
     committed state to slots_out and runs its own tokens from there. A verify (commit False) leaves its own tokens
     pending; a prefill (commit True) commits them. Slots that are not written stay as they are. Value head h uses key
-    head h % k_heads when tiled, else h // (v / k_heads). Raises TrigraphError for a step that cannot be.
+    head h % k_heads when tiled, else h // (v / k_heads). Outputs are gated by silu(z), or by sigmoid(z). Raises
+    TrigraphError for a step that cannot be.
     """
     check(step, past, len(qkv), commit)
     v_heads, dim = past.state.shape[1:3]
@@ -124,7 +126,7 @@ def gated_delta_net(
         _, committed = delta_rule(state, q[old], k[old], v[old], log_decay[old], betas[old])
         out, after = delta_rule(committed, q[new], k[new], v[new], log_decay[new], betas[new])
         rms = np.sqrt((out * out).mean(-1, keepdims=True) + eps)
-        gate = silu(z[rows].astype(np.float64)).reshape(own, v_heads, dim)
+        gate = (sigmoid if sigmoid_gate else silu)(z[rows].astype(np.float64)).reshape(own, v_heads, dim)
         y[rows] = (out / rms * weights.norm * gate).reshape(own, -1)
 
         present.state[slot_out] = after if commit else committed

@@ -7,6 +7,7 @@
 #include "batch.h"
 #include "mix.h"
 #include "scan.h"
+#include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 
@@ -80,7 +81,7 @@ struct Run {
   void finish(const Sequence& sequence, int64_t first, int64_t count, int64_t v_head, const float* o) const {
     for (int64_t t = 0; t < count; ++t) {
       const int64_t at = ((sequence.begin + first + t) * geometry.v_heads + v_head) * geometry.dim;
-      gated_norm(o + t * geometry.dim, z + at, norm, geometry.dim, geometry.eps, y + at);
+      gated_norm(o + t * geometry.dim, z + at, norm, geometry.dim, geometry.eps, geometry.sigmoid_gate, y + at);
     }
   }
 };

@@ -9,6 +9,7 @@ namespace trigraph::TRIGRAPH_ISA {
 struct Geometry {
   int64_t k_heads, v_heads, dim, pending_max;
   bool tiled, commit;
+  bool sigmoid_gate;  // the output's gate is sigmoid(z), otherwise silu(z)
   float eps;
 
   // Value heads that share a key head.
@@ -58,6 +59,10 @@ class GatedDeltaNetSignature {
     geometry_.eps = info.real("eps");
     geometry_.tiled = flag(info, "tiled");
     geometry_.commit = flag(info, "commit");
+    const std::string gate = info.text("gate", "silu");
+    geometry_.sigmoid_gate = gate == "sigmoid";
+    if (!geometry_.sigmoid_gate && gate != "silu")
+      fail("attribute gate is \"%s\", expected silu or sigmoid", gate.c_str());
     if (geometry_.k_heads < 1) fail("attribute k_heads is %lld, expected at least 1", as_printed(geometry_.k_heads));
   }
 

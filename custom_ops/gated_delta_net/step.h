@@ -12,7 +12,7 @@ constexpr float kNoToken = -1;  // beta in a row of gates that holds no pending 
 
 struct StepInputs {
   const int32_t *cu_seqlens, *past_lens, *accepted, *slots_in, *slots_out;
-  const float* past_gates;
+  const float* past_gates;  // which tell tokens that are pending; nullptr: another operator of the step has them
   int64_t rows, sequences, slots, pending_max, v_heads;
   bool commit;
 };
@@ -39,6 +39,7 @@ TRIGRAPH_EVERYWHERE bool sequence_holds(const StepInputs& step, int s, int64_t h
   for (int64_t other = step.sequences; other-- > 0;)
     twin = other < s && step.slots_out[other] == slot_out ? other : twin;
   if (twin < s) return wrong(Reason::gdn_two_writers, s, slot_out, twin);
+  if (!step.past_gates) return true;
   const float* beta = step.past_gates + slot_in * step.pending_max * 2 * step.v_heads + step.v_heads + head;
   for (int64_t row = step.pending_max; row-- > 0;)
     missing = row < accepted && beta[row * 2 * step.v_heads] < 0 ? row : missing;

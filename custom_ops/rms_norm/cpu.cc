@@ -1,23 +1,10 @@
 // RMSNorm: root-mean-square norm of each row, of a sum where there is a residual. JoinedRMSNorm: of two rows, joined.
 #include "../simd.h"
+#include "norm.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
-
-// y = x / sqrt(mean(x^2) + eps) * weight. Squares are added in order in each lane, then over the lanes.
-void normalize(const float* x, const float* weight, int64_t width, float eps, float* y) {
-  vf squares = zero();
-  for (int64_t i = 0; i < width; i += VL) {
-    const vf part = load_first(x + i, width - i);
-    squares = fmadd(part, part, squares);
-  }
-  const vf factor = splat(1 / std::sqrt(reduce_add(squares) / static_cast<float>(width) + eps));
-  for (int64_t i = 0; i < width; i += VL) {
-    const int64_t left = width - i;
-    store_first(y + i, mul(mul(load_first(x + i, left), factor), load_first(weight + i, left)), left);
-  }
-}
 
 constexpr int64_t kElements = 16384;  // fewer cost less than waking a thread
 

@@ -11,6 +11,7 @@ from trigraph.exporter.graphs.layers import Recurrence, block
 from trigraph.exporter.graphs.mtp import draft_layer, write_kv
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows, previous_rows
+from trigraph.exporter.graphs.streams import streams_trunk
 from trigraph.models import names
 
 
@@ -20,9 +21,14 @@ def build_verify(net: Network) -> None:
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(net)
     embedded = net.embed(ids, names.TOKEN_EMBD, "embed")
-    x, addend = _trunk(net, embedded, sequences, _recurrence(graph, commit=False))
+    recurrence = _recurrence(graph, commit=False)
+    if (streams := net.config.streams) is not None:
+        row, hidden = streams_trunk(net, streams, ids, embedded, sequences, recurrence)
+        _head(net, row, hidden)
+        return
+    x, addend = _trunk(net, embedded, sequences, recurrence)
     hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
-    _head(net, hidden)
+    _head(net, hidden, hidden)
 
 
 def build_prefill(net: Network) -> None:
@@ -31,9 +37,15 @@ def build_prefill(net: Network) -> None:
     ids = graph.input("input_ids", INT64, ["T"])
     sequences = _sequences(net)
     recurrence = _recurrence(graph, commit=True)
-    prev_hidden = graph.input("prev_hidden", FLOAT, ["S", net.config.hidden])
+    prev_hidden = graph.input("prev_hidden", FLOAT, ["S", net.config.residual])
     images = None if net.sections is None else image_inputs(graph, net.config.hidden)
     embedded = with_images(graph, net.embed(ids, names.TOKEN_EMBD, "embed"), images, "images")
+    if (streams := net.config.streams) is not None:
+        _, rows = last_rows(
+            graph, sequences, list(streams_trunk(net, streams, ids, embedded, sequences, recurrence)), "last"
+        )
+        _head(net, *rows)
+        return
     x, addend = _trunk(net, embedded, sequences, recurrence)
     if net.config.mtp_layers:
         hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
@@ -43,7 +55,7 @@ def build_prefill(net: Network) -> None:
     else:
         _, (x, addend) = last_rows(graph, sequences, [x, addend], "last")
         hidden, _ = net.norm(x, names.OUTPUT_NORM, "output_norm", addend)
-    _head(net, hidden)
+    _head(net, hidden, hidden)
 
 
 def build_draft(net: Network, vocab: int | None) -> None:
@@ -70,9 +82,9 @@ def _trunk(net: Network, x: ir.Value, sequences: Sequences, recurrence: Recurren
     return x, addend
 
 
-def _head(net: Network, hidden: ir.Value) -> None:
-    """The outputs of a trunk: logits, tokens and the hidden rows themselves."""
-    logits = net.linear(hidden, net.output_matrix, "output")
+def _head(net: Network, row: ir.Value, hidden: ir.Value) -> None:
+    """The outputs of a trunk: logits of its last rows, tokens, and the hidden rows that an MTP head reads."""
+    logits = net.linear(row, net.output_matrix, "output")
     net.graph.output(logits, "logits")
     _top_token(net, logits, probability=False)
     net.graph.output(hidden, "hidden")

@@ -35,13 +35,18 @@ def block(
     """
     name = f"blk.{layer}"
     normed, x = net.norm(x, names.in_block(layer, names.ATTN_NORM), f"{name}.attn_norm", addend)
-    if net.config.recurrent[layer]:
-        mixed = gated_delta_net(net, layer, normed, sequences, recurrence)
-    else:
-        query, key, value = net.linears(normed, f"{name}.attn.qkv", qkv_weights(layer, f"{name}.attn"))
-        cache = kv_write(net, layer, f"kv.{layer}", key, value, sequences, f"{name}.attn")
-        mixed = attention(net, layer, query, cache, sequences, f"{name}.attn")
+    mixed = mixer(net, layer, normed, sequences, recurrence)
     return feed_forward_residual(net, layer, x, mixed, name)
+
+
+def mixer(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:
+    """Gated DeltaNet or attention of normed rows x [T, hidden], projected back."""
+    if net.config.recurrent[layer]:
+        return gated_delta_net(net, layer, x, sequences, recurrence)
+    name = f"blk.{layer}.attn"
+    query, key, value = net.linears(x, f"{name}.qkv", qkv_weights(layer, name))
+    cache = kv_write(net, layer, f"kv.{layer}", key, value, sequences, name)
+    return attention(net, layer, query, cache, sequences, name)
 
 
 def feed_forward_residual(
@@ -139,6 +144,7 @@ def gated_delta_net(net: Network, layer: int, x: ir.Value, sequences: Sequences,
         eps=config.rms_eps,
         tiled=int(config.gdn_tiled),
         commit=int(recurrence.commit),
+        gate="sigmoid" if config.sigmoid_gate else None,  # silu where there is none
     )
     return net.linear(y, names.in_block(layer, names.SSM_OUT), f"{name}.out")
 

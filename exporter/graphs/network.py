@@ -62,8 +62,10 @@ class Network:
         """The same with each of several matrices, in one node: `weights` maps names of results to those of weights."""
         return self._products(x, name, weights)
 
-    def gated_linear(self, gate: ir.Value, up: ir.Value, weight: str, name: str) -> ir.Value:
-        """silu(gate) * up, both [rows, D], times the transpose of a weight matrix [N, D]."""
+    def gated_linear(
+        self, gate: ir.Value, up: ir.Value | None, weight: str, name: str, scale: float | None = None
+    ) -> ir.Value:
+        """silu(gate) * up, both [rows, D], or silu(scale * gate), times the transpose of a weight matrix [N, D]."""
         tensor, matrix = self.stack(weight)
         product = self.graph.node(
             "GatedBlockMatMul",
@@ -73,6 +75,7 @@ class Network:
             domain=DOMAIN,
             type=matrix.type,
             activations=self.activations,
+            scale=scale,
         )
         return self._scaled(product, weight, name)
 
@@ -105,14 +108,14 @@ class Network:
         self.graph.multi_node("Mul", [value, self.vector(factor)], f"{name}.scaled", [product])
         return product
 
-    def embed(self, ids: ir.Value, table: str, name: str) -> ir.Value:
-        """Rows of an embedding table: float32 [rows, hidden]."""
+    def embed(self, ids: ir.Value, table: str, name: str, width: int | None = None) -> ir.Value:
+        """Rows of an embedding table: float32 [rows, width], of the model's hidden size unless given."""
         matrix = self.weights.matrix(table)
         rows = self.graph.node(
             "BlockGather",
             [ids, self.graph.initializer(matrix.tensor)],
             self._unscaled(table, name),
-            [shape(ids)[0], self.config.hidden],
+            [shape(ids)[0], width or self.config.hidden],
             FLOAT,
             domain=DOMAIN,
             type=matrix.type,

@@ -21,10 +21,20 @@ CONTRACT_VERSION = 3
 Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
 IMAGE_CONTRACT_VERSION = 4
 """The same with a vision tower: graphs have inputs for images, and there is one more."""
+STREAMS_CONTRACT_VERSION = 5
+"""Of models with residual streams: their hidden rows are as wide as all streams, and graphs know previous tokens."""
+CONTRACT_VERSIONS = (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION)
 FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
 GRAPHS = ("prefill", "draft", "verify", "vision")
 SIDE_FILE = "side.bin"
+
+
+def contract_version(config: ModelConfig, *, images: bool) -> int:
+    """The version of a package that reads images, or does not."""
+    if config.streams is not None:
+        return STREAMS_CONTRACT_VERSION
+    return IMAGE_CONTRACT_VERSION if images else CONTRACT_VERSION
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class Manifest:
     @property
     def contract_version(self) -> int:
         """The version that hosts must know."""
-        return CONTRACT_VERSION if self.images is None else IMAGE_CONTRACT_VERSION
+        return contract_version(self.config, images=self.images is not None)
 
     def write(self, folder: Path) -> None:
         """Write manifest.json."""

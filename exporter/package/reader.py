@@ -10,11 +10,10 @@ from typing import Any
 from trigraph.exporter.package.consistency import check_values
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
 from trigraph.exporter.package.manifest import (
-    CONTRACT_VERSION,
+    CONTRACT_VERSIONS,
     FILE_NAME,
     FORMAT,
     GRAPHS,
-    IMAGE_CONTRACT_VERSION,
     SIDE_FILE,
     Manifest,
     WeightFile,
@@ -38,16 +37,15 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / FILE_NAME
     content = _load(path)
     version = content.get("contract_version")
-    if version not in (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION):
-        raise TrigraphError(
-            f"{path}: contract_version is {quote(version)}, this program reads {CONTRACT_VERSION} and "
-            f"{IMAGE_CONTRACT_VERSION}; {_REMEDY}"
-        )
+    if version not in CONTRACT_VERSIONS:
+        known = ", ".join(map(str, CONTRACT_VERSIONS))
+        raise TrigraphError(f"{path}: contract_version is {quote(version)}, this program reads {known}; {_REMEDY}")
     manifest: Manifest = decode(Manifest, content, str(path), _REMEDY)
     if version != manifest.contract_version:
         raise TrigraphError(
             f"{path}: contract_version is {version}, expected {manifest.contract_version} "
-            f"{'without' if manifest.images is None else 'with'} key 'images'; {_REMEDY}"
+            f"{'without' if manifest.images is None else 'with'} key 'images'"
+            f"{'' if manifest.config.streams is None else ' and with residual streams'}; {_REMEDY}"
         )
     _check(manifest, folder, path)
     return manifest

@@ -1,4 +1,4 @@
-"""The tensors that live between steps: KV pages, and the state, window and gates of Gated DeltaNet layers."""
+"""The tensors that live between steps: KV pages, the state, window and gates of Gated DeltaNet, a window of n-grams."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ def state_tensors(config: ModelConfig, kv_type: str, max_pending: int = MAX_PEND
             if recurrent
             else _pages(config, prefix, kv_type, ("prefill", "verify"))
         )
+    if config.streams is not None and (ngrams := config.streams.ngrams) is not None:
+        size = (ngrams.history + max_pending, config.residual)
+        tensors.append(_slots(f"ngrams.{ngrams.layer}.window", size))
     if config.mtp_layers:
         tensors += _pages(config, "mtp", kv_type, ("prefill", "draft"))
     return tuple(tensors)
@@ -73,7 +76,9 @@ def _recurrent_state(config: ModelConfig, prefix: str, max_pending: int) -> list
         "window": (config.conv_kernel - 1 + max_pending, config.gdn_channels),
         "gates": (max_pending, 2 * config.gdn_v_heads),
     }
-    return [
-        StateTensor(f"{prefix}.{part}", "float32", ("slots", *size), ("prefill", "verify"))
-        for part, size in sizes.items()
-    ]
+    return [_slots(f"{prefix}.{part}", size) for part, size in sizes.items()]
+
+
+def _slots(name: str, size: tuple[int, ...]) -> StateTensor:
+    """Of each slot, so much that every step of the trunk may change."""
+    return StateTensor(name, "float32", ("slots", *size), ("prefill", "verify"))

@@ -33,6 +33,10 @@ class ExpertCounter:
             for tensor in manifest.state
             if "verify" in tensor.graphs
         }
+        streams = manifest.config.streams
+        if streams is not None and streams.ngrams is not None:
+            before = np.full((1, streams.ngrams.size - 1), streams.ngrams.eos, np.int64)
+            self._state["previous_ids"] = before
 
     def count(self, draws: Sequence[Sequence[int]]) -> Mapping[str, float]:
         """Mean number of distinct experts in a draw, by expert node; each draw starts a sequence of its own."""

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 _M_ARENA_MAX = -8  # glibc, malloc.h
-_DONTNEED = 4  # of madvise, mman.h
+RANDOM, _DONTNEED = 1, 4  # of madvise, mman.h
 POPULATE_READ, _POPULATE_WRITE = 22, 23  # since Linux 5.14
 
 

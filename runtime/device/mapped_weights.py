@@ -18,7 +18,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.device.heap import POPULATE_READ, advise
+from trigraph.models.names import NGRAM_TABLE
+from trigraph.runtime.device.heap import POPULATE_READ, RANDOM, advise
 from trigraph.runtime.device.memory import free_memory
 
 _REMEDY = "export the package again"
@@ -63,6 +64,7 @@ class MappedWeights:
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
         self.files: list[MappedFile] = []
         self._bytes: dict[str, NDArray[np.uint8]] = {}
+        self._tables: dict[str, NDArray[np.uint8]] = {}  # by location: what only few rows are read of
         for location, path in (files or {}).items():
             try:
                 descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -91,6 +93,9 @@ class MappedWeights:
 
         Raises TrigraphError when a tensor of the graph in file `path` is not inside its file.
         """
+        for tensor in graph.initializer:
+            if tensor.name == NGRAM_TABLE and tensor.data_location == onnx.TensorProto.EXTERNAL:
+                self._keep_on_disk(path, tensor)
         return {
             tensor.name: self._value(path, tensor)
             for tensor in graph.initializer
@@ -100,16 +105,39 @@ class MappedWeights:
     def read_ahead(self) -> threading.Thread | None:
         """Maps all pages in the background, so that no step waits for the first touch of an expert.
 
-        None, and nothing is done, where the system cannot or where the files would not fit into free memory.
+        Those of n-gram tables are left out. None, and nothing is done, where the system cannot or where the others
+        would not fit into free memory.
         """
-        free = free_memory()
-        if sys.platform != "linux" or free is None or self.nbytes > free:
+        free, wanted = free_memory(), [part for file in self._bytes for part in self._without_table(file)]
+        if sys.platform != "linux" or free is None or sum(map(len, wanted)) > free:
             return None
-        thread = threading.Thread(target=_populate, args=(list(self._bytes.values()),), daemon=True)
+        thread = threading.Thread(target=_populate, args=(wanted,), daemon=True)
         thread.start()
         return thread
 
+    def _keep_on_disk(self, path: Path, tensor: onnx.TensorProto) -> None:
+        """Has the system read single pages of a table: what lies beside a row is of no use."""
+        location, table = self._array(path, tensor)
+        self._tables[location] = data = table.reshape(-1).view(np.uint8)
+        start, end = _whole_pages(data)
+        advise(start, end - start, RANDOM)
+
+    def _without_table(self, location: str) -> list[NDArray[np.uint8]]:
+        """A file's bytes, but for the whole pages of its table."""
+        data, table = self._bytes[location], self._tables.get(location)
+        if table is None:
+            return [data]
+        start, end = (address - data.ctypes.data for address in _whole_pages(table))
+        return [data[:start], data[end:]]
+
     def _value(self, path: Path, tensor: onnx.TensorProto) -> ort.OrtValue:
+        _, array = self._array(path, tensor)
+        if tensor.data_type == onnx.TensorProto.BFLOAT16:
+            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
+        return ort.OrtValue.ortvalue_from_numpy(array)
+
+    def _array(self, path: Path, tensor: onnx.TensorProto) -> tuple[str, NDArray[Any]]:
+        """The location and the content of a tensor in a mapped file."""
         entries = {entry.key: entry.value for entry in tensor.external_data}
         data, offset = self._bytes.get(entries.get("location", "")), entries.get("offset", "0")
         dtype, dims = _DTYPES.get(tensor.data_type), list(tensor.dims)
@@ -126,10 +154,13 @@ class MappedWeights:
                 f"{path}: tensor {quote(tensor.name)}, {dims} at {quote(offset)}, is not inside its file "
                 f"of {len(data)} bytes; {_REMEDY}"
             )
-        array = data[start : start + length].view(dtype).reshape(dims)
-        if tensor.data_type == onnx.TensorProto.BFLOAT16:
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type)
-        return ort.OrtValue.ortvalue_from_numpy(array)
+        return entries["location"], data[start : start + length].view(dtype).reshape(dims)
+
+
+def _whole_pages(data: NDArray[np.uint8]) -> tuple[int, int]:
+    """Addresses of the first and behind the last page that holds nothing else; equal where there is none."""
+    start = -(-data.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    return start, max(start, (data.ctypes.data + len(data)) // mmap.PAGESIZE * mmap.PAGESIZE)
 
 
 def _populate(files: list[NDArray[np.uint8]]) -> None:

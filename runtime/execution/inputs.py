@@ -59,6 +59,17 @@ def fill_positions(
         row += len(new)
 
 
+def fill_previous(inputs: abc.Mapping[str, Array], sequences: Sequences, start: int) -> None:
+    """The committed tokens before a step's, in graphs with n-grams; `start` stands before the start of a text."""
+    if "previous_ids" not in inputs:
+        return
+    previous = inputs["previous_ids"]
+    count = previous.shape[1]
+    for row, sequence in zip(previous, sequences, strict=True):
+        last = sequence.tokens[-count:]
+        row[:] = [start] * (count - len(last)) + last
+
+
 def fill_tokens(inputs: abc.Mapping[str, Array], tokens: abc.Sequence[Tokens]) -> None:
     ids, cu_seqlens = inputs["input_ids"], inputs["cu_seqlens"]
     row = cu_seqlens[0] = 0

@@ -17,6 +17,7 @@ from trigraph.runtime.execution.inputs import (
     Tokens,
     fill_images,
     fill_positions,
+    fill_previous,
     fill_tokens,
     next_rows,
     text_ids,
@@ -39,15 +40,26 @@ class Steps:
     """
 
     def __init__(
-        self, prefill: Graph, verify: Graph, draft: Graph | None, state: State, vocab: int, chunk: int
+        self,
+        prefill: Graph,
+        verify: Graph,
+        draft: Graph | None,
+        state: State,
+        vocab: int,
+        chunk: int,
+        text_start: int = 0,
     ) -> None:
-        """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter."""
+        """`chunk`: most tokens, of all prompts together, in one prefill; where a prompt is cut does not matter.
+
+        `text_start`: the token that n-grams have in place of those before a text.
+        """
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
         self.chunk = chunk
+        self._text_start = text_start
 
     def change_over(self, prefill: Graph, verify: Graph, draft: Graph | None) -> None:
         """Has all later steps run these graphs, on the same state. Any thread may call it, while steps run or not."""
@@ -215,6 +227,7 @@ class Steps:
         fill_tokens(inputs, tokens)
         fill_images(inputs, shown)
         fill_positions(inputs, sequences, tokens, [sequence.length for sequence in sequences])
+        fill_previous(inputs, sequences, self._text_start)
         slots = self.state.slots_out(sequences, _lengths_after(sequences, tokens))
         try:
             for i, sequence in enumerate(sequences):

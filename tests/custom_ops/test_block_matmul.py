@@ -103,6 +103,21 @@ def test_gated(isa: str, type: str, width: int, kind: str) -> None:
         assert np.linalg.norm(y - expected) <= 2e-3 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize(("type", "width"), [("Q5_0", 320), ("F32", 33), ("Q4_K", 512)])
+def test_a_gate_alone(isa: str, type: str, width: int, kind: str) -> None:
+    """silu(scale * gate): with a power of two, the bits of a gate that is smaller by it, times ones."""
+    gate, weight = activations(19, width), weights(type, 50, width)
+    attributes, outputs = {"type": type, "activations": kind, "scale": 0.25}, {0: (np.float32, 50)}
+    (y,) = run_rows("GatedBlockMatMul", [gate], [weight], lambda r, c: [r[0], None, c[0]], outputs, attributes)
+    both = [gate * np.float32(0.25), np.ones_like(gate), weight]
+    (expected,) = Operator("GatedBlockMatMul", both, [np.float32], {"type": type, "activations": kind})(*both)
+    assert same_bits(y, expected)
+    assert np.linalg.norm(y - gated_block_matmul(gate, None, weight, type, kind, 0.25)) <= 2e-3 * np.linalg.norm(y)
+    with pytest.raises(Exception, match="input up is there, but attribute scale is for a gate alone"):
+        Operator("GatedBlockMatMul", both, [np.float32], attributes)(*both)
+
+
 def test_types_and_weights_must_agree() -> None:
     inputs = [np.zeros((1, 256), np.float32), np.zeros((1, 144), np.uint8)]
     for types, message in (

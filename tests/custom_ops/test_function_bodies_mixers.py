@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.attention_step import Attention, Heads
 from support.attention_step import make_step as make_attention_step
 from support.body import Body
-from support.gdn_cases import EPS, SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
+from support.gdn_cases import SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
 from support.gdn_cases import random_weights as gdn_weights
 from support.operators import Operator
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
@@ -54,8 +54,7 @@ def test_gated_delta_net_does_not_read_a_slot_at_the_start_of_a_text() -> None:
 
 def run_gated_delta_net(kernel: Kernel, state: State, step: Step, rows: Any) -> list[Array]:
     inputs = kernel._inputs(rows, state, step)
-    shape = kernel.shape
-    attributes = {"k_heads": shape.k_heads, "eps": EPS, "tiled": int(shape.tiled), "commit": int(kernel.commit)}
+    attributes = kernel.shape.attributes(kernel.commit)
     return Body("GatedDeltaNet", inputs, [np.float32] * 4, attributes)(*inputs)
 
 

@@ -11,7 +11,7 @@ from support.packages import Packages
 from support.row_bits import portable_kernels
 from trigraph.runtime import load
 
-# geometry, quantisation, activations, keys and values: the three architectures, and every block type
+# geometry, quantisation, activations, keys and values: the architectures, and every block type
 MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
     ("tiny-dense", "Q4_K_M", "int8", "f16"),
@@ -21,6 +21,8 @@ MODELS = [
     ("tiny-next", "F16", "float32", "f16"),
     ("trained", "Q8_0", "int8", "q8_0"),
 ]
+if LIBRARY == "cpu":  # where the table of n-grams is read from its file
+    MODELS += [("tiny-streams", "mixed", "int8", "f16"), ("tiny-streams", "F32", "float32", "f32")]
 STEPS = ((3, 1), (8, 8), (1, 1), (5, 2), (2, 2))  # tokens of a verify, and how many are kept
 
 
@@ -37,9 +39,10 @@ def history(package: Path, threads: int, device: str) -> list[bytes]:
         rows += [result.logits.tobytes(), result.hidden.tobytes()]
         at += count
     for count, kept in STEPS:
-        draft = steps.draft(sequences, [tokens[at] for tokens in text])
-        draft = steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
-        rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
+        if steps.can_draft:
+            draft = steps.draft(sequences, [tokens[at] for tokens in text])
+            draft = steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
+            rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
         result = steps.verify(sequences, [tokens[at : at + count] for tokens in text])
         rows += [result.logits.tobytes(), result.hidden.tobytes(), result.tokens.tobytes()]
         assert np.isfinite(result.logits).all()

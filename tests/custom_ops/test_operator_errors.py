@@ -40,6 +40,13 @@ NAMES = {
         "k", "v", "k_norm", "past_key", "past_value", "cu_seqlens", "past_lens", "page_table", "positions",
     ),
     "PagedAttention": ("q_gate", "q_norm", "key", "value", "cu_seqlens", "past_lens", "page_table", "positions"),
+    "StreamNorm": ("x", "weight", "block", "inject"),
+    "StreamMean": ("x", "logits"),
+    "NgramRows": ("input_ids", "previous_ids", "cu_seqlens", "multipliers", "moduli", "offsets"),
+    "NgramMix": (
+        "x", "key", "query", "value", "conv_norm", "conv", "past_window", "cu_seqlens", "past_lens", "accepted",
+        "slots_in", "slots_out",
+    ),
 }  # fmt: skip
 OPTIONAL = {("BiasActivation", "residual")}  # nothing else says whether they must be there
 EACH_INPUT = [(op, index) for op, names in NAMES.items() for index in range(len(names))]
@@ -59,6 +66,7 @@ FREE = {
     "Router": {("logits", 0), ("logits", 1)},
     "TopToken": {("logits", 0), ("logits", 1)},
     "LastRows": {("x", 1), ("also", 1)},
+    "NgramMix": {("past_window", 0), ("past_window", 1)},
 }
 
 
@@ -141,12 +149,17 @@ def test_a_missing_input(op: str, index: int) -> None:
 def attributes() -> Iterator[Any]:
     for op in NAMES:
         for name, value in valid_call(op).attributes.items():
-            if name != "activations":  # has a default
+            if name not in ("activations", "gate"):  # which have defaults
                 yield op, name, None, rf"attribute (up_type|{name}) is missing"
                 yield op, name, [1, 2], rf"attribute (up_type|{name}) (is missing|has 2 numbers)"
             if isinstance(value, str):
                 yield op, name, "Q9_K", "Q9_K"
                 yield op, name, "x" * 100, f"attribute {name} is missing or is not a short string|up_type"
+    for op in ("StreamNorm", "StreamMean", "NgramMix"):
+        yield op, "streams", 0, "attribute streams is 0, expected at least 1"
+    yield "NgramMix", "dilation", 0, "attribute dilation is 0, expected at least 1"
+    yield "NgramMix", "commit", 2, "attribute commit is 2, expected 0 or 1"
+    yield "NgramRows", "eos", -1, "attribute eos is -1, expected at least 0"
     for name, value, text in (
         ("k_heads", 0, "attribute k_heads is 0, expected at least 1"),
         ("k_heads", -(2**63), "attribute k_heads is -9223372036854775808"),

@@ -20,6 +20,7 @@ from fuzz.draw import (
     draw_width,
     starts_of,
 )
+from fuzz.stream_calls import ngram_mix, ngram_rows, stream_mean, stream_norm
 from fuzz.tower_calls import bias_activation, layer_norm, patch_attention, position_rows
 
 
@@ -39,13 +40,16 @@ def _matmul(rng: random.Random) -> Call:
 def _gated_matmul(rng: random.Random) -> Call:
     kind, rows, columns = rng.choice(TYPES), draw_count(rng, 40), draw_count(rng, 70)
     width = draw_width(rng, kind)
-    return Call(
-        "GatedBlockMatMul",
-        [draw_floats(rng, rows, width), draw_floats(rng, rows, width), draw_weight(rng, kind, columns, width)],
-        (np.float32,),
-        ((rows, columns),),
-        {"type": kind, "activations": rng.choice(("float32", "int8"))},
+    attributes: dict[str, Any] = {"type": kind, "activations": rng.choice(("float32", "int8"))}
+    gate, up, weight = (
+        draw_floats(rng, rows, width),
+        draw_floats(rng, rows, width),
+        draw_weight(rng, kind, columns, width),
     )
+    inputs: list[Array | None] = [gate, up, weight]
+    if rng.random() < 0.3:
+        inputs[1], attributes["scale"] = None, 0.25
+    return Call("GatedBlockMatMul", inputs, (np.float32,), ((rows, columns),), attributes)
 
 
 def _rms_norm(rng: random.Random) -> Call:
@@ -175,7 +179,9 @@ def _gated_delta_net(rng: random.Random) -> Call:
         *(np.array(values, np.int32) for values in (past, accepted, slots_in, slots_out)),
     ]
     shapes = ((tokens, v_heads * dim), *(array.shape for array in inputs[8:11] if array is not None))
-    attributes = {"k_heads": k_heads, "eps": 1e-6, "tiled": rng.randrange(2), "commit": int(commit)}
+    attributes: dict[str, Any] = {"k_heads": k_heads, "eps": 1e-6, "tiled": rng.randrange(2), "commit": int(commit)}
+    if rng.random() < 0.5:
+        attributes["gate"] = "sigmoid"
     alias = {1: 8, 2: 9, 3: 10} if rng.random() < 0.5 else {}
     return Call("GatedDeltaNet", inputs, (np.float32,) * 4, shapes, attributes, alias)
 
@@ -254,6 +260,10 @@ CALLS: dict[str, Callable[[random.Random], Call]] = {
     "BiasActivation": bias_activation,
     "PositionRows": position_rows,
     "PatchAttention": patch_attention,
+    "StreamNorm": stream_norm,
+    "StreamMean": stream_mean,
+    "NgramRows": ngram_rows,
+    "NgramMix": ngram_mix,
     "Router": _router,
     "TopToken": _top_token,
     "LastRows": _last_rows,

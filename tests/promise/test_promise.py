@@ -19,7 +19,7 @@ from support.promise import PlainText, draft_chains, row_bits, sequence_bits
 from trigraph.runtime import Engine, load
 from trigraph.runtime.state.sequence import Sequence
 
-# geometry, quantisation, activations, keys and values: the three architectures, every block type
+# geometry, quantisation, activations, keys and values: the architectures, every block type
 MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
     ("trained", "Q8_0", "float32", "f32"),
@@ -30,6 +30,8 @@ MODELS = [
     ("tiny-next", "IQ4_XS", "float32", "f16"),
     ("tiny-dense", "Q4_K_M", "int8", "q8_0"),
 ]
+if LIBRARY == "cpu":  # where the table of n-grams is read from its file
+    MODELS += [("tiny-streams", "mixed", "int8", "f16"), ("tiny-streams", "F32", "float32", "f32")]
 LENGTH, SEQUENCES, K = 150, 4, 8
 WAYS = ((1, 512), (2, 13))  # threads, chunk
 
@@ -94,7 +96,7 @@ class History:
 
     def draft(self, counts: list[int]) -> None:
         members = [member for member in self._members(counts, LENGTH - 1) if member[0].length]
-        if members:
+        if members and self.engine.steps.can_draft:
             found = draft_chains(
                 self.engine, [seq for seq, _, _ in members], [text.tokens[seq.length] for seq, text, _ in members]
             )
@@ -102,7 +104,8 @@ class History:
 
     def mislead(self, counts: list[int]) -> None:
         """Drafts after a token that the text does not go on with."""
-        if members := self._members(counts, LENGTH - 1):
+        members = self._members(counts, LENGTH - 1)
+        if members and self.engine.steps.can_draft:
             draft_chains(
                 self.engine,
                 [seq for seq, _, _ in members],

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,27 @@ class Shape:
     v_heads: int
     dim: int
     tiled: bool = True
+    sigmoid_gate: bool = False
 
     @property
     def channels(self) -> int:
         return (2 * self.k_heads + self.v_heads) * self.dim
 
+    def attributes(self, commit: bool) -> dict[str, Any]:
+        """Those of a node."""
+        found: dict[str, Any] = {"k_heads": self.k_heads, "eps": EPS, "tiled": int(self.tiled), "commit": int(commit)}
+        return found | ({"gate": "sigmoid"} if self.sigmoid_gate else {})
+
 
 SMALL = Shape(2, 4, 32)
-SHAPES = [SMALL, Shape(2, 6, 64, tiled=False), Shape(1, 3, 128), Shape(3, 3, 48, tiled=False), Shape(1, 20, 16)]
+SHAPES = [
+    SMALL,
+    Shape(2, 4, 32, sigmoid_gate=True),
+    Shape(2, 6, 64, tiled=False),
+    Shape(1, 3, 128),
+    Shape(3, 3, 48, tiled=False),
+    Shape(1, 20, 16),
+]
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ class Kernel:
         self.shape, self.weights, self.commit, self.aliased = shape, weights, commit, aliased
         rng = np.random.default_rng(0)
         example = self._inputs(random_rows(rng, shape, 1), random_state(rng, shape, 1), make_step([1], [0], [0], [0]))
-        attributes = {"k_heads": shape.k_heads, "eps": EPS, "tiled": int(shape.tiled), "commit": int(commit)}
+        attributes = shape.attributes(commit)
         alias = {1: 8, 2: 9, 3: 10} if aliased else {}
         self.operator = Operator(
             "GatedDeltaNet", example, [np.float32] * 4, attributes, threads=threads, alias=alias, library=library
@@ -140,6 +154,7 @@ class Kernel:
         return gated_delta_net(
             rows.qkv, rows.z, rows.alpha, rows.beta, self.weights, state, step,
             k_heads=self.shape.k_heads, eps=EPS, tiled=self.shape.tiled, commit=self.commit,
+            sigmoid_gate=self.shape.sigmoid_gate,
         )  # fmt: skip
 
 

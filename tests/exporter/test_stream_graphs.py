@@ -1,0 +1,166 @@
+"""Exported graphs of models with residual streams: their nodes, and what they compute, against the NumPy reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from support.small_streams import write_streams
+from trigraph.exporter import ExportOptions, describe, export, read_manifest
+from trigraph.models import Model, open_model
+from trigraph.models.errors import TrigraphError
+from trigraph.models.reference_streams import StreamReference
+from trigraph.models.synth import write_synthetic_mmproj
+from trigraph.runtime import Engine, load
+from trigraph.runtime.execution.steps import Steps
+
+TOLERANCE = 2e-5
+LENGTH = 300
+
+pytestmark = pytest.mark.usefixtures("operator_library")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_streams(tmp_path_factory.mktemp("source") / "model.gguf")
+
+
+@pytest.fixture(scope="module")
+def package(source: Path) -> Path:
+    export(source, source.parent / "package", ExportOptions(kv_type="f32", activations="float32"))
+    return source.parent / "package"
+
+
+@pytest.fixture(scope="module")
+def text(source: Path) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
+    """A text with ends of texts in it, and the hidden rows and logits of its tokens."""
+    model = open_model(source)
+    tokens = np.random.default_rng(5).integers(0, model.config.vocab, LENGTH)
+    tokens[[0, 9, 10, 25, 27, 100]] = ends_text(model)
+    return tokens.tolist(), *StreamReference(model).trunk(tokens)
+
+
+@pytest.fixture
+def steps(package: Path) -> Iterator[Steps]:
+    yield load(package, threads=2, context=LENGTH, sequences=3, device="cpu").steps
+
+
+def ends_text(model: Model) -> int:
+    assert model.config.streams is not None and model.config.streams.ngrams is not None
+    return model.config.streams.ngrams.eos
+
+
+def close(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_nodes(package: Path) -> None:
+    """A mixer is four nodes; the graphs have no more than that, the n-grams, and the blocks' own."""
+    graph = onnx.load(package / "verify.onnx", load_external_data=False).graph
+    counts = Counter(node.op_type for node in graph.node)
+    mixers = 2 * 4 + 1
+    assert (counts["StreamNorm"], counts["StreamMean"]) == (mixers + 2, mixers)
+    assert (counts["NgramRows"], counts["NgramMix"], counts["Concat"], counts["Reshape"]) == (1, 1, 1, 1)
+    assert counts["BlockMatMul"] == mixers + 4 * 2 + 4 + 2  # of a layer: projections, back, and those of its experts
+    assert counts["GatedBlockMatMul"] == mixers + 4
+    assert not [value for value in graph.input if "indexer" in value.name]
+    manifest = read_manifest(package)
+    assert (manifest.contract_version, manifest.max_context) == (5, 2051)
+    assert onnx.load(package / "prefill.onnx", load_external_data=False).model_version == 5
+    windows = [tensor.dims for tensor in manifest.state if tensor.name == "ngrams.1.window"]
+    assert windows == [("slots", 9 + 8, 1024)]
+
+
+@pytest.mark.parametrize("length", [1, 50, LENGTH])
+def test_prefills(steps: Steps, text: Any, length: int) -> None:
+    tokens, hidden, logits = text
+    row = steps.prefill([steps.new_sequence()], [tokens[:length]])
+    close(row.logits[0], logits[length - 1])
+    close(row.hidden[0], hidden[length - 1])
+
+
+def test_token_by_token_and_verifies_with_rejects(steps: Steps, text: Any) -> None:
+    """Two sequences side by side; drafts are wrong behind some right ones, and nothing is rolled back."""
+    tokens, hidden, logits = text
+    rng, sequences, at = np.random.default_rng(2), [steps.new_sequence() for _ in range(2)], 0
+    while at < 120:
+        good = int(rng.integers(1, 9))
+        wrong = rng.integers(0, steps.vocab, 8 - good).tolist()
+        rows = steps.verify(sequences, [[*tokens[at : at + good], *wrong], tokens[at : at + good]])
+        for first in (0, 8):
+            close(rows.logits[first : first + good], logits[at : at + good])
+            close(rows.hidden[first : first + good], hidden[at : at + good])
+        for sequence in sequences:
+            steps.keep(sequence, good)
+        at += good
+    row = steps.prefill(sequences[:1], [tokens[at : at + 30]])
+    close(row.logits[0], logits[at + 29])
+
+
+def test_quantised(tmp_path: Path) -> None:
+    """Every block type in turn, in float32 activations: both sides read the same weights."""
+    source = write_streams(tmp_path / "model.gguf", quant="mixed")
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
+    tokens = list(range(40, 100))
+    steps = load(tmp_path / "package", context=100, device="cpu").steps
+    _, logits = StreamReference(open_model(source)).trunk(tokens)
+    np.testing.assert_allclose(steps.prefill([steps.new_sequence()], [tokens]).logits[0], logits[-1], rtol=0, atol=1e-4)
+
+
+def test_portable(source: Path, text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library, function bodies compute the same."""
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", portable=True))
+    monkeypatch.setenv("TRIGRAPH_LIBRARY_DIR", str(tmp_path))
+    engine: Engine = load(tmp_path / "package", context=100)
+    tokens, _, logits = text
+    sequence = engine.steps.new_sequence()
+    row = engine.steps.prefill([sequence], [tokens[:21]])
+    np.testing.assert_allclose(row.logits[0], logits[20], rtol=0, atol=1e-4)
+    engine.steps.verify([sequence], [[1, 2, 3]])
+    engine.steps.keep(sequence, 0)
+    rows = engine.steps.verify([sequence], [tokens[21:24]])
+    engine.steps.keep(sequence, 2)
+    np.testing.assert_allclose(rows.logits, logits[21:24], rtol=0, atol=1e-4)
+    rows = engine.steps.verify([sequence], [tokens[23:26]])
+    np.testing.assert_allclose(rows.logits, logits[23:26], rtol=0, atol=1e-4)
+
+
+def test_a_longer_context_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrigraphError, match=r"max-context is 2052, .* 'qwen4exp' are exported for up to 2051 tokens"):
+        export(source, tmp_path / "package", ExportOptions(max_context=2052))
+    with pytest.raises(TrigraphError, match="max-context is 5000, expected 1 to 4096"):
+        export(source, tmp_path / "package", ExportOptions(max_context=5000))
+    assert export(source, tmp_path / "package", ExportOptions(max_context=2051)).max_context == 2051
+
+
+def test_the_head_is_left_out(source: Path, package: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(package)
+    assert sorted(manifest.graphs) == ["prefill", "verify"] and not manifest.config.mtp_layers
+    notice = "the MTP head of architecture 'qwen4exp' is not used: drafts are n-grams alone"
+    assert manifest.notices == (notice,)
+    alone = write_streams(tmp_path / "model.gguf", mtp=False)
+    assert not export(alone, tmp_path / "package").notices
+    assert describe(package).kind == "package"
+
+
+def test_no_tower(source: Path, tmp_path: Path) -> None:
+    write_synthetic_mmproj("mmproj-tiny-dense", tmp_path / "mmproj.gguf")
+    with pytest.raises(TrigraphError, match=r"mmproj.gguf: models of architecture 'qwen4exp' read text alone"):
+        export(source, tmp_path / "package", ExportOptions(mmproj=tmp_path / "mmproj.gguf"))
+
+
+def test_gpus_are_refused(package: Path) -> None:
+    with pytest.raises(TrigraphError, match="models of architecture 'qwen4exp' run on a CPU so far; use --device cpu"):
+        load(package, device="cuda")
+    opening = patch("trigraph.runtime.loading.open_device", side_effect=AssertionError)
+    with opening as opened, pytest.raises(AssertionError):
+        load(package, device="auto")
+    assert opened.call_args.args[0] == "cpu"
