@@ -32,6 +32,9 @@ enum class Reason : int {
   table_row,
   place,
   host_memory,
+  input_id,
+  previous_id,
+  ngram_constant,
 };
 
 // Every number is a long long.
@@ -61,7 +64,10 @@ constexpr const char* kSentences[] = {
     "input rows[%lld][%lld] is %lld, outside the %lld rows of the table",
     "input places[%lld][%lld] is %lld, below 0",
     "the host has no memory left to compute experts with",
+    "input input_ids holds %lld, expected token ids",
+    "input previous_ids holds %lld, expected token ids",
+    "inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::host_memory) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::ngram_constant) + 1);
 
 }  // namespace trigraph

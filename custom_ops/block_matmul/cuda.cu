@@ -104,17 +104,17 @@ class Products : public Signature {
 class GatedBlockMatMul : public GatedBlockMatMulSignature {
  public:
   explicit GatedBlockMatMul(const KernelInfo& info)
-      : kernel_(product_kernel(info.text("type"), info.text("activations", "float32"))), arena_(info) {}
+      : GatedBlockMatMulSignature(info),
+        kernel_(product_kernel(info.text("type"), info.text("activations", "float32"))),
+        arena_(info) {}
 
   void compute(const Context& context) const {
     const Tensor gate = context.input(0), up = context.input(1), weight = context.input(2);
-    gate.expect({-1, -1});
+    check(gate, up, weight);
     const int64_t rows = gate.dims[0], width = gate.dims[1];
-    up.expect({rows, width});
-    if (weight.rank != 2) fail("input weight has %d dimensions, expected 2", weight.rank);
     const Weight w(weight, kernel_, width);
     const Tensor y = context.output(0, {rows, w.columns});
-    w.gated_product(gate.as<float>(), up.as<float>(), rows, y.as<float>(), arena_, stream_of(context));
+    w.gated_product(gate.as<float>(), up.as<float>(), rows, y.as<float>(), arena_, stream_of(context), scale);
   }
 
  private:
@@ -139,10 +139,13 @@ bool meets_few(const std::vector<Product>& products, const ActivationRows& rows)
 }  // namespace
 
 void Weight::gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
-                           cudaStream_t stream) const {
+                           cudaStream_t stream, float scale) const {
   if (!rows || !columns) return;
   const Arena::Memory memory = arena.take<char>(rows * prepared_bytes(kernel.layout, width));
-  prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
+  if (up)
+    prepare_gated(kernel.layout, gate, up, rows, width, memory.as<char>(), stream);
+  else
+    prepare_gate(kernel.layout, gate, scale, rows, width, memory.as<char>(), stream);
   std::vector<Product> products{{*this, y}};
   const ActivationRows made{memory.as<float>(), memory.as<char>(), width, rows};
   if (meets_few(products, made)) take_few(products, made, stream);

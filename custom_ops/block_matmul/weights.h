@@ -27,9 +27,9 @@ struct Weight {
   void product(const void* x, int64_t rows, float* y, cudaStream_t stream) const {
     kernel.product(data, columns, row_bytes, width, x, rows, y, stream);
   }
-  // Of silu(gate) * up.
+  // Of silu(gate) * up, or, where up is nullptr, of silu(scale * gate).
   void gated_product(const float* gate, const float* up, int64_t rows, float* y, const Arena& arena,
-                     cudaStream_t stream) const;
+                     cudaStream_t stream, float scale = 1) const;
   // Whether it shares a launch with weights of other types.
   bool takes_few() const { return kernel.few == few_common && kernel.layout == Layout::int8; }
 };

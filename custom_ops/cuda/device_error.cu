@@ -6,8 +6,9 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather", "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",  "PagedAttention",
-                                "LastRows",    "PreviousRows",  "PositionRows",     "PatchAttention"};
+constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",
+                                "PagedAttention", "LastRows",      "PreviousRows",     "PositionRows",
+                                "PatchAttention", "NgramRows",     "NgramMix"};
 
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 

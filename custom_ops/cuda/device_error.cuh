@@ -20,7 +20,9 @@ enum class Operator : int {
   last_rows,
   previous_rows,
   position_rows,
-  patch_attention
+  patch_attention,
+  ngram_rows,
+  ngram_mix
 };
 
 // Written by the device, read by the host.

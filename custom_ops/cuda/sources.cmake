@@ -23,6 +23,8 @@ set(CUDA_SOURCES
   patch_attention/cuda.cu
   router/cuda.cu
   rows/cuda.cu
+  streams/cuda.cu
+  ngrams/cuda.cu
   top_token/cuda.cu
   paged_attention/cuda.cu
   paged_attention/kv_write.cu)

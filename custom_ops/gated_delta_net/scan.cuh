@@ -106,7 +106,7 @@ struct Tokens {
       const int64_t own = first + n - sequence.pending;
       if (own >= 0)
         work.y[((sequence.begin + own) * work.geometry.v_heads + head) * D + j] =
-            out[n][j] * factor[n] * norm * silu(z[n][j]);
+            out[n][j] * factor[n] * norm * output_gate(work.geometry, z[n][j]);
     }
   }
 };

@@ -201,7 +201,8 @@ __global__ void __launch_bounds__(kGroup* kLanes) finish_rows(Work work) {
   const float factor = 1.0f / sqrtf(lane_sum(squares, kLanes) / static_cast<float>(D) + work.geometry.eps);
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    if (row < rows) work.y[at + i * kLanes] = out[i] * factor * work.norm[lane + i * kLanes] * silu(gate[i]);
+    if (row < rows)
+      work.y[at + i * kLanes] = out[i] * factor * work.norm[lane + i * kLanes] * output_gate(work.geometry, gate[i]);
   if (blockIdx.x) return;
   for (int64_t i = threadIdx.x; i < work.step.sequences * work.geometry.pending_max; i += blockDim.x) {
     const int64_t slot = work.step.slots_out[i / work.geometry.pending_max], t = i % work.geometry.pending_max;

@@ -1,7 +1,7 @@
 // What the two launches of a step share on a device: buffers, sequences, and whether the step can be.
 #pragma once
 
-#include "../cuda/kernel.h"
+#include "holds.cuh"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -36,23 +36,13 @@ struct Work {
 // The same answer in every block, by the gates that wait of one head; block 0 tells why, and keeps the answer for a
 // second launch.
 __device__ inline bool step_holds(const Work& work, int64_t head) {
-  const auto wrong = [](Reason, int64_t = 0, int64_t = 0, int64_t = 0, int64_t = 0) { return false; };
-  const int sequences = static_cast<int>(work.step.sequences);
-  bool holds = true;
-  for (int s = threadIdx.x; s < sequences; s += blockDim.x)
-    holds = sequence_holds(work.step, s, head, wrong) && slot_holds(work.step, s, wrong) && holds;
-  holds = !__syncthreads_or(!holds);
-  if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
-    const auto tell = [&](Reason reason, int64_t a = 0, int64_t b = 0, int64_t c = 0, int64_t d = 0) {
-      report(work.record, Operator::gated_delta_net, reason, a, b, c, d);
-      return false;
-    };
-    if (work.verdict) *work.verdict = holds;
-    bool told = holds;
-    for (int s = 0; !told && s < sequences; ++s) told = !sequence_holds(work.step, s, head, tell);
-    for (int s = 0; !told && s < sequences; ++s) told = !slot_holds(work.step, s, tell);
-  }
-  return holds;
+  return step_holds(work.step, head, Operator::gated_delta_net, work.verdict, work.record);
+}
+
+// What an output is multiplied by.
+__device__ __forceinline__ float output_gate(const Geometry& geometry, float z) {
+  const float open = sigmoid(z);
+  return geometry.sigmoid_gate ? open : z * open;
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

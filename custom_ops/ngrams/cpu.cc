@@ -18,25 +18,15 @@ struct NgramRows : NgramRowsSignature {
     for (size_t i = 0; i < std::size(kInputs); ++i) in[i] = context.input(i);
     const NgramRowsShape shape(in);
     const SequenceStarts sequences(in[2], shape.tokens);
-    check_ids(in[0]);
-    check_ids(in[1]);
     const NgramHash hash(in, shape, eos);
-    for (int64_t i = 0; i < shape.rows; ++i)
-      if (hash.moduli[i] < 1 || hash.offsets[i] < 0)
-        fail("inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0", static_cast<long long>(i),
-             static_cast<long long>(i), static_cast<long long>(hash.moduli[i]),
-             static_cast<long long>(hash.offsets[i]));
+    const auto wrong = [](Reason reason, long long a = 0, long long b = 0, long long c = 0, long long d = 0) -> bool {
+      fail(kSentences[static_cast<int>(reason)], a, b, c, d);
+    };
+    for (int64_t i = 0; i < hash.values(); ++i) hash.holds(i, wrong);
     int64_t* out = context.output(0, {shape.tokens * shape.rows}).as<int64_t>();
     for (int64_t s = 0; s < sequences.count; ++s)
       for (int64_t t = sequences.start[s]; t < sequences.start[s + 1]; ++t)
         hash.rows_of(t, sequences.start[s], s, out + t * shape.rows);
-  }
-
- private:
-  static void check_ids(const Tensor& ids) {
-    for (int64_t i = 0; i < ids.size(); ++i)
-      if (ids.as<int64_t>()[i] < 0)
-        fail("input %s holds %lld, expected token ids", ids.name, static_cast<long long>(ids.as<int64_t>()[i]));
   }
 };
 

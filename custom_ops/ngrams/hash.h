@@ -21,6 +21,18 @@ struct NgramHash {
         shape(of),
         eos(end) {}
 
+  // Whether the i-th id, constant or previous id can be; else what `wrong(reason, numbers...)` returns.
+  template <class Wrong>
+  TRIGRAPH_EVERYWHERE bool holds(int64_t i, Wrong&& wrong) const {
+    if (i < shape.tokens && ids[i] < 0) return wrong(Reason::input_id, ids[i]);
+    if (i < shape.sequences * (shape.size - 1) && previous[i] < 0) return wrong(Reason::previous_id, previous[i]);
+    if (i < shape.rows && (moduli[i] < 1 || offsets[i] < 0))
+      return wrong(Reason::ngram_constant, i, i, moduli[i], offsets[i]);
+    return true;
+  }
+  // So many there are at most.
+  TRIGRAPH_EVERYWHERE int64_t values() const { return shape.tokens + shape.sequences * (shape.size - 1) + shape.rows; }
+
   // Rows of token t of sequence s, which begins at `start`. From the nearest EOS before the token on, all tokens read
   // as EOS.
   TRIGRAPH_EVERYWHERE void rows_of(int64_t t, int64_t start, int64_t s, int64_t* out) const {

@@ -74,7 +74,7 @@ __device__ __forceinline__ void quantise(const float* value, int64_t width, int6
   if (lane == 0) out.scales()[super] = finite ? (zero ? 0.0f : magnitude / 127.0f) : __uint_as_float(0x7fc00000u);
 }
 
-// What is prepared: rows as they are, or silu(gate) * up.
+// What is prepared: rows as they are, silu(gate) * up, or silu(scale * gate).
 struct Plain {
   const float* x;
   __device__ float operator()(int64_t i) const { return x[i]; }
@@ -103,6 +103,17 @@ struct Gated {
     for (int k = 0; k < 8; ++k) value[k] = silu(value[k]) * factor[k];
   }
   __host__ __device__ Gated row(int64_t offset) const { return {gate + offset, up + offset}; }
+};
+struct ScaledGate {
+  const float* gate;
+  float scale;
+  __device__ float operator()(int64_t i) const { return silu(scale * gate[i]); }
+  __device__ __forceinline__ void eight(int64_t i, float* value) const {
+    Plain{gate}.eight(i, value);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) value[k] = silu(scale * value[k]);
+  }
+  __host__ __device__ ScaledGate row(int64_t offset) const { return {gate + offset, scale}; }
 };
 
 // A warp for each super-block, a block of the second dimension for each row.

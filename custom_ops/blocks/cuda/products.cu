@@ -142,6 +142,11 @@ void prepare_gated(Layout layout, const float* gate, const float* up, int64_t ro
   prepare_rows(layout, Gated{gate, up}, rows, width, prepared, stream);
 }
 
+void prepare_gate(Layout layout, const float* gate, float scale, int64_t rows, int64_t width, void* prepared,
+                  cudaStream_t stream) {
+  prepare_rows(layout, ScaledGate{gate, scale}, rows, width, prepared, stream);
+}
+
 const ProductKernel& product_kernel(const std::string& type, const std::string& activations) {
   check_activations(activations);
   const ProductKernel* kernel = find<Layout::float32>(type, PlainTypes());

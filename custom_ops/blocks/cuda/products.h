@@ -20,6 +20,9 @@ void prepare(const float* x, int64_t rows, int64_t width, void* prepared, cudaSt
 // The same of silu(gate) * up, in either layout.
 void prepare_gated(Layout layout, const float* gate, const float* up, int64_t rows, int64_t width, void* prepared,
                    cudaStream_t stream);
+// And of silu(scale * gate).
+void prepare_gate(Layout layout, const float* gate, float scale, int64_t rows, int64_t width, void* prepared,
+                  cudaStream_t stream);
 
 // The (token, slot) pairs of an expert FFN sorted by expert: pair i of that order reads activation row source[i] (i
 // itself without a source).
