@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trigraph.exporter.graphs.weights import Weights
 
 ACTIVATIONS = ("float32", "int8")
+HNORMS = ("whole", "streams")
 DRAFT_VOCAB = 65536
 """Token ids that a draft chooses from: low ids are the frequent merges, and a draft reads a row of weights for each."""
 _SIDE_HEADER_BYTES = 1 << 16
@@ -62,6 +63,9 @@ class ExportOptions:
     """Context extension: "yarn:FACTOR", or "none"; as the file says unless given."""
     activations: str | None = None
     """How block matrix products hold activations: "float32" or "int8"; the faster int8 unless given or portable."""
+    hnorm: str = "whole"
+    """How the MTP head of a model with residual streams norms what it reads: "whole", all streams as one row, or
+    "streams", each by itself. Engines differ; drafts are right more often one way, and texts are the same."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
@@ -92,10 +96,9 @@ def export(
 
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
-    model, without_head = _without_head(model)
     _check_options(options, model.config)
     tower, unusable = _tower(source, options.mmproj, model.config)
-    notices = without_head + unusable + (_portable_notices(model, options) if options.portable else ())
+    notices = unusable + (_portable_notices(model, options) if options.portable else ())
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
@@ -135,15 +138,6 @@ def export(
         )
         manifest.write(folder)
     return manifest
-
-
-def _without_head(model: Model) -> tuple[Model, tuple[str, ...]]:
-    """The model as graphs compute it, and what they leave out: MTP heads of residual streams have no graph yet."""
-    if model.config.streams is None or not model.config.mtp_layers:
-        return model, ()
-    config = dataclasses.replace(model.config, mtp_layers=0)
-    notice = f"the MTP head of architecture {config.architecture!r} is not used: drafts are n-grams alone"
-    return dataclasses.replace(model, config=config, mtp_file=None), (notice,)
 
 
 def _most_context(config: ModelConfig) -> int:
@@ -195,7 +189,7 @@ def _write_graphs(
     for name, build in builders.items():
         graph = GraphBuilder(name, version)
         activations = "float32" if name == "vision" else options.activation_kind
-        build(Network(graph, config, weights, state, activations, sections))
+        build(Network(graph, config, weights, state, activations, sections, options.hnorm == "streams"))
         proto = graph.proto()
         if options.portable:
             add_bodies(proto)
@@ -228,6 +222,7 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     for name, value, known in (
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),
+        ("hnorm", options.hnorm, HNORMS),
         ("weights", options.weights, MODES),
     ):
         if value not in known:

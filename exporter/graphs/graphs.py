@@ -12,6 +12,7 @@ from trigraph.exporter.graphs.mtp import draft_layer, write_kv
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows, previous_rows
 from trigraph.exporter.graphs.streams import streams_trunk
+from trigraph.exporter.graphs.streams_mtp import StreamsHead
 from trigraph.models import names
 
 
@@ -41,9 +42,11 @@ def build_prefill(net: Network) -> None:
     images = None if net.sections is None else image_inputs(graph, net.config.hidden)
     embedded = with_images(graph, net.embed(ids, names.TOKEN_EMBD, "embed"), images, "images")
     if (streams := net.config.streams) is not None:
-        _, rows = last_rows(
-            graph, sequences, list(streams_trunk(net, streams, ids, embedded, sequences, recurrence)), "last"
-        )
+        row, hidden = streams_trunk(net, streams, ids, embedded, sequences, recurrence)
+        if net.config.mtp_layers:
+            before = previous_rows(graph, hidden, prev_hidden, sequences.cu_seqlens, "previous_hidden")
+            StreamsHead(net, streams).write_kv(embedded, before, sequences)
+        _, rows = last_rows(graph, sequences, [row, hidden], "last")
         _head(net, *rows)
         return
     x, addend = _trunk(net, embedded, sequences, recurrence)
@@ -65,9 +68,12 @@ def build_draft(net: Network, vocab: int | None) -> None:
     """
     graph = net.graph
     ids = graph.input("input_ids", INT64, ["T"])
-    prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.hidden])
+    prev_hidden = graph.input("prev_hidden", FLOAT, ["T", net.config.residual])
     sequences = _sequences(net, last=True)
-    hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
+    if (streams := net.config.streams) is not None:
+        hidden, logits = StreamsHead(net, streams).draft(ids, prev_hidden, sequences, vocab)
+    else:
+        hidden, logits = draft_layer(net, ids, prev_hidden, sequences, vocab)
     graph.output(logits, "logits")
     _top_token(net, logits, probability=True)
     graph.output(hidden, "hidden")

@@ -40,7 +40,7 @@ def streams_trunk(
         if streams.ngrams is not None and table is not None and layer == streams.ngrams.layer:
             rows = _add_ngrams(net, streams, streams.ngrams, rows, table, sequences, recurrence)
         rows = _block(net, streams, layer, rows, sequences, recurrence)
-    hidden, rows = _mix(net, streams, rows, names.OUTPUT_MIXER, "output_hc")
+    hidden, rows = mix(net, streams, rows, names.OUTPUT_MIXER, "output_hc")
     return hidden, rows.x
 
 
@@ -50,21 +50,26 @@ def _block(
     """One trunk layer: each of its two parts computes a row from the streams and adds to them."""
     name = f"blk.{layer}"
     weights = [names.in_block(layer, weight) for weight in names.mixer(names.HC_ATTN)]
-    x, rows = _mix(net, streams, rows, weights, f"{name}.hc_attn")
+    x, rows = mix(net, streams, rows, weights, f"{name}.hc_attn")
     rows = StreamRows(rows.x, mixer(net, layer, x, sequences, recurrence), rows.inject)
+    return streams_ffn(net, streams, layer, rows, name)
+
+
+def streams_ffn(net: Network, streams: Streams, layer: int, rows: StreamRows, name: str) -> StreamRows:
+    """The second part of a block, whose result is left to be added."""
     weights = [names.in_block(layer, weight) for weight in names.mixer(names.HC_FFN)]
-    x, rows = _mix(net, streams, rows, weights, f"{name}.hc_ffn")
+    x, rows = mix(net, streams, rows, weights, f"{name}.hc_ffn")
     return StreamRows(rows.x, feed_forward(net, layer, x, f"{name}.ffn"), rows.inject)
 
 
-def _mix(
+def mix(
     net: Network, streams: Streams, rows: StreamRows, weights: list[str] | tuple[str, ...], name: str
 ) -> tuple[ir.Value, StreamRows]:
     """One row [T, hidden] of the streams, and the streams without anything left to add.
 
     `weights`: norm, down, up, and inject where the row's result goes back; the streams then have it.
     """
-    normed, x = _norm(net, streams, rows, weights[0], f"{name}.norm")
+    normed, x = stream_norm(net, streams, rows, weights[0], f"{name}.norm")
     inputs = {f"{name}.down": weights[1]} | ({f"{name}.inject": weights[3]} if len(weights) > 3 else {})
     down, *inject = net.linears(normed, f"{name}.projections", inputs)
     logits = net.gated_linear(down, None, weights[2], f"{name}.up", scale=1 / streams.count)
@@ -79,7 +84,7 @@ def _mix(
     return row, StreamRows(x, None, inject[0] if inject else None)
 
 
-def _norm(net: Network, streams: Streams, rows: StreamRows, weight: str, name: str) -> tuple[ir.Value, ir.Value]:
+def stream_norm(net: Network, streams: Streams, rows: StreamRows, weight: str, name: str) -> tuple[ir.Value, ir.Value]:
     """The norm of each stream, and the streams with all that was to be added."""
     inputs, outputs = [rows.x, net.vector(weight)], [net.graph.value(name, FLOAT, shape(rows.x))]
     if rows.block is not None and rows.inject is not None:
@@ -125,8 +130,8 @@ def _add_ngrams(
     name, state = f"blk.{ngrams.layer}.ngrams", f"ngrams.{ngrams.layer}.window"
     projections = {f"{name}.key": weight(names.PLE_KEY), f"{name}.value": weight(names.PLE_VALUE)}
     key, value = net.linears(table, f"{name}.projections", projections)
-    keys, _ = _norm(net, streams, StreamRows(key), weight(names.PLE_NORM_KEY), f"{name}.key_norm")
-    query, x = _norm(net, streams, rows, weight(names.PLE_NORM_QUERY), f"{name}.query_norm")
+    keys, _ = stream_norm(net, streams, StreamRows(key), weight(names.PLE_NORM_KEY), f"{name}.key_norm")
+    query, x = stream_norm(net, streams, rows, weight(names.PLE_NORM_QUERY), f"{name}.query_norm")
     y = net.graph.value(f"{name}.mix", FLOAT, shape(x))
     net.graph.multi_node(
         "NgramMix",

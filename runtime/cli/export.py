@@ -44,6 +44,9 @@ def export(
     kv_type: arguments.KVType = None,
     rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
+    hnorm: Annotated[
+        str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
+    ] = "whole",
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
     ] = False,
@@ -72,6 +75,7 @@ def export(
         kv_type or "f16",
         rope_scaling,
         activations,
+        hnorm,
         weights=weights,
         portable=portable,
     )

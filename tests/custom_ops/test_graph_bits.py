@@ -39,10 +39,9 @@ def history(package: Path, threads: int, device: str) -> list[bytes]:
         rows += [result.logits.tobytes(), result.hidden.tobytes()]
         at += count
     for count, kept in STEPS:
-        if steps.can_draft:
-            draft = steps.draft(sequences, [tokens[at] for tokens in text])
-            draft = steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
-            rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
+        draft = steps.draft(sequences, [tokens[at] for tokens in text])
+        draft = steps.draft_more(sequences, draft.tokens.tolist(), draft.hidden)
+        rows += [draft.tokens.tobytes(), draft.probability.tobytes(), draft.hidden.tobytes()]
         result = steps.verify(sequences, [tokens[at : at + count] for tokens in text])
         rows += [result.logits.tobytes(), result.hidden.tobytes(), result.tokens.tobytes()]
         assert np.isfinite(result.logits).all()

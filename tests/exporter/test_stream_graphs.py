@@ -13,11 +13,12 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
+from support.gguf_bytes import contents, gguf_bytes
 from support.small_streams import write_streams
-from trigraph.exporter import ExportOptions, describe, export, read_manifest
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models import Model, open_model
 from trigraph.models.errors import TrigraphError
-from trigraph.models.reference_streams import StreamReference
+from trigraph.models.reference_streams import StreamReference, StreamState
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Engine, load
 from trigraph.runtime.execution.steps import Steps
@@ -141,14 +142,53 @@ def test_a_longer_context_is_refused(source: Path, tmp_path: Path) -> None:
     assert export(source, tmp_path / "package", ExportOptions(max_context=2051)).max_context == 2051
 
 
-def test_the_head_is_left_out(source: Path, package: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(package)
-    assert sorted(manifest.graphs) == ["prefill", "verify"] and not manifest.config.mtp_layers
-    notice = "the MTP head of architecture 'qwen4exp' is not used: drafts are n-grams alone"
-    assert manifest.notices == (notice,)
-    alone = write_streams(tmp_path / "model.gguf", mtp=False)
-    assert not export(alone, tmp_path / "package").notices
-    assert describe(package).kind == "package"
+def test_graphs_of_files_with_and_without_a_head(source: Path, package: Path, tmp_path: Path) -> None:
+    assert sorted(read_manifest(package).graphs) == ["draft", "prefill", "verify"]
+    folder = tmp_path / "beside"
+    folder.mkdir()
+    trunk = write_streams(folder / "model.gguf", mtp=False)
+    manifest = export(trunk, folder / "package")
+    assert sorted(manifest.graphs) == ["prefill", "verify"] and not manifest.notices
+    pairs, entries = contents(source)
+    pairs = {key: value for key, value in pairs.items() if ".ple." not in key}
+    head = {key: entry for key, entry in entries.items() if key.startswith("blk.4.")}
+    (folder / "mtp-model.gguf").write_bytes(gguf_bytes(pairs, head))
+    options = ExportOptions(kv_type="f32", activations="float32")
+    assert "draft" in export(trunk, folder / "package", options).graphs
+    rows = [_first_draft(load(path, context=64, device="cpu").steps) for path in (folder / "package", package)]
+    assert rows[0] == rows[1]
+
+
+def _first_draft(steps: Steps) -> bytes:
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [[1, 2, 3]])
+    return steps.draft([sequence], [4]).logits.tobytes()
+
+
+@pytest.mark.parametrize("hnorm", ["whole", "streams"])
+def test_drafts(source: Path, text: Any, tmp_path: Path, hnorm: str) -> None:
+    """Chains behind a prefill, and behind verifies whose rows the head has not seen; both ways to norm streams."""
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32", hnorm=hnorm))
+    steps = load(tmp_path / "package", context=100, device="cpu").steps
+    (tokens, hidden, _), reference = text, StreamReference(open_model(source), whole_hnorm=hnorm == "whole")
+    sequence = steps.new_sequence()
+    steps.prefill([sequence], [tokens[:50]])
+    for end in (50, 52, 60):
+        if end > sequence.length:
+            steps.verify([sequence], [tokens[sequence.length : end]])
+            steps.keep(sequence, end - sequence.length)
+        before = np.concatenate([np.zeros_like(hidden[:1]), hidden[:end]])
+        drafts, logits = reference.draft(tokens[: end + 1], before, 4, StreamState())
+        found = steps.draft([sequence], [tokens[end]])
+        for index in range(4):
+            assert found.tokens.tolist() == drafts[index : index + 1].tolist()
+            close(found.logits[0], logits[index])
+            found = steps.draft_more([sequence], found.tokens.tolist(), found.hidden)
+
+
+def test_other_norms_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrigraphError, match="hnorm is 'half', expected one of whole, streams"):
+        export(source, tmp_path / "package", ExportOptions(hnorm="half"))
 
 
 def test_no_tower(source: Path, tmp_path: Path) -> None:

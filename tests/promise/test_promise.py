@@ -96,7 +96,7 @@ class History:
 
     def draft(self, counts: list[int]) -> None:
         members = [member for member in self._members(counts, LENGTH - 1) if member[0].length]
-        if members and self.engine.steps.can_draft:
+        if members:
             found = draft_chains(
                 self.engine, [seq for seq, _, _ in members], [text.tokens[seq.length] for seq, text, _ in members]
             )
@@ -104,8 +104,7 @@ class History:
 
     def mislead(self, counts: list[int]) -> None:
         """Drafts after a token that the text does not go on with."""
-        members = self._members(counts, LENGTH - 1)
-        if members and self.engine.steps.can_draft:
+        if members := self._members(counts, LENGTH - 1):
             draft_chains(
                 self.engine,
                 [seq for seq, _, _ in members],
