@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, Manifest, read_manifest
+from trigraph.exporter.package.external import load_graph
 from trigraph.exporter.package.paths import file_inside
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError, named
@@ -21,7 +22,7 @@ from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.mapped_weights import MappedWeights
+from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.package_graphs import PackageGraphs
@@ -70,7 +71,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     check("repack", config.repack, str, REPACK.__contains__, f"one of {', '.join(REPACK)}")
     manifest = read_manifest(folder := package.folder)
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
-    weight_bytes = sum(file.bytes for file in manifest.weight_files)
+    weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
     device = open_device(
         _device_name(config.device, manifest), manifest.portable, config.experts, config.repack == "on"
@@ -113,6 +114,11 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
         image_limits=ImageLimits(config.image_tokens),
         disk=_disk(config.cache_dir, config.cache_size, identity, steps, prefill_speed),
     )
+
+
+def _bytes_on_disk(folder: Path, manifest: Manifest) -> int:
+    """What of the weights takes no memory: a table of n-grams, of which steps read a few rows."""
+    return table_bytes(load_graph(folder / "verify.onnx").graph) if manifest.config.streams is not None else 0
 
 
 def _device_name(name: str, manifest: Manifest) -> str:

@@ -157,6 +157,12 @@ class MappedWeights:
         return entries["location"], data[start : start + length].view(dtype).reshape(dims)
 
 
+def table_bytes(graph: onnx.GraphProto) -> int:
+    """Bytes of a graph's table of n-grams; 0 where it has none."""
+    tables = (table for table in graph.initializer if table.name == NGRAM_TABLE and table.data_type in _DTYPES)
+    return sum(math.prod(table.dims) * _DTYPES[table.data_type].itemsize for table in tables)
+
+
 def _whole_pages(data: NDArray[np.uint8]) -> tuple[int, int]:
     """Addresses of the first and behind the last page that holds nothing else; equal where there is none."""
     start = -(-data.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE

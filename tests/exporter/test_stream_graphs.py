@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from support.gguf_bytes import contents, gguf_bytes
+from support.hollow import write_hollow
 from support.small_streams import write_streams
 from trigraph.exporter import ExportOptions, export, read_manifest
+from trigraph.exporter.graphs.portable import memory_notice
 from trigraph.models import Model, open_model
 from trigraph.models.errors import TrigraphError
 from trigraph.models.reference_streams import StreamReference, StreamState
@@ -132,6 +135,13 @@ def test_portable(source: Path, text: Any, tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_allclose(rows.logits, logits[21:24], rtol=0, atol=1e-4)
     rows = engine.steps.verify([sequence], [tokens[23:26]])
     np.testing.assert_allclose(rows.logits, logits[23:26], rtol=0, atol=1e-4)
+
+
+def test_memory_of_portable_packages(tmp_path: Path) -> None:
+    """A host without the library unpacks 6 G weights, and not the 51 G of the table of n-grams."""
+    model = open_model(write_hollow("qwen3.8-flash-next", tmp_path / "model.gguf", vocab=320))
+    (notice,) = memory_notice(model)
+    assert re.search(r"takes about (\d\d) GB to open a graph", notice)
 
 
 def test_a_longer_context_is_refused(source: Path, tmp_path: Path) -> None:

@@ -10,7 +10,13 @@ from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache import disk_tier
 from trigraph.runtime.scheduler.request import Request
 
-MODELS = [("trained", "Q8_0"), ("tiny-dense", "mixed"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "mixed")]
+MODELS = [
+    ("trained", "Q8_0"),
+    ("tiny-dense", "mixed"),
+    ("tiny-moe", "Q4_K_M"),
+    ("tiny-next", "mixed"),
+    ("tiny-streams", "mixed"),
+]
 REQUESTS = 40
 
 

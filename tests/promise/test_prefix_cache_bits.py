@@ -21,6 +21,7 @@ MODELS = [
     ("tiny-moe", "Q4_K_M", "int8", "f16"),
     ("tiny-next", "mixed", "int8", "f32"),
     ("tiny-moe", "Q4_K_M", "int8", "q8_0"),
+    ("tiny-streams", "mixed", "int8", "f16"),
 ]
 LENGTHS = [1, 7, 63, 64, 65, 100, 127, 128, 129]  # pages of 64
 LENGTH = 140

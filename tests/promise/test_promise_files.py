@@ -16,6 +16,7 @@ MODELS = [
     ("tiny-moe", "Q4_K_M", "float32", "f32"),
     ("tiny-next", "mixed", "int8", "f16"),
     ("tiny-moe", "Q4_K_M", "int8", "q8_0"),
+    ("tiny-streams", "mixed", "int8", "f16"),
 ]
 LENGTH = 150
 

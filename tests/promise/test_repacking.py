@@ -25,7 +25,7 @@ from trigraph.runtime.execution.package_graphs import PackageGraphs
 
 pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked for the CPU")
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
-MODELS = [("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M")]
+MODELS = [("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M"), ("tiny-streams", "Q4_K_M")]
 GREEDY = Options(Sampling(temperature=0), max_tokens=24, ignore_eos=True)
 PROMPT = [*range(40, 60)]
 

@@ -12,7 +12,7 @@ from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.state.sequence import Sequence
 
 # geometry, quantisation
-MODELS = [("trained", "Q8_0"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M")]
+MODELS = [("trained", "Q8_0"), ("tiny-moe", "Q4_K_M"), ("tiny-next", "Q4_K_M"), ("tiny-streams", "Q4_K_M")]
 
 
 def rounds(engine: Engine, sequence: Sequence, count: int, drafts: int) -> list[bytes]:
