@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.attention_step import Attention, Heads
 from support.attention_step import make_step as make_attention_step
 from support.body import Body
-from support.gdn_cases import SHAPES, Kernel, Shape, empty_state, make_step, random_rows, random_state
+from support.gdn_cases import SHAPES, STEPS, Kernel, Shape, empty_state, make_step, random_rows, random_state
 from support.gdn_cases import random_weights as gdn_weights
 from support.operators import Operator
 from trigraph.custom_ops.gated_delta_net.reference import State, Step
@@ -19,13 +19,6 @@ from trigraph.custom_ops.paged_attention.reference import paged_attention, paged
 
 Array = NDArray[Any]
 ROTARY: dict[str, Any] = {"rope_dims": 16, "rope_theta": 1e7, "eps": 1e-6}
-# lengths, past_lens, accepted, slots_in, slots_out; every slot has K tokens pending
-STEPS: list[tuple[list[int], ...]] = [
-    ([1], [0], [0], [2], [2]),
-    ([5, 1, 8], [9, 0, 11], [8, 0, 3], [0, 2, 1], [0, 3, 1]),
-    ([1, 2], [4, 4], [0, 4], [1, 1], [2, 4]),
-    ([3], [1], [1], [4], [0]),
-]
 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["verify", "prefill"])

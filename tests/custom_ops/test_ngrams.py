@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.body import Body
-from support.gdn_cases import make_step
+from support.gdn_cases import STEPS, make_step
 from support.operators import LIBRARY, THREADS, Operator, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops.gated_delta_net.reference import Step
@@ -133,14 +133,6 @@ class Kernel:
     def reference(self, rows: Rows, window: Array, step: Step) -> tuple[Array, Array]:
         settings = {**self.attributes, "commit": bool(self.attributes["commit"])}
         return ngram_mix(rows.x, rows.key, rows.query, rows.value, self.weights, window, step, **settings)
-
-
-STEPS: list[tuple[list[int], ...]] = [
-    ([1], [0], [0], [2], [2]),
-    ([5, 1, 8], [9, 0, 11], [8, 0, 3], [0, 2, 1], [0, 3, 1]),
-    ([1, 2], [4, 4], [0, 4], [1, 1], [2, 4]),
-    ([3], [1], [1], [4], [0]),
-]
 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["verify", "prefill"])

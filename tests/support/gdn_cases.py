@@ -42,6 +42,15 @@ SHAPES = [
 ]
 
 
+# lengths, past_lens, accepted, slots_in, slots_out; every slot has K tokens pending
+STEPS: list[tuple[list[int], ...]] = [
+    ([1], [0], [0], [2], [2]),
+    ([5, 1, 8], [9, 0, 11], [8, 0, 3], [0, 2, 1], [0, 3, 1]),
+    ([1, 2], [4, 4], [0, 4], [1, 1], [2, 4]),
+    ([3], [1], [1], [4], [0]),
+]
+
+
 @dataclass(frozen=True)
 class Rows:
     """Projections of some tokens."""
