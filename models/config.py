@@ -123,11 +123,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         raise keys.error(
             "nextn_predict_layers", f"is {mtp_layers}, supported are 0 and 1; convert the model with one MTP layer"
         )
-    blocks = keys.integer("block_count", least=1 + mtp_layers)
-    if blocks > MAX_LAYERS:
-        raise keys.error(
-            "block_count", f"is {blocks}, expected at most {MAX_LAYERS}; the file is damaged, download it again"
-        )
+    blocks = _blocks(keys, mtp_layers)
 
     moe = architecture.moe
     recurrent = _recurrent_layers(keys, blocks, mtp_layers)
@@ -164,6 +160,16 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
     _check_consistency(config, keys)
     return config
+
+
+def _blocks(keys: Keys, mtp_layers: int) -> int:
+    """Layers of the trunk and the MTP head together."""
+    blocks = keys.integer("block_count", least=1 + mtp_layers)
+    if blocks > MAX_LAYERS:
+        raise keys.error(
+            "block_count", f"is {blocks}, expected at most {MAX_LAYERS}; the file is damaged, download it again"
+        )
+    return blocks
 
 
 def _check_neutral(keys: Keys) -> None:

@@ -87,10 +87,7 @@ def rotate(x: Array, rotation: Rotation) -> Array:
 def attention(
     x: Array, w: Weights, c: ModelConfig, past: Past, turn: Rotation, seen: npt.NDArray[np.bool_] | None = None
 ) -> tuple[Array, Past]:
-    """Gated attention over the past and the tokens of x [T, hidden], causal by place in the sequence.
-
-    `seen` [T, P] limits it to some of the P places so far.
-    """
+    """Gated attention over the past and the tokens of x [T, hidden], causal by place; `seen` [T, P] limits it more."""
     tokens, start = len(x), len(past[0])
     q, gate = np.split((x @ w(names.ATTN_Q).T).reshape(tokens, c.heads, 2 * c.head_dim), 2, axis=-1)
     k = (x @ w(names.ATTN_K).T).reshape(tokens, c.kv_heads, c.head_dim)
@@ -101,8 +98,7 @@ def attention(
 
     group = c.heads // c.kv_heads
     scores = np.einsum("qhd,phd->hqp", q, np.repeat(k, group, axis=1)) / np.sqrt(c.head_dim)
-    places = start + np.arange(tokens)
-    causal = np.arange(start + tokens) <= places[:, None]
+    causal = np.arange(start + tokens) <= (start + np.arange(tokens))[:, None]
     scores = np.where(causal if seen is None else causal & seen, scores, -np.inf)
     out = np.einsum("hqp,phd->qhd", softmax(scores), np.repeat(v, group, axis=1)) * sigmoid(gate)
     return out.reshape(tokens, -1) @ w(names.ATTN_OUTPUT).T, (k, v)

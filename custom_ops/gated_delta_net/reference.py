@@ -97,14 +97,13 @@ def gated_delta_net(
     Each sequence reads slots_in (zeros when past_lens is 0), applies its `accepted` pending tokens, writes the
     committed state to slots_out and runs its own tokens from there. A verify (commit False) leaves its own tokens
     pending; a prefill (commit True) commits them. Slots that are not written stay as they are. Value head h uses key
-    head h % k_heads when tiled, else h // (v / k_heads). Outputs are gated by silu(z), or by sigmoid(z). Raises
+    head h % k_heads when tiled, else h // (v / k_heads); outputs are gated by silu(z), or by sigmoid(z). Raises
     TrigraphError for a step that cannot be.
     """
     check(step, past, len(qkv), commit)
     v_heads, dim = past.state.shape[1:3]
     present = past.copy()
     y = np.zeros_like(z)
-    conv = weights.conv.astype(np.float64)
     own_decay = np.logaddexp(0, alpha.astype(np.float64) + weights.dt_bias) * weights.a
     own_beta = sigmoid(beta.astype(np.float64))
 
@@ -120,14 +119,14 @@ def gated_delta_net(
         pending = past.gates[slot_in, :accepted].astype(np.float64)
         log_decay = np.concatenate([pending[:, :v_heads], own_decay[rows]])
         betas = np.concatenate([pending[:, v_heads:], own_beta[rows]])
-        q, k, v = split_heads(convolve(columns, conv), k_heads, v_heads, tiled, eps)
+        q, k, v = split_heads(convolve(columns, weights.conv.astype(np.float64)), k_heads, v_heads, tiled, eps)
 
         old, new = slice(0, accepted), slice(accepted, accepted + own)
         _, committed = delta_rule(state, q[old], k[old], v[old], log_decay[old], betas[old])
         out, after = delta_rule(committed, q[new], k[new], v[new], log_decay[new], betas[new])
         rms = np.sqrt((out * out).mean(-1, keepdims=True) + eps)
-        gate = (sigmoid if sigmoid_gate else silu)(z[rows].astype(np.float64)).reshape(own, v_heads, dim)
-        y[rows] = (out / rms * weights.norm * gate).reshape(own, -1)
+        gate = (sigmoid if sigmoid_gate else silu)(z[rows].astype(np.float64))
+        y[rows] = (out / rms * weights.norm).reshape(own, -1) * gate
 
         present.state[slot_out] = after if commit else committed
         kept = accepted + own if commit else accepted
