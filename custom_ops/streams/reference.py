@@ -30,4 +30,4 @@ def stream_norm(
 def stream_mean(x: Floats, logits: Floats, *, streams: int) -> Floats:
     """The mean over the streams of sigmoid(logits) x, both [T, streams x D]: [T, D]."""
     gated = x / (1 + np.exp(-logits.astype(np.float64)))
-    return gated.reshape(len(x), streams, -1).mean(axis=1).astype(np.float32)
+    return np.asarray(gated.reshape(len(x), streams, -1).mean(axis=1), np.float32)

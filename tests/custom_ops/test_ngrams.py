@@ -131,7 +131,7 @@ class Kernel:
         return y, present
 
     def reference(self, rows: Rows, window: Array, step: Step) -> tuple[Array, Array]:
-        settings = {**self.attributes, "commit": bool(self.attributes["commit"])}
+        settings: dict[str, Any] = {**self.attributes, "commit": bool(self.attributes["commit"])}
         return ngram_mix(rows.x, rows.key, rows.query, rows.value, self.weights, window, step, **settings)
 
 

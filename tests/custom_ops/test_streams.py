@@ -26,7 +26,8 @@ def draw(rows: int, streams: int, hidden: int) -> list[Any]:
 @pytest.mark.parametrize(("streams", "hidden"), SIZES)
 def test_norms(isa: str, streams: int, hidden: int) -> None:
     x, weight, _, _ = draw(13, streams, hidden)
-    attributes, outputs = {"streams": streams, "eps": EPS}, {0: (np.float32, streams * hidden)}
+    attributes: dict[str, Any] = {"streams": streams, "eps": EPS}
+    outputs = {0: (np.float32, streams * hidden)}
     (y,) = run_rows("StreamNorm", [x], [weight], lambda rows, constants: rows + constants, outputs, attributes)
     np.testing.assert_allclose(y, stream_norm(x, weight, **attributes)[0], rtol=2e-6, atol=1e-7)
     for stream in range(streams):  # each has the bits of a norm of its own
@@ -39,7 +40,8 @@ def test_norms(isa: str, streams: int, hidden: int) -> None:
 @pytest.mark.parametrize(("streams", "hidden"), SIZES)
 def test_norms_of_sums(isa: str, streams: int, hidden: int) -> None:
     x, weight, block, inject = draw(13, streams, hidden)
-    attributes, outputs = {"streams": streams, "eps": EPS}, dict.fromkeys((0, 1), (np.float32, streams * hidden))
+    attributes: dict[str, Any] = {"streams": streams, "eps": EPS}
+    outputs = dict.fromkeys((0, 1), (np.float32, streams * hidden))
     y, total = run_rows(
         "StreamNorm", [x, block, inject], [weight], lambda r, c: [r[0], c[0], r[1], r[2]], outputs, attributes
     )
@@ -68,7 +70,7 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize(("streams", "hidden"), SIZES)
 def test_bodies(streams: int, hidden: int) -> None:
     x, weight, block, inject = draw(7, streams, hidden)
-    attributes = {"streams": streams, "eps": EPS}
+    attributes: dict[str, Any] = {"streams": streams, "eps": EPS}
     (y,) = Body("StreamNorm", [x, weight], [np.float32], attributes)(x, weight)
     np.testing.assert_allclose(y, stream_norm(x, weight, **attributes)[0], rtol=1e-5, atol=1e-6)
     given = [x, weight, block, inject]

@@ -38,12 +38,13 @@ def test_a_table_of_real_size_is_never_read_whole(tmp_path: Path, operator_libra
     path, tokens = tmp_path / "model.gguf", [5, 300, 7, 7, 211, 40, 6, 12]
     write_synthetic("qwen3.8-flash-next", path, layers=2, vocab=320, experts=2, quant="Q8_0")
     model = open_model(path)
-    table, ngrams = model.tensor(TABLE), model.config.streams and model.config.streams.ngrams
-    assert ngrams is not None and path.stat().st_size > 35e9
+    table, streams = model.tensor(TABLE), model.config.streams
+    assert streams is not None and streams.ngrams is not None
+    assert path.stat().st_size > 35e9
     assert table.type == "Q8_0" and table.row_bytes == 170
     rng = np.random.default_rng(0)
     with open(path, "r+b") as file:
-        for row in {row for rows in ngram_rows(ngrams, tokens, []) for row in rows}:
+        for row in {row for rows in ngram_rows(streams.ngrams, tokens, []) for row in rows}:
             file.seek(table.offset + row * table.row_bytes)
             file.write(b"".join(b"\x00\x28" + rng.bytes(32) for _ in range(5)))  # scales of 1/32
     before = path.stat().st_blocks
