@@ -2,7 +2,9 @@
 // another one but for its products with int8 lists that one's other operators.
 #include "isa.h"
 
-#ifndef TRIGRAPH_BASE
+#ifdef TRIGRAPH_BASE
+#define TRIGRAPH_ON_CPU 1
+#else
 #define TRIGRAPH_BASE TRIGRAPH_ISA
 #endif
 
@@ -23,6 +25,10 @@ const OrtCustomOp* stream_norm();
 const OrtCustomOp* stream_mean();
 const OrtCustomOp* ngram_rows();
 const OrtCustomOp* ngram_mix();
+const OrtCustomOp* paged_index_write_f16();
+const OrtCustomOp* paged_index_write_f32();
+const OrtCustomOp* paged_select_f16();
+const OrtCustomOp* paged_select_f32();
 const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* paged_kv_write_f16();
 const OrtCustomOp* paged_kv_write_f32();
@@ -65,6 +71,12 @@ std::vector<const OrtCustomOp*> operators() {
           stream_norm(),
           stream_mean(),
           ngram_rows(),
+#ifdef TRIGRAPH_ON_CPU  // models that need these run on CPUs alone
+          paged_index_write_f16(),
+          paged_index_write_f32(),
+          paged_select_f16(),
+          paged_select_f32(),
+#endif
           ngram_mix()};
 }
 

@@ -125,7 +125,7 @@ def export(
             state=state_tensors(model.config, options.kv_type),
             weight_files=tuple(weight_files),
             weights_folder=placement.folder,
-            max_context=options.max_context or _most_context(model.config),
+            max_context=options.max_context or model.config.context_length,
             max_pending=MAX_PENDING,
             page_size=PAGE_SIZE,
             draft_vocab=draft_vocab,
@@ -138,12 +138,6 @@ def export(
         )
         manifest.write(folder)
     return manifest
-
-
-def _most_context(config: ModelConfig) -> int:
-    """The longest texts that graphs compute: attention sees all positions, not those that an indexer chooses."""
-    streams = config.streams
-    return config.context_length if streams is None else min(config.context_length, streams.indexer.dense_positions)
 
 
 def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens, SuggestedSampling]:
@@ -227,12 +221,6 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
     ):
         if value not in known:
             raise TrigraphError(f"{name} is {value!r}, expected one of {', '.join(known)}")
-    most = _most_context(config)
-    if options.max_context is not None and most < options.max_context <= config.context_length:
-        raise TrigraphError(
-            f"max-context is {options.max_context}, and models of architecture {config.architecture!r} are exported "
-            f"for up to {most} tokens so far: beyond them attention would have to choose what it sees"
-        )
     if options.max_context is not None and not 1 <= options.max_context <= config.context_length:
         raise TrigraphError(
             f"max-context is {options.max_context}, expected 1 to {config.context_length}, the model's context length"

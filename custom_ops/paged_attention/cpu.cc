@@ -26,6 +26,8 @@ constexpr int64_t kPartialFloats = int64_t{1} << 22;  // 16 MiB of splits that w
 
 struct Attention : AttentionStep {
   WalkSplit* walk_split;
+  const int32_t* groups;  // [rows, top], or nullptr
+  int64_t top, group_size;
 
   int64_t query_heads() const { return cache.heads * group; }
   const float* query(const HeadTile& tile, int64_t m) const {
@@ -115,15 +117,41 @@ struct Attention : AttentionStep {
     }
   }
 
+  // Whether a row at a position sees less than all before it.
+  bool selects(int64_t position) const { return groups && (position + 1) / group_size > top; }
+
+  // A row by itself: over its list, if it has one.
+  template <class Add>
+  void add_row(Run run, Add&& add) const {
+    if (!selects(run.position)) return add(run, Selection{});
+    const int64_t whole = (run.position + 1) / group_size;
+    const int32_t* list = groups + run.row * top;
+    for (int64_t i = 0; i < top; ++i)
+      if (list[i] < 0 || list[i] >= whole || (i && list[i] <= list[i - 1]))
+        fail("input groups[%lld][%lld] is %d, not one of %lld groups in ascending order",
+             static_cast<long long>(run.row), static_cast<long long>(i), list[i], static_cast<long long>(whole));
+    const Selection selection{list, top, group_size, whole * group_size};
+    run.position = top * group_size + run.position - selection.tail;
+    add(run, selection);
+  }
+
   void run(const Context& context) const {
     std::vector<HeadTile> tiles;
     int64_t all_splits = 0, most_splits = 0;
-    for (const Run& run : sequences.runs(rows / group))
+    const auto add = [&](const Run& run, const Selection& selection) {
       for (int64_t head = 0; head < cache.heads; ++head) {
-        tiles.push_back({run, head});
+        tiles.push_back({run, head, selection});
         all_splits += tiles.back().splits();
         most_splits = std::max(most_splits, tiles.back().splits());
       }
+    };
+    for (const Run& run : sequences.runs(rows / group)) {
+      if (!selects(run.position + run.count - 1)) {
+        add(run, {});
+        continue;
+      }
+      for (int64_t i = 0; i < run.count; ++i) add_row({run.sequence, run.row + i, 1, run.position + i}, add);
+    }
     if (most_splits <= 1 || 16 * most_splits <= all_splits)
       run_tiles(context, tiles);
     else
@@ -132,14 +160,18 @@ struct Attention : AttentionStep {
 };
 
 // A node's run, but for the type of its cache.
-void attend(const Context& context, const Rotary& rotary, bool rotated, WalkSplit* walk) {
+void attend(const Context& context, const Rotary& rotary, bool rotated, int64_t group_size, WalkSplit* walk) {
   const CacheShape cache(context.input(2), context.input(3));
   const Tensor q_gate = context.input(0), norm = context.input(1);
   const int64_t count = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
   rotary.check(norm, cache.width);
   const Sequences sequences(context.input(4), context.input(5), context.input(6), count, cache, true);
   const AxisPositions positions = rotary.positions(context.input(7), count);
-  const Tensor out = context.output(0, {count, columns / 2});
+  const Tensor out = context.output(0, {count, columns / 2}), groups = context.input(8);
+  if (groups.rank) groups.expect({count, -1});
+  if (groups.rank && (group_size < 1 || cache.page_size % group_size))
+    fail("attribute group is %lld, expected a divisor of the %lld positions of a page",
+         static_cast<long long>(group_size), static_cast<long long>(cache.page_size));
 
   struct Angles;
   auto* angles = static_cast<float*>(scratch<Angles>(count * rotary.angle_size() * sizeof(float)));
@@ -150,18 +182,24 @@ void attend(const Context& context, const Rotary& rotary, bool rotated, WalkSpli
   const int64_t tokens = std::min(sequences.longest(), std::max(kVerifyTokens, kTargetRows / group));
   const Attention step{{cache, sequences, rotary, q_gate.as<const float>(), norm.as<const float>(), angles,
                         context.input(2).data, context.input(3).data, out.as<float>(), group, tokens * group, rotated},
-                       walk};
+                       walk,
+                       groups.as<int32_t>(),
+                       groups.rank ? groups.dims[1] : 0,
+                       group_size};
   if (count > 0) step.run(context);
 }
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
-  explicit PagedAttention(const KernelInfo& info) : rotary_(info) { check_cache_type<T>(info); }
+  explicit PagedAttention(const KernelInfo& info) : rotary_(info), group_size_(info.integer("group", 0)) {
+    check_cache_type<T>(info);
+  }
 
-  void compute(Context& context) const { attend(context, rotary_, std::is_same_v<T, Q8>, walk_split<T>); }
+  void compute(Context& context) const { attend(context, rotary_, std::is_same_v<T, Q8>, group_size_, walk_split<T>); }
 
  private:
   Rotary rotary_;
+  int64_t group_size_;
 };
 
 }  // namespace

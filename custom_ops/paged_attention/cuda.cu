@@ -138,6 +138,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
     const Tensor q_gate = context.input(0), norm = context.input(1);
+    if (context.input(8).rank) fail("input groups is there, which no kernel for GPUs reads so far");
     const int64_t rows = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
     rotary_.check(norm, cache.width);
     if (cache.width > kMostWidth)

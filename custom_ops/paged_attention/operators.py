@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from trigraph.custom_ops.scripting import Function
 
 
+_GROUPS = 8  # input
+
+
 def _position_bytes(cache: Tensor) -> int:
     """A key or value of one position, in a cache [pages, page size, kv heads, elements or bytes of a head]."""
     return int(cache.dims[2]) * int(cache.dims[3]) * cache.element_bytes
@@ -24,10 +27,15 @@ def _write_cost(node: Node, work: Workload) -> Cost:
 
 
 def _attention_cost(node: Node, work: Workload) -> Cost:
-    """The keys and values of each sequence are read once; each row multiplies with both at every position."""
-    read = (_position_bytes(node.given(2)) + _position_bytes(node.given(3))) * work.context * work.sequences
-    out = node.outputs[0]
-    return Cost(bytes=read, float32_products=2 * out.item_elements * work.context * out.rows(work))
+    """The keys and values of each sequence are read once; each row multiplies with both at every position.
+
+    Where rows choose groups, a sequence's rows are taken to choose the same ones.
+    """
+    out, seen = node.outputs[0], work.context
+    if (group := node.attributes.get("group")) is not None:
+        seen = min(seen, (int(node.given(_GROUPS).dims[1]) + 1) * group)
+    read = (_position_bytes(node.given(2)) + _position_bytes(node.given(3))) * seen * work.sequences
+    return Cost(bytes=read, float32_products=2 * out.item_elements * seen * out.rows(work))
 
 
 def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
@@ -41,12 +49,14 @@ def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:
 
 
 def _attention_body(attributes: Mapping[str, Any], inputs: int) -> Function:
-    from trigraph.custom_ops.paged_attention import function, quantised_function
+    from trigraph.custom_ops.paged_attention import function, quantised_function, selected_function
 
     if "type" in attributes:
         bodies = quantised_function.paged_attention_q8_0, quantised_function.paged_attention_q8_0_by_axis
     else:
         bodies = function.paged_attention, function.paged_attention_by_axis
+    if inputs == 9:
+        return selected_function.selected_attention
     return bodies[inputs == 8]
 
 

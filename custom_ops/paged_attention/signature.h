@@ -55,9 +55,9 @@ struct PagedAttentionSignature {
   static constexpr DType kType = kCacheType<T>;
   static constexpr const char* kName = "PagedAttention";
   static constexpr Argument kInputs[] = {
-      {"q_gate", DType::f32},     {"q_norm", DType::f32},         {"key", kType},
-      {"value", kType},           {"cu_seqlens", DType::i32},     {"past_lens", DType::i32},
-      {"page_table", DType::i32}, {"positions", DType::i32, true}};
+      {"q_gate", DType::f32},     {"q_norm", DType::f32},          {"key", kType},
+      {"value", kType},           {"cu_seqlens", DType::i32},      {"past_lens", DType::i32},
+      {"page_table", DType::i32}, {"positions", DType::i32, true}, {"groups", DType::i32, true}};
   static constexpr Argument kOutputs[] = {{"y", DType::f32}};
 };
 

@@ -22,6 +22,13 @@ struct SplitWalk {
 
   // Where the tile's kv head has its keys, or values, of positions [first, first + count).
   void locate(const HeadTile& tile, const void* base, int64_t first, int64_t count, const T** entries) const {
+    if (tile.selection.groups) {
+      for (int64_t p = 0; p < count; ++p)
+        entries[p] = static_cast<const T*>(base) +
+                     step.sequences.entry(tile.sequence, tile.selection.position(first + p)) * cache().entry() +
+                     tile.head * cache().stride;
+      return;
+    }
     for (int64_t p = 0; p < count;) {
       const T* entry = static_cast<const T*>(base) + step.sequences.entry(tile.sequence, first + p) * cache().entry() +
                        tile.head * cache().stride;

@@ -8,8 +8,20 @@ namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
 
+// The positions of one row that sees some groups of consecutive ones, and those behind the last whole group.
+struct Selection {
+  const int32_t* groups = nullptr;  // [top], ascending; nullptr: the row sees all positions
+  int64_t top = 0, size = 0;        // size: positions of a group
+  int64_t tail = 0;                 // the first position behind the last whole group
+
+  int64_t position(int64_t i) const {
+    return i < top * size ? int64_t{groups[i / size]} * size + i % size : tail + i - top * size;
+  }
+};
+
 struct HeadTile : Run {
-  int64_t head;  // of the cache
+  int64_t head;         // of the cache
+  Selection selection;  // then `position` counts positions of the list
   int64_t splits() const { return (position + count + kSplit - 1) / kSplit; }
 };
 

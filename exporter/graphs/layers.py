@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.exporter.graphs.builder import shape
+from trigraph.exporter.graphs.builder import INT32, shape
 from trigraph.exporter.graphs.ffn import feed_forward
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences
 from trigraph.models import names
+from trigraph.models.streams import Indexer
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,11 @@ def mixer(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrenc
     name = f"blk.{layer}.attn"
     query, key, value = net.linears(x, f"{name}.qkv", qkv_weights(layer, name))
     cache = kv_write(net, layer, f"kv.{layer}", key, value, sequences, name)
-    return attention(net, layer, query, cache, sequences, name)
+    groups = None
+    if net.config.streams is not None:
+        queries, index = write_index(net, net.config.streams.indexer, layer, f"index.{layer}", x, sequences, name)
+        groups = select(net, net.config.streams.indexer, layer, queries, index, sequences, name)
+    return attention(net, layer, query, cache, sequences, name, groups)
 
 
 def feed_forward_residual(
@@ -105,20 +110,60 @@ def _cache_attributes(net: Network, cache: ir.Value) -> dict[str, Any]:
 
 
 def attention(
-    net: Network, layer: int, query: ir.Value, cache: tuple[ir.Value, ir.Value], sequences: Sequences, name: str
+    net: Network,
+    layer: int,
+    query: ir.Value,
+    cache: tuple[ir.Value, ir.Value],
+    sequences: Sequences,
+    name: str,
+    groups: ir.Value | None = None,
 ) -> ir.Value:
-    """Gated attention of projected queries over written pages, projected back: [rows, hidden]."""
+    """Gated attention of projected queries over written pages, projected back: [rows, hidden].
+
+    `groups` of positions limit what rows see, as `select` makes them.
+    """
     config = net.config
     norm = net.vector(names.in_block(layer, names.ATTN_Q_NORM))
+    chosen: list[ir.Value | None] = []
+    if groups is not None:
+        chosen = [*([None] if sequences.positions is None else []), groups]
     mixed = net.graph.node(
         "PagedAttention",
-        [query, norm, *cache, *_places(sequences)],
+        [query, norm, *cache, *_places(sequences), *chosen],
         f"{name}.mix",
         [shape(query)[0], config.heads * config.head_dim],
         domain=DOMAIN,
+        group=config.streams.indexer.group if groups is not None and config.streams is not None else None,
         **_cache_attributes(net, cache[0]),
     )
     return net.linear(mixed, names.in_block(layer, names.ATTN_OUTPUT), f"{name}.out")
+
+
+def write_index(
+    net: Network, indexer: Indexer, layer: int, state: str, x: ir.Value, sequences: Sequences, name: str
+) -> tuple[ir.Value, ir.Value]:
+    """Write the indexer's keys of rows x [rows, hidden]; returns its projected queries and the written pages."""
+    weights = {
+        f"{name}.index.q": names.in_block(layer, names.INDEXER_Q),
+        f"{name}.index.k": names.in_block(layer, names.INDEXER_K),
+    }
+    queries, keys = net.linears(x, f"{name}.index.projections", weights)
+    norm, written = net.vector(names.in_block(layer, names.INDEXER_K_NORM)), net.present(state)
+    inputs = [keys, norm, net.past(state), *_places(sequences)]
+    attributes = _cache_attributes(net, written) | {"group": indexer.group}
+    net.graph.multi_node("PagedIndexWrite", inputs, f"{name}.index.write", [written], DOMAIN, **attributes)
+    return queries, written
+
+
+def select(
+    net: Network, indexer: Indexer, layer: int, queries: ir.Value, index: ir.Value, sequences: Sequences, name: str
+) -> ir.Value:
+    """The groups of positions that rows see: int32 [rows, top]."""
+    norm = net.vector(names.in_block(layer, names.INDEXER_Q_NORM))
+    attributes = _cache_attributes(net, index) | {"group": indexer.group, "top": indexer.top}
+    dims = [shape(queries)[0], indexer.top]
+    inputs = [queries, norm, index, *_places(sequences)]
+    return net.graph.node("PagedSelect", inputs, f"{name}.index.select", dims, INT32, domain=DOMAIN, **attributes)
 
 
 def gated_delta_net(net: Network, layer: int, x: ir.Value, sequences: Sequences, recurrence: Recurrence) -> ir.Value:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trigraph.exporter.graphs.builder import shape
-from trigraph.exporter.graphs.layers import attention, kv_weights, kv_write, qkv_weights
+from trigraph.exporter.graphs.layers import attention, kv_weights, kv_write, qkv_weights, select, write_index
 from trigraph.exporter.graphs.mtp import STATE
 from trigraph.exporter.graphs.network import Network
 from trigraph.exporter.graphs.sequences import Sequences, last_rows
@@ -33,6 +33,7 @@ class StreamsHead:
         x, _ = self._first(embedded, before)
         key, value = self.net.linears(x, "mtp.attn.kv", kv_weights(self._layer, "mtp.attn"))
         kv_write(self.net, self._layer, STATE, key, value, sequences, "mtp.attn")
+        self._index(x, sequences)
 
     def draft(
         self, ids: ir.Value, before: ir.Value, sequences: Sequences, vocab: int | None
@@ -45,13 +46,19 @@ class StreamsHead:
         x, rows = self._first(net.embed(ids, names.TOKEN_EMBD, "mtp.embed"), before)
         query, key, value = net.linears(x, "mtp.attn.qkv", qkv_weights(layer, "mtp.attn"))
         cache = kv_write(net, layer, STATE, key, value, sequences, "mtp.attn")
+        queries, index = self._index(x, sequences)
         assert rows.inject is not None  # a block's mixers have it
-        _, (inject,) = last_rows(net.graph, sequences, [rows.inject], "mtp.last_inject")
+        _, (inject, queries) = last_rows(net.graph, sequences, [rows.inject, queries], "mtp.last_inject")
         sequences, (streams, query) = last_rows(net.graph, sequences, [rows.x, query], "mtp.last")
-        mixed = attention(net, layer, query, cache, sequences, "mtp.attn")
+        groups = select(net, self.streams.indexer, layer, queries, index, sequences, "mtp.attn")
+        mixed = attention(net, layer, query, cache, sequences, "mtp.attn", groups)
         rows = streams_ffn(net, self.streams, layer, StreamRows(streams, mixed, inject), "mtp")
         row, rows = mix(net, self.streams, rows, self._tensors(*names.HEAD_MIXER), "mtp.head_hc")
         return rows.x, net.linear(row, net.output_matrix, "mtp.head", vocab)
+
+    def _index(self, x: ir.Value, sequences: Sequences) -> tuple[ir.Value, ir.Value]:
+        """The indexer's queries, and its pages with the keys of rows x."""
+        return write_index(self.net, self.streams.indexer, self._layer, "mtp.index", x, sequences, "mtp.attn")
 
     @property
     def _layer(self) -> int:

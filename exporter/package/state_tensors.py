@@ -50,11 +50,14 @@ def state_tensors(config: ModelConfig, kv_type: str, max_pending: int = MAX_PEND
             if recurrent
             else _pages(config, prefix, kv_type, ("prefill", "verify"))
         )
+        if not recurrent:
+            tensors += _index(config, f"index.{layer}", kv_type, ("prefill", "verify"))
     if config.streams is not None and (ngrams := config.streams.ngrams) is not None:
         size = (ngrams.history + max_pending, config.residual)
         tensors.append(_slots(f"ngrams.{ngrams.layer}.window", size))
     if config.mtp_layers:
         tensors += _pages(config, "mtp", kv_type, ("prefill", "draft"))
+        tensors += _index(config, "mtp.index", kv_type, ("prefill", "draft"))
     return tuple(tensors)
 
 
@@ -68,6 +71,14 @@ def _pages(config: ModelConfig, prefix: str, kv_type: str, graphs: tuple[str, ..
         size = size // _Q8_WIDTH * _Q8_BYTES
     dims = ("pages", PAGE_SIZE, config.kv_heads, size)
     return [StateTensor(f"{prefix}.{part}", KV_TYPES[kv_type], dims, graphs) for part in ("key", "value")]
+
+
+def _index(config: ModelConfig, name: str, kv_type: str, graphs: tuple[str, ...]) -> list[StateTensor]:
+    """Keys by which rows choose what they see, a row for each position; quantised ones would choose otherwise."""
+    if config.streams is None:
+        return []
+    dtype = "float32" if kv_type == "f32" else "float16"
+    return [StateTensor(name, dtype, ("pages", PAGE_SIZE, config.streams.indexer.head_dim), graphs)]
 
 
 def _recurrent_state(config: ModelConfig, prefix: str, max_pending: int) -> list[StateTensor]:

@@ -12,6 +12,7 @@ import onnxruntime as ort
 from trigraph.custom_ops import library_path
 from trigraph.exporter.package.manifest import Manifest
 from trigraph.runtime.bench.cost import GraphCost
+from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.sessions import session_options
 
 
@@ -27,6 +28,11 @@ class ExpertCounter:
         for ids in self._nodes.values():
             model.graph.output.add(name=ids).type.tensor_type.elem_type = onnx.TensorProto.INT64
         options = session_options(threads, manifest.weights_base(folder), library_path("cpu"))
+        # ONNX Runtime would read all of them, a table of n-grams too.
+        self._weights = MappedWeights(manifest.weight_paths(folder))
+        self._initializers = self._weights.initializers(folder / "verify.onnx", model.graph)
+        for name, value in self._initializers.items():
+            options.add_initializer(name, value)
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._state = {
             f"past.{tensor.name}": np.zeros([1 if isinstance(d, str) else d for d in tensor.dims], tensor.dtype)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from support.gguf_bytes import contents, gguf_bytes
 from support.hollow import write_hollow
+from support.row_bits import portable_kernels
 from support.small_streams import write_streams
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.graphs.portable import memory_notice
@@ -73,11 +74,11 @@ def test_nodes(package: Path) -> None:
     mixers = 2 * 4 + 1
     assert (counts["StreamNorm"], counts["StreamMean"]) == (mixers + 2, mixers)
     assert (counts["NgramRows"], counts["NgramMix"], counts["Concat"], counts["Reshape"]) == (1, 1, 1, 1)
-    assert counts["BlockMatMul"] == mixers + 4 * 2 + 4 + 2  # of a layer: projections, back, and those of its experts
+    assert counts["BlockMatMul"] == mixers + 4 * 2 + 4 + 3  # of a layer: projections, back, and those of its experts
     assert counts["GatedBlockMatMul"] == mixers + 4
-    assert not [value for value in graph.input if "indexer" in value.name]
+    assert (counts["PagedIndexWrite"], counts["PagedSelect"], counts["PagedAttention"]) == (1, 1, 1)
     manifest = read_manifest(package)
-    assert (manifest.contract_version, manifest.max_context) == (5, 2051)
+    assert (manifest.contract_version, manifest.max_context) == (5, 4096)
     assert onnx.load(package / "prefill.onnx", load_external_data=False).model_version == 5
     windows = [tensor.dims for tensor in manifest.state if tensor.name == "ngrams.1.window"]
     assert windows == [("slots", 9 + 8, 1024)]
@@ -144,12 +145,85 @@ def test_memory_of_portable_packages(tmp_path: Path) -> None:
     assert re.search(r"takes about (\d\d) GB to open a graph", notice)
 
 
-def test_a_longer_context_is_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrigraphError, match=r"max-context is 2052, .* 'qwen4exp' are exported for up to 2051 tokens"):
-        export(source, tmp_path / "package", ExportOptions(max_context=2052))
-    with pytest.raises(TrigraphError, match="max-context is 5000, expected 1 to 4096"):
-        export(source, tmp_path / "package", ExportOptions(max_context=5000))
-    assert export(source, tmp_path / "package", ExportOptions(max_context=2051)).max_context == 2051
+@pytest.mark.parametrize("top", [3, 20])
+def test_attention_over_groups(tmp_path: Path, top: int) -> None:
+    """Rows that do not see all: prefills, verifies with rejects, and drafts, whose head chooses for itself."""
+    source = write_streams(tmp_path / "model.gguf", top=top, heads=8)
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
+    steps = load(tmp_path / "package", threads=2, chunk=64, context=LENGTH, sequences=3, device="cpu").steps
+    reference, rng = StreamReference(open_model(source)), np.random.default_rng(5)
+    tokens = rng.integers(0, steps.vocab, LENGTH).tolist()
+    hidden, logits = reference.trunk(tokens)
+    for length in (1, 4 * top + 3, 4 * top + 4, LENGTH):
+        sequence = steps.new_sequence()
+        close(steps.prefill([sequence], [tokens[:length]]).logits[0], logits[length - 1])
+        steps.release(sequence)
+    sequence, at = steps.new_sequence(), 0
+    while at < 200:
+        good = int(rng.integers(1, 9))
+        wrong = rng.integers(0, steps.vocab, 8 - good).tolist()
+        rows = steps.verify([sequence], [[*tokens[at : at + good], *wrong]])
+        close(rows.logits[:good], logits[at : at + good])
+        steps.keep(sequence, good)
+        at += good
+    before = np.concatenate([np.zeros_like(hidden[:1]), hidden[:at]])
+    _, drafted = reference.draft(tokens[: at + 1], before, 2, StreamState())
+    found = steps.draft([sequence], [tokens[at]])
+    close(found.logits[0], drafted[0])
+    close(steps.draft_more([sequence], found.tokens.tolist(), found.hidden).logits[0], drafted[1])
+
+
+@pytest.mark.slow
+def test_texts_longer_than_all_published_groups(tmp_path: Path) -> None:
+    """Up to 2,051 tokens rows see all; 2,052 complete a group more than a row sees."""
+    source = write_streams(tmp_path / "model.gguf", heads=8)
+    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
+    steps = load(tmp_path / "package", threads=2, context=2100, sequences=1, device="cpu").steps
+    tokens = np.random.default_rng(5).integers(0, steps.vocab, 2100).tolist()
+    _, logits = StreamReference(open_model(source)).trunk(tokens)
+    for length in (2051, 2052, 2100):
+        sequence = steps.new_sequence()
+        close(steps.prefill([sequence], [tokens[:length]]).logits[0], logits[length - 1])
+        steps.release(sequence)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+def test_the_promise_beyond_all_groups(tmp_path: Path, kv_type: str) -> None:
+    """Cuts, rejected tokens, companions, threads and the portable set: the same bits."""
+    source = write_streams(tmp_path / "model.gguf", top=5, quant="Q4_K_M")
+    export(source, tmp_path / "package", ExportOptions(kv_type=kv_type))
+
+    def rows(threads: int, chunk: int) -> list[list[bytes]]:
+        steps = load(tmp_path / "package", threads=threads, chunk=chunk, context=200, sequences=4, device="cpu").steps
+        rng, found = np.random.default_rng(1), list[list[bytes]]()
+        texts = rng.integers(0, steps.vocab, (2, 150)).tolist()
+        alone = steps.new_sequence()
+        plain: list[bytes] = []
+        for token in texts[0]:
+            plain.append(steps.verify([alone], [[token]]).logits[0].tobytes())
+            steps.keep(alone, 1)
+        found.append(plain)
+        for length in (19, 23, 24, 25, 64, 65, 150):
+            sequence = steps.new_sequence()
+            assert steps.prefill([sequence], [texts[0][:length]]).logits[0].tobytes() == plain[length - 1]
+            steps.release(sequence)
+        both, at = [steps.new_sequence() for _ in range(2)], 0
+        while at < 140:
+            good, bad = int(rng.integers(1, 9)), rng.integers(0, steps.vocab, 8).tolist()
+            pieces = [[*text[at : at + good], *bad[good:]] for text in texts]
+            result = steps.verify(both, pieces)
+            assert [row.tobytes() for row in result.logits[:good]] == plain[at : at + good]
+            for sequence in both:
+                steps.keep(sequence, good)
+            at += good
+            draft = steps.draft(both, [text[at] for text in texts])
+            found.append([draft.logits.tobytes()])
+        return found
+
+    expected = rows(1, 512)
+    assert rows(2, 13) == expected
+    with portable_kernels():
+        assert rows(1, 64) == expected
 
 
 def test_graphs_of_files_with_and_without_a_head(source: Path, package: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fuzz.draw import (
     draw_width,
     starts_of,
 )
-from fuzz.stream_calls import ngram_mix, ngram_rows, stream_mean, stream_norm
+from fuzz.stream_calls import index_write, ngram_mix, ngram_rows, select, stream_mean, stream_norm
 from fuzz.tower_calls import bias_activation, layer_norm, patch_attention, position_rows
 
 
@@ -264,6 +264,8 @@ CALLS: dict[str, Callable[[random.Random], Call]] = {
     "StreamMean": stream_mean,
     "NgramRows": ngram_rows,
     "NgramMix": ngram_mix,
+    "PagedIndexWrite": index_write,
+    "PagedSelect": select,
     "Router": _router,
     "TopToken": _top_token,
     "LastRows": _last_rows,

@@ -1,8 +1,9 @@
-"""Random valid calls of the operators of residual streams and n-grams."""
+"""Random valid calls of the operators of residual streams, n-grams and the indexer."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,39 @@ def ngram_rows(rng: random.Random) -> Call:
         draw_indices(rng, rows, 1 << 40, np.int64),
     ]
     return Call("NgramRows", inputs, (np.int64,), ((tokens * rows,),), {"eos": rng.randrange(1000)})
+
+
+def index_write(rng: random.Random) -> Call:
+    index, lengths, past, table, attributes = _index(rng)
+    rows, width = sum(lengths), index.shape[2]
+    inputs: list[Array | None] = [draw_floats(rng, rows, width), draw_floats(rng, width), index]
+    inputs += [starts_of(lengths), past, table]
+    alias = {0: 2} if rng.random() < 0.5 else {}
+    return Call("PagedIndexWrite", inputs, (index.dtype,), (index.shape,), attributes, alias)
+
+
+def select(rng: random.Random) -> Call:
+    index, lengths, past, table, attributes = _index(rng)
+    rows, width, top = sum(lengths), index.shape[2], rng.choice((1, 3, 40))
+    inputs: list[Array | None] = [draw_floats(rng, rows, rng.randint(1, 3) * width), draw_floats(rng, width), index]
+    inputs += [starts_of(lengths), past, table]
+    return Call("PagedSelect", inputs, (np.int32,), ((rows, top),), attributes | {"top": top})
+
+
+def _index(rng: random.Random) -> tuple[Array, list[int], Array, Array, dict[str, Any]]:
+    """An index, lengths and pasts of sequences, and a page table."""
+    group, width = rng.choice((1, 2, 4)), 16 * rng.randint(1, 4)
+    size = group * rng.choice((1, 3, 16))
+    lengths = [rng.choice((1, 2, 8, 30)) for _ in range(rng.randint(0, 4))]
+    past = [rng.choice((0, 1, 63, 300)) for _ in lengths]
+    used = [-(-(before + own) // size) for before, own in zip(past, lengths, strict=True)]
+    order = rng.sample(range(sum(used)), sum(used))
+    table = np.full((len(lengths), max(used, default=0)), -7, np.int32)
+    for row, count in enumerate(used):
+        table[row, :count] = [order.pop() for _ in range(count)]
+    index = draw_floats(rng, sum(used), size, width).astype(rng.choice((np.float16, np.float32)))
+    attributes = {"group": group, "rope_dims": 2 * rng.randint(0, width // 2), "rope_theta": 1e6, "eps": 1e-6}
+    return index, lengths, np.array(past, np.int32), table, attributes
 
 
 def ngram_mix(rng: random.Random) -> Call:

@@ -46,7 +46,7 @@ def sequence_bits(engine: Engine, sequence: Sequence) -> dict[str, object]:
     found: dict[str, object] = {"row": row_bits(steps.verify([sequence], [[1]])), "drafts": drafts}  # commits
     steps.keep(sequence, 0)
     for name, tensor in steps.state.tensors.items():
-        if name.startswith(("kv.", "mtp.")):
+        if name.startswith(("kv.", "mtp.", "index.")):
             pages = np.stack([tensor[int(page)] for page in sequence.pages[: sequence.page_count]])
             found[name] = pages.reshape(-1, *pages.shape[2:])[: sequence.length].tobytes()
         elif name.endswith(".state"):

@@ -11,12 +11,13 @@ import onnx
 import pytest
 
 from support.small_streams import write_streams
-from trigraph.exporter import ExportOptions, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.model import open_model
 from trigraph.models.reference_streams import StreamReference
 from trigraph.models.streams import ngram_rows
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime import load
+from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 
 TABLE = "per_layer_token_embd.weight"
@@ -55,6 +56,9 @@ def test_a_table_of_real_size_is_never_read_whole(tmp_path: Path, operator_libra
     logits = engine.steps.prefill([sequence], [tokens]).logits[0]
     assert resident(tmp_path / "package" / "model.gguf") < others + (20 << 20)
     assert path.stat().st_blocks <= before + 8
+    counts = ExpertCounter(tmp_path / "package", read_manifest(tmp_path / "package"), 1).count([tokens])
+    assert list(counts.values()) == [2, 2]
+    assert resident(tmp_path / "package" / "model.gguf") < 2 * others + (40 << 20)
     np.testing.assert_allclose(logits, StreamReference(model).trunk(tokens)[1][-1], rtol=0, atol=5e-5)
 
 
