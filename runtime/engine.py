@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
@@ -28,6 +29,7 @@ from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
+from trigraph.runtime.scheduler.detached import Detached, unpack
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
 from trigraph.runtime.scheduler.prompt_ids import token_ids
 from trigraph.runtime.scheduler.request import Request
@@ -190,6 +192,41 @@ class Engine:
         request.begin()
         return request
 
+    def detach(self, request: Request) -> Detached:
+        """Takes a request of this engine that is not done, for `attach` of another one of the same model.
+
+        Here it ends as it is, cancelled. Its state goes along where that is read faster than it is computed again.
+        Raises TrigraphError when it is done, or another engine's.
+        """
+        return self._driver.take(request, partial(self._detached, request))
+
+    def peek(self, request: Request) -> Detached:
+        """What `detach` would give just now, of a request that goes on."""
+        return self._driver.call(partial(self._detached, request))
+
+    def attach(self, detached: Detached) -> Request:
+        """Goes on with a request of another engine, on any device: it gets the text that it would have got there.
+
+        The result has the whole text, but log-probabilities and hidden rows of new tokens alone. Raises TrigraphError
+        for another model, or where the request does not fit into the context, and QueueFullError.
+        """
+        self.adopt(detached.state)
+        return self.submit(
+            detached.prompt,
+            detached.options,
+            priority=detached.priority,
+            timeout=detached.seconds_left,
+            completed=detached.completed,
+        )
+
+    def adopt(self, state: bytes | None) -> None:
+        """Takes the state of a request of another engine into the prefix cache.
+
+        Raises TrigraphError when it is of another model, or damaged.
+        """
+        if state is not None:
+            self._driver.call(partial(unpack, state, self.model))
+
     def close(self) -> None:
         """Ends the engine after the round in progress, as a `with` block does. Requests that are not done fail."""
         if self.model.repacking is not None:
@@ -229,6 +266,11 @@ class Engine:
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _detached(self, request: Request) -> Detached:
+        if request.runner is not self._driver:
+            raise TrigraphError("the request is another engine's; detach it there")
+        return Detached.of(self.model, request)
 
     def _text(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt without images."""

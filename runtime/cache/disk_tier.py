@@ -28,7 +28,7 @@ from trigraph.models.staging import sweep
 from trigraph.runtime.cache.checkpoint import Checkpoint
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.session_file import SessionFile, page_tensors, write_session
-from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable
+from trigraph.runtime.cache.tensor_file import Pieces, check_tensors_writable, reading_seconds
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.execution.steps import Steps
@@ -36,8 +36,6 @@ from trigraph.runtime.images.prompt import PlacedImage, same_images
 from trigraph.runtime.state.sequence import Sequence
 
 _log = logging.getLogger("trigraph.cache")
-# What reading a file takes, with its checksums: seconds to open it, and bytes a second.
-_OPENING, _BYTES_A_SECOND = 0.005, 500e6
 # A checkpoint is written if it saves so many seconds, and so many times what reading it takes.
 _MIN_SECONDS, _MIN_READS = 1.0, 4
 _TICK = 50_000_000  # nanoseconds
@@ -92,15 +90,21 @@ class DiskTier:
         self._writer = ThreadPoolExecutor(1, "checkpoints")
 
     def take(
-        self, prompt: list[int], images: abc.Sequence[PlacedImage], above: int, load: Callable[[SessionFile], None]
+        self,
+        prompt: list[int],
+        images: abc.Sequence[PlacedImage],
+        above: int,
+        load: Callable[[SessionFile], None],
+        *,
+        needs_row: bool = True,
     ) -> bool:
         """Gives `load` the file with the longest beginning of a prompt, above so many tokens, if reading it pays.
 
-        Whether there was one.
+        `needs_row`: see PrefixCache.find. Whether there was one.
         """
         self._scan()
         for key in reversed([*_beginnings(prompt, self._sizes)]):
-            if not self._seconds(key[0] - above) > _reading(self._sizes[key]):
+            if not self._speed.seconds(key[0] - above) > reading_seconds(self._sizes[key]):
                 break
             path = self._path(key)
             try:
@@ -109,7 +113,7 @@ class DiskTier:
                     raise TrigraphError(f"{path}: has the name of another file")
                 if not same_images(saved.images, images, key[0]):
                     continue
-                if key[0] == len(prompt) and not saved.has_row(0):
+                if needs_row and key[0] == len(prompt) and not saved.has_row(0):
                     continue
                 load(saved)
             except TrigraphError:
@@ -127,13 +131,13 @@ class DiskTier:
         """Has a checkpoint written if that pays: copies it now, and writes it later."""
         state, tokens = self._steps.state, sequence.tokens
         size = state.slot_bytes + state.page_bytes * state.pages_of(len(tokens))
-        least = max(_MIN_SECONDS, _MIN_READS * _reading(size))
-        if time.monotonic() < self._resting_until or self._seconds(len(tokens)) < least:
+        least = max(_MIN_SECONDS, _MIN_READS * reading_seconds(size))
+        if time.monotonic() < self._resting_until or self._speed.seconds(len(tokens)) < least:
             return
         self._scan()
         waiting = dict(self._waiting)
         *_, (before, _) = [(0, ""), *_beginnings(tokens, self._sizes.keys() | waiting.keys())]
-        if self._seconds(len(tokens) - before) < least:
+        if self._speed.seconds(len(tokens) - before) < least:
             return
         if size > self._budget or sum(waiting.values()) + size > _MAX_WAITING:
             return
@@ -213,15 +217,6 @@ class DiskTier:
 
     def _path(self, key: Key) -> Path:
         return self._folder / f"{key[0]}-{key[1]}.session"
-
-    def _seconds(self, tokens: int) -> float:
-        """What a prefill of so many tokens takes, as far as is known."""
-        return tokens / self._speed.tokens(1.0)
-
-
-def _reading(size: int) -> float:
-    """Seconds that a file of so many bytes takes to read."""
-    return _OPENING + size / _BYTES_A_SECOND
 
 
 def _beginnings(tokens: list[int], keys: Collection[Key]) -> Iterator[Key]:

@@ -25,7 +25,6 @@ from trigraph.runtime.state.sequence import Sequence
 MIN_GAIN = 16
 _MAX_SAVED = 4  # checkpoints in a session file
 
-
 Images = abc.Sequence[PlacedImage]
 
 
@@ -102,16 +101,17 @@ class PrefixCache:
         rows = sum(array.nbytes for each in kept for array in each.row or ())
         return len(slots) * self._state.slot_bytes + len(pages) * self._state.page_bytes + rows
 
-    def find(self, prompt: list[int], images: Images = ()) -> Found:
+    def find(self, prompt: list[int], images: Images = (), *, needs_row: bool = True) -> Found:
         """A sequence for a prompt, in which keys stand in the places of `images`.
 
-        Raises TrigraphError when no room can be made for it.
+        `needs_row`: whether one that holds all of the prompt is of use only with the row that comes after it. Raises
+        TrigraphError when no room can be made for it.
         """
-        nodes, known = self._match(prompt, images)
+        nodes, known = self._match(prompt, images, needs_row)
         if self._disk is not None:
-            self._disk.take(prompt, images, nodes[-1].length if nodes else 0, self.load)
+            self._disk.take(prompt, images, nodes[-1].length if nodes else 0, self.load, needs_row=needs_row)
             # Also after a file that was damaged, for which others were evicted.
-            nodes, known = self._match(prompt, images)
+            nodes, known = self._match(prompt, images, needs_row)
         row = None
         if nodes:
             self.stats.hits += 1
@@ -126,13 +126,13 @@ class PrefixCache:
         worth = sequence.length + MIN_GAIN <= known < len(prompt)
         return Found(sequence, row, known if worth else None)
 
-    def _match(self, prompt: list[int], images: Images) -> TreeMatch[_Checkpoint]:
+    def _match(self, prompt: list[int], images: Images, needs_row: bool) -> TreeMatch[_Checkpoint]:
         """The checkpoints that `prompt` may start from."""
         match = self._tree.match(prompt)
         while match.nodes and not _shows(match.nodes[-1], images):  # to tell images apart takes nine tokens of them
             match.nodes.pop()
-        # At the end of the prompt, one is of use only with the row that comes after it.
-        if match.nodes and match.nodes[-1].length == len(prompt) and _checkpoint(match.nodes[-1]).row is None:
+        whole = bool(match.nodes) and match.nodes[-1].length == len(prompt)
+        if whole and needs_row and _checkpoint(match.nodes[-1]).row is None:
             match.nodes.pop()
         return match
 

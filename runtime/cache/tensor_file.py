@@ -21,6 +21,13 @@ from trigraph.models.staging import check_writable, staged_file
 
 _DTYPES = {"float16": "F16", "float32": "F32", "uint8": "U8", "int64": "I64"}
 _CHECKSUMS = "crc32"
+# What reading a file takes, with its checksums: seconds to open it, and bytes a second.
+_OPENING, _BYTES_A_SECOND = 0.005, 500e6
+
+
+def reading_seconds(size: int) -> float:
+    """Seconds that a file of so many bytes takes to read."""
+    return _OPENING + size / _BYTES_A_SECOND
 
 
 @dataclass(frozen=True)

@@ -18,3 +18,7 @@ class PrefillSpeed:
     def tokens(self, seconds: float) -> int:
         """The tokens whose run takes about `seconds`, at that speed; at least 1."""
         return max(1, int(seconds * self._tokens / self._seconds)) if self._seconds else _FIRST_PIECE
+
+    def seconds(self, tokens: int) -> float:
+        """What a prefill of so many tokens takes, as far as is known."""
+        return tokens / self.tokens(1.0)

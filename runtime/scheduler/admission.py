@@ -93,7 +93,7 @@ class Admission:
         state, target = self._steps.state, request.target
         if not self._cache.make_room(1, 1) and not alone:
             return None
-        found = self._cache.find(target, request.images.placed)
+        found = self._cache.find(target, request.images.placed, needs_row=not request.ids)
         found.sequence.images = request.images.placed
         request.sequence, request.found = found.sequence, found.sequence.length
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])

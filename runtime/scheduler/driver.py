@@ -105,6 +105,16 @@ class Driver:
         finally:
             future.cancel()  # an interrupted caller wants it no more
 
+    def take(self, request: Request, look: Callable[[], _T]) -> _T:
+        """The result of `look`, with which the request ends as it is, between two rounds."""
+
+        def act() -> _T:
+            found = look()
+            self._scheduler.cancel(request, "cancelled")
+            return found
+
+        return self.call(act)
+
     def check(self) -> None:
         """Raises TrigraphError in a process to which the engine's thread did not come along."""
         if os.getpid() != self._process:

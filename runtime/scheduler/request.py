@@ -82,6 +82,8 @@ class Request(TextStream):
         runner.check()
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
+        self.shown = prompt if isinstance(prompt, ImagePrompt) else None
+        """The prompt as it was given, with its images."""
         images = PromptImages.of(model.vision, prompt)
         if options.receipt:
             _check_receipt(model, images)
@@ -111,7 +113,8 @@ class Request(TextStream):
         """Tokens that the cache had when it was started last."""
         self.suspect_until = -1
         """The length up to which it decodes alone, as a step with it and others failed."""
-        self._runner = runner
+        self.runner = runner
+        """What brings it on."""
         self._begun = False
         self._bell = Bell()
         self.listen(self._bell.ring)
@@ -189,7 +192,7 @@ class Request(TextStream):
             return
         self._begun = True
         try:
-            self._runner.enter(self)
+            self.runner.enter(self)
         except BaseException:
             self._begun = False
             raise
@@ -240,7 +243,7 @@ class Request(TextStream):
     def _wait(self, happened: Callable[[], bool], deadline: float | None = None) -> bool:
         """Waits for a round after which something is so, until the deadline; whether it is."""
         if not happened():
-            self._runner.check_waiting()
+            self.runner.check_waiting()
             self._bell.wait(happened, deadline)
         return happened()
 
@@ -249,7 +252,7 @@ class Request(TextStream):
         if self.done:
             return
         if self._begun:
-            self._runner.cancel(self, reason)
+            self.runner.cancel(self, reason)
             return
         if reason is not None:
             self.transcript.cancel(reason)

@@ -199,16 +199,17 @@ class Scheduler:
             self._cache.insert(sequence, rows if whole else None)
         if ready and request.running is not None:
             request.running.sequence = sequence
-        elif whole and rows is not None and not request.transcript.finished:
+        elif whole and not request.transcript.finished:
             self._begin(request, rows)
 
-    def _begin(self, request: Request, rows: StepResult) -> None:
+    def _begin(self, request: Request, rows: StepResult | None) -> None:
         """Samples the first token, unless it is known."""
         sequence = request.state
         try:
             if request.ids:
                 token = request.ids[-1]
             else:
+                assert rows is not None  # the cache gives no whole prompt without
                 token = request.sampler.pick(rows, 0, sequence.length)
                 request.transcript.push(token)
         except Exception as error:  # a request that fails, fails alone

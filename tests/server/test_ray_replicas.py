@@ -23,12 +23,13 @@ from ray import serve
 from trigraph.runtime.server.cluster import replicas as module
 from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
 from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
-from trigraph.runtime.server.cluster.replica import Replica, Ticket, Update
+from trigraph.runtime.server.cluster.replica import Offer, Replica, Ticket, Update
 from trigraph.runtime.server.cluster.replicas import RayReplicas
 from trigraph.runtime.server.errors import ApiError
 
 TICKET = Ticket([1, 2, 3], Options(), (), [], "weights")
 LAST = Update([7], [], [], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprint")
+OFFER = LAST._replace(finish_reason=None, offer=Offer(b"state"))
 FOREVER = 3600.0
 
 
@@ -82,7 +83,7 @@ class Handle:
 def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many replicas run, as Ray's controller says."""
     states = {"RUNNING": 2}
-    deployments = {"engine": SimpleNamespace(replica_states=states)}
+    deployments = {"engine": SimpleNamespace(replica_states=states, status="HEALTHY")}
     status = SimpleNamespace(applications={"application": SimpleNamespace(deployments=deployments)})
     monkeypatch.setattr(serve, "status", lambda: status)
     for name, seconds in {
@@ -129,6 +130,21 @@ def test_a_replica_that_falls_silent_later_is_named(running: Callable[[int], Non
             completed(handle)
         assert raised.value.replica == "first"
         assert handle.sent == 1
+
+
+def test_a_replica_that_is_to_end_is_left_where_others_run(running: Callable[[int], None]) -> None:
+    response = Response("first", OFFER, FOREVER)
+    with pytest.raises(ReplicaLostError) as raised:
+        completed(Handle(response))
+    assert (raised.value.replica, raised.value.offer) == ("first", OFFER.offer)
+    assert response.cancelled
+    running(0)
+    assert completed(Handle(Response("first", OFFER, LAST))) == [OFFER._replace(offer=None), LAST]
+
+
+def test_a_new_version_does_not_take_streams_over(running: Callable[[int], None]) -> None:
+    serve.status().applications["application"].deployments["engine"].status = "UPDATING"
+    assert completed(Handle(Response("first", OFFER, LAST))) == [OFFER._replace(offer=None), LAST]
 
 
 def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) -> None:

@@ -134,7 +134,7 @@ def test_replicas_gone_for_good_are_noticed(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
+def test_replicas_come_while_requests_wait_and_give_their_streams_away_before_they_go(
     hold: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replicas that compute nothing."""
@@ -162,19 +162,27 @@ def test_replicas_come_while_requests_wait_and_end_their_streams_before_they_go(
             return complete(ticket)
 
         engine.replicas.complete = recorded  # type: ignore[method-assign]
-        for count, state in ((8, "'RUNNING': 2"), (2, "'STOPPING': 1")):
-            hold.touch()
-            tasks = await begun(count, 30)
-            while state not in str(await asyncio.to_thread(states)):
+        hold.touch()
+        tasks = await begun(8, 30)
+        while "'RUNNING': 2" not in str(await asyncio.to_thread(states)):
+            await asyncio.sleep(0.1)
+        assert not any(stream.done for stream in streams)
+        hold.unlink()
+        await asyncio.gather(*tasks)
+        tasks = await begun(2, 600)
+        async with asyncio.timeout(600):
+            while not any(ticket.completed for ticket in tickets):
+                if any(stream.done for stream in streams):  # before fewer replicas would do
+                    await asyncio.gather(*tasks)
+                    tasks = await begun(2, 600)
                 await asyncio.sleep(0.1)
-            assert not any(stream.done for stream in streams)
-            hold.unlink()
-            await asyncio.gather(*tasks)
-        assert [stream.ids for stream in streams] == [[100 + i, 101, 102] * 10 for i in range(2)]
+        await asyncio.gather(*tasks)
+        expected = [([100 + i, 101, 102] * 200)[:600] for i in range(2)]
+        assert [stream.ids for stream in streams] == expected
 
     streams: list[RemoteStream] = []
     with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05, hold=hold) as engine:
         asyncio.run(ask())
         await_replicas(1)
-    assert len(tickets) == 10
-    assert not any(ticket.completed for ticket in tickets), "a stream was cut"
+    moved = [ticket for ticket in tickets if ticket.completed]
+    assert moved and all(len(ticket.lost) == 1 for ticket in moved)

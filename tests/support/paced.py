@@ -15,6 +15,7 @@ from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.requests.transcript import Transcript
+from trigraph.runtime.server.cluster.replica import Offer
 
 
 class Pacer:
@@ -90,3 +91,6 @@ class PacedReplica(HeldReplica):
             return PacedStream(pacer, engine, prompt, options, completed)
 
         object.__setattr__(engine, "generate", generate)
+
+    def _offer(self, request: object) -> Offer:
+        return Offer(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +105,7 @@ class EngineReplica(Replica):
         if ray.util.get_node_ip_address() == _LOOPBACK:
             _bind_to_loopback()
         super().__init__(load(Path(model), **arguments))
+        _before_shutdown(self._drain)
 
     async def stream(self, ticket: Ticket) -> AsyncGenerator[str | Update | None, None]:
         """Yields the replica's name, then the updates of `complete`, and None as a sign of life in between."""
@@ -112,6 +113,9 @@ class EngineReplica(Replica):
         async with aclosing(self.complete(ticket)) as updates, aclosing(alive(updates, _BEAT_SECONDS, None)) as found:
             async for update in found:
                 yield update
+
+    def _drain(self) -> None:
+        self.drains = True
 
     def check_health(self) -> None:
         """Raises when the model's file has changed: Ray Serve then replaces the replica."""
@@ -171,6 +175,17 @@ def _stay_on_this_machine() -> None:
     """Has all that is started from now on listen on the loopback address: what Ray does where clusters are unusual."""
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _before_shutdown(act: Callable[[], None]) -> None:
+    """Has Ray Serve call `act` in this process, a replica, when it is to end: before its requests are waited for."""
+    shutdown = serve_replica.Replica.perform_graceful_shutdown
+
+    async def told(replica: serve_replica.Replica) -> None:
+        act()
+        await shutdown(replica)
+
+    serve_replica.Replica.perform_graceful_shutdown = told
 
 
 def _bind_to_loopback() -> None:

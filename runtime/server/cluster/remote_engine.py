@@ -24,7 +24,7 @@ from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.driver import EngineLoad
 from trigraph.runtime.scheduler.prompt_ids import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
-from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Ticket, Update
+from trigraph.runtime.server.cluster.replica import Description, Offer, OtherModelError, Ticket, Update
 from trigraph.runtime.server.errors import ApiError, log
 
 _MOST_LOSSES = 10  # in a row without a token: then it may be the request that brings replicas down
@@ -34,10 +34,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds; twice as long each time
 class ReplicaLostError(Exception):
     """A replica has gone, or does not do for the ticket: another one may."""
 
-    def __init__(self, message: str = "", replica: str | None = None) -> None:
-        """`replica`: its name, where one had taken the ticket."""
+    def __init__(self, message: str = "", replica: str | None = None, offer: Offer | None = None) -> None:
+        """`replica`: its name, where one had taken the ticket. `offer`: its own, where it is to end."""
         super().__init__(message)
-        self.replica = replica
+        self.replica, self.offer = replica, offer
 
 
 class Replicas(Protocol):
@@ -177,6 +177,7 @@ class RemoteStream(TextStream):
         """Has replicas compute it until it is whole."""
         losses, pause, lost = 0, _FIRST_PAUSE, None
         names: tuple[str, ...] = ()
+        state: bytes | None = None
         while not self.transcript.finished:
             before = len(self.ids)
             ticket = Ticket(
@@ -188,6 +189,7 @@ class RemoteStream(TextStream):
                 self._fingerprint,
                 names,
                 self._shown,
+                state,
             )
             try:
                 async with aclosing(self._engine.replicas.complete(ticket)) as updates:
@@ -198,6 +200,8 @@ class RemoteStream(TextStream):
                         self._take(update)
             except (ReplicaLostError, OtherModelError) as error:
                 lost = lost or time.perf_counter()
+                offer = None if isinstance(error, OtherModelError) else error.offer
+                state = None if offer is None else offer.state
                 if isinstance(error, OtherModelError):
                     await self._follow()
                 elif error.replica is not None:
@@ -208,6 +212,8 @@ class RemoteStream(TextStream):
                 if (losses := losses + 1) == _MOST_LOSSES:
                     message = f"{losses} replicas in a row were lost with this request, the last one so: {error}"
                     raise ApiError(message, 500, code="replicas_lost") from error
+                if offer is not None:
+                    continue
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -26,6 +26,8 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
+from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.server.errors import log
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -98,6 +100,15 @@ class Ticket:
     """Names of replicas that had it and were lost."""
     shown: ImagePrompt | None = None
     """The prompt with its images, if it has any."""
+    state: bytes | None = None
+    """What the replica before gave of it; see Detached."""
+
+
+class Offer(NamedTuple):
+    """A replica that is to end would rather have another one go on."""
+
+    state: bytes | None
+    """See Detached."""
 
 
 class Update(NamedTuple):
@@ -120,6 +131,8 @@ class Update(NamedTuple):
     """Why it has ended; None while it goes on."""
     fingerprint: str
     """The replica's, as in Description."""
+    offer: Offer | None = None
+    """Once, while the replica drains; it goes on until the ticket is taken from it."""
 
 
 class Replica:
@@ -128,6 +141,8 @@ class Replica:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fingerprint = fingerprint(engine)
+        self.drains = False
+        """Whether it is to end, and offers what it computes to other replicas."""
 
     def describe(self) -> Description:
         """What a front has to know."""
@@ -143,6 +158,8 @@ class Replica:
                 f"the completion was begun with weights {ticket.weights[:8]} and fingerprint {ticket.fingerprint}; "
                 f"this replica has {self.engine.identity.weights[:8]} and {self.fingerprint}"
             )
+        if ticket.state is not None:
+            await asyncio.to_thread(self._adopt, ticket.state)
         request = await asyncio.to_thread(  # a constraint may take long to compile
             self.engine.generate,
             ticket.shown or ticket.prompt,
@@ -151,10 +168,13 @@ class Replica:
             completed=ticket.completed,
         )
         tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
+        offered = False
         async with aclosing(request.news()) as news:
             async for _ in news:
+                offer = await asyncio.to_thread(self._offer, request) if self.drains and not offered else None
+                offered = offered or offer is not None
                 done = request.done  # looked at first: then all has come
-                if len(request.ids) == tokens and not done:
+                if len(request.ids) == tokens and not done and offer is None:
                     continue
                 new = request.ids[tokens:]
                 most = None if done else len(new)  # a round in progress may have recorded more
@@ -172,6 +192,7 @@ class Replica:
                     request.speculation,
                     request.transcript.finish_reason if done else None,
                     self.fingerprint,
+                    offer,
                 )
                 tokens += len(update.tokens)
                 rounds += len(update.rounds)
@@ -182,6 +203,18 @@ class Replica:
                 yield update
                 if not done:
                     await asyncio.sleep(told + _GAP - time.monotonic())
+
+    def _adopt(self, state: bytes) -> None:
+        try:
+            self.engine.adopt(state)
+        except TrigraphError as error:  # it is computed again
+            log.warning("the state of a stream cannot be used: %s", error)
+
+    def _offer(self, request: Request) -> Offer | None:
+        try:
+            return Offer(self.engine.peek(request).state)
+        except TrigraphError:  # it is done
+            return None
 
 
 def fingerprint(engine: Engine) -> str:

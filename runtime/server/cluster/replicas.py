@@ -17,6 +17,7 @@ from ray.serve.exceptions import (
     RequestCancelledError,
 )
 from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import DeploymentStatusOverview
 
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
@@ -37,8 +38,10 @@ class RayReplicas:
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
-        # Updates come over gRPC: as objects of Ray's store each would cost a front twice the time.
+        # Updates come over gRPC: as objects of Ray's store each would cost a front twice the time. But a replica takes
+        # no message of more than 4 MB, as state is.
         self._stream = handle.options(stream=True, _by_reference=False).stream
+        self._large = handle.options(stream=True, _by_reference=True).stream
         self._controller = ThreadPoolExecutor(1, "ray-status")
         self._status: Future[bool] | None = None
         self._asked = 0.0
@@ -56,10 +59,15 @@ class RayReplicas:
             while True:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     update = await anext(updates)
-                if update is not None:
-                    yield update
+                if update is None:
+                    continue
+                yield update._replace(offer=None)
+                if update.offer is not None and update.finish_reason is None and await self._others():
+                    raise ReplicaLostError("it is to end", replica, update.offer)
         except StopAsyncIteration:
             return
+        except ReplicaLostError:
+            raise
         except TimeoutError as error:
             raise ReplicaLostError(f"no sign of life for {SILENCE_SECONDS:.0f} s", replica) from error
         except Exception as error:
@@ -82,7 +90,7 @@ class RayReplicas:
                 if time.monotonic() >= due:
                     if len(copies) == _MOST_COPIES:
                         await _withdraw(copies, [*copies][1:])
-                    copy = self._stream.remote(ticket)
+                    copy = (self._stream if ticket.state is None else self._large).remote(ticket)
                     copies[asyncio.ensure_future(anext(copy))] = copy
                     due = time.monotonic() + SILENCE_SECONDS
                 wait = min(_CHECK_SECONDS, SILENCE_SECONDS)
@@ -111,9 +119,20 @@ class RayReplicas:
         return "no replica of the model runs" if answer.done() else "the cluster's controller does not answer"
 
     def _running(self) -> bool:
+        return (deployment := self._deployment()) is not None and deployment.replica_states.get("RUNNING", 0) > 0
+
+    async def _others(self) -> bool:
+        """Whether replicas run that go on with what one began which is to end: not while a new version comes."""
+        try:
+            async with asyncio.timeout(_CHECK_SECONDS):
+                found = await asyncio.wrap_future(self._controller.submit(self._deployment))
+        except (TimeoutError, RayError, RayServeException):
+            return False
+        return found is not None and found.status != "UPDATING" and found.replica_states.get("RUNNING", 0) > 0
+
+    def _deployment(self) -> DeploymentStatusOverview | None:
         application = serve.status().applications.get(self.handle.app_name)
-        deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
-        return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
+        return None if application is None else application.deployments.get(self.handle.deployment_name)
 
     async def describe(self) -> Description:
         """Asks some replica what it runs. Raises ApiError when none answers."""
