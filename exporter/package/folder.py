@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trigraph.exporter.package.fingerprint import sha256_of_sample
-from trigraph.exporter.package.manifest import FILE_NAME, GRAPHS, SIDE_FILE
+from trigraph.exporter.package.manifest import EXPERT_COUNTS, FILE_NAME, GRAPHS, SIDE_FILE
 from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.staging import staged_folder
 
-_OWN_FILES = {FILE_NAME, SIDE_FILE, "tokenizer.json", "chat_template.jinja", *(f"{graph}.onnx" for graph in GRAPHS)}
+_TEXTS = ("tokenizer.json", "chat_template.jinja")
+_OWN_FILES = {FILE_NAME, SIDE_FILE, EXPERT_COUNTS, *_TEXTS, *(f"{graph}.onnx" for graph in GRAPHS)}
 
 
 def check_target(out: Path, sources: Sequence[Path], *, replace: bool) -> None:

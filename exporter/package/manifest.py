@@ -28,6 +28,8 @@ FORMAT = "trigraph package"
 FILE_NAME = "manifest.json"
 GRAPHS = ("prefill", "draft", "verify", "vision")
 SIDE_FILE = "side.bin"
+EXPERT_COUNTS = "expert_counts.json"
+"""A file that programs which run the package leave in its folder."""
 
 
 def contract_version(config: ModelConfig, *, images: bool) -> int:

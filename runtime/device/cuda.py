@@ -49,8 +49,8 @@ class CudaDevice(Device):
     """Of each model that is loaded."""
     experts: str = "gpu"
     """Where routed experts are computed: gpu, those that fit into its memory, or cpu, from the mapped file."""
-    shared: list[Sharing] = field(default_factory=list)
-    """What lies where, once that is known, and some experts are the CPU's."""
+    sharing: Sharing = field(default_factory=Sharing)
+    """With the CPU."""
     capture: int = 0
     """Which run of a shape of several sequences is captured as a CUDA graph, if it is no large one; 0: none is."""
 
@@ -67,7 +67,7 @@ class CudaDevice(Device):
     @property
     def reads_mapped_weights(self) -> bool:
         """Whether steps read weights in the mapped files, and not in copies of the device's own."""
-        return bool(self.shared)
+        return self.sharing.placement is not None
 
     @property
     def lazy_memory(self) -> bool:
@@ -220,7 +220,12 @@ class CudaDevice(Device):
         return CudaSampler(self.functions, most, steps, vocab)
 
     def place(
-        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state_bytes: int, budget: int | None, threads: int
+        self,
+        models: Callable[[], Mapping[str, onnx.ModelProto]],
+        state_bytes: int,
+        budget: int | None,
+        threads: int,
+        counts: Path,
     ) -> Sequence[str]:
         """Decides which weights lie here; what the user should know of that.
 
@@ -229,25 +234,23 @@ class CudaDevice(Device):
         placement = placed(self.functions, weights_of(models()), state_bytes, budget, all_on_host=self.experts == "cpu")
         if not placement.is_split:
             return ()
-        moving = MovingExperts(self.functions, placement) if self.provider == PROVIDER else None
-        # One thread has the engine, which waits for the GPU.
-        self.shared[:] = [Sharing(placement, max(1, threads - 1), moving)]
+        moving = MovingExperts(self.functions, placement, counts) if self.provider == PROVIDER else None
+        self.sharing.begin(placement, threads, moving)
         return [placement.sentence()]
 
     def before_step(self, graph: str) -> None:
         """Moves experts ahead of a verify."""
-        for sharing in self.shared:
-            if sharing.moving and graph == "verify":
-                self.enter()
-                sharing.moving.before_step()
+        if self.sharing.moving and graph == "verify":
+            self.enter()
+            self.sharing.moving.before_step()
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed.
 
         Nodes are fused. The CPU computes the routed experts that lie there.
         """
-        for sharing in self.shared:
-            split(model, sharing.placement, sharing.threads)
+        if self.sharing.placement:
+            split(model, self.sharing.placement, self.sharing.threads)
         fuse(model)
         return True
 
@@ -263,9 +266,8 @@ class CudaDevice(Device):
         stay = on_host(graph)
         moved = {name: value for name, value in values.items() if name not in stay}
         found = self.weights[weights].on_device(moved, weights.nbytes, progress)
-        for sharing in self.shared:
-            if sharing.moving:
-                found |= shared_tables(sharing.moving, self.functions.number, graph, values, found)
+        if self.sharing.moving:
+            found |= shared_tables(self.sharing.moving, self.functions.number, graph, values, found)
         return values | found
 
 
@@ -286,8 +288,7 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     library.use_host_experts(host_experts())
     capture = _captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
-    if library.provider != PROVIDER:
-        capture = 0  # only ONNX Runtime's own provider captures
+    capture = capture if library.provider == PROVIDER else 0  # only ONNX Runtime's own provider captures
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
 
 

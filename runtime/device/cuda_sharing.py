@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -19,12 +19,21 @@ from trigraph.runtime.device.placement import Placement, Weights, nowhere, place
 Values = Mapping[str, ort.OrtValue]
 
 
-class Sharing(NamedTuple):
-    """What lies where, threads of the CPU for its experts, and what moves them where that is not fixed."""
+@dataclass
+class Sharing:
+    """Which experts are the CPU's."""
 
-    placement: Placement
-    threads: int
-    moving: MovingExperts | None
+    placement: Placement | None = None
+    """What lies where; None before that is decided, and where the GPU has all of them."""
+    threads: int = 1
+    """Of the CPU, for its experts."""
+    moving: MovingExperts | None = None
+    """What moves them, where places are not fixed."""
+
+    def begin(self, placement: Placement, threads: int, moving: MovingExperts | None) -> None:
+        """Takes the decision, for so many threads in all."""
+        self.placement, self.moving = placement, moving
+        self.threads = max(1, threads - 1)  # one has the engine, which waits for the GPU
 
 
 def placed(

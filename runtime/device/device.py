@@ -148,12 +148,18 @@ class Device:
         return None
 
     def place(
-        self, models: Callable[[], Mapping[str, onnx.ModelProto]], state_bytes: int, budget: int | None, threads: int
+        self,
+        models: Callable[[], Mapping[str, onnx.ModelProto]],
+        state_bytes: int,
+        budget: int | None,
+        threads: int,
+        counts: Path,
     ) -> Sequence[str]:
         """Decides which weights of the graphs lie here, before any is adapted; what the user should know of that.
 
-        `budget`: bytes that weights and state may take, the state being there; None for what is free. Raises
-        TrigraphError for one that is too small.
+        `budget`: bytes that weights and state may take, the state being there; None for what is free. `counts`: the
+        file that says from one start to the next how often experts were chosen. Raises TrigraphError for a budget that
+        is too small.
         """
         return ()
 

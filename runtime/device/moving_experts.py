@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +16,14 @@ from numpy.typing import NDArray
 from trigraph.custom_ops import library_function
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.expert_counts import Counts, read_counts, write_counts
 from trigraph.runtime.device.placement import Placement, first_slots
-
-Counts = NDArray[np.float64]
 
 EVERY = 16  # verifies from one look at the counts to the next
 BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert
 _DECAY = 0.9  # of counts, from look to look
 _RATIO, _LEAST = 1.25, 4.0  # times, and counts, that a newcomer is used more
+_SAVING_SECONDS = 600.0  # between two files, beside the one at the end
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ class MovingExperts:
     tables where they were. Counts are made by the host's side of each layer.
     """
 
-    def __init__(self, library: CudaLibrary, placement: Placement) -> None:
-        self._library = library
+    def __init__(self, library: CudaLibrary, placement: Placement, counts: Path) -> None:
+        """`counts`: the file that keeps them from one start to the next."""
+        self._library, self._path = library, counts
         layers = [layer for layer in placement.weights.layers if placement.slots[layer.name] < layer.experts]
         shape = (len(layers), max(layer.experts for layer in layers))
         largest = max(BYTES_A_STEP, *(layer.expert_bytes for layer in layers))
@@ -87,24 +90,40 @@ class MovingExperts:
             self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
             self._send_table(shared)
         library.wait()
+        experts = {layer.name: layer.experts for layer in placement.weights.layers}
+        for name, used in read_counts(counts, experts).items():
+            if name in self._layers:
+                self._layers[name].used[:] = used
+        self._saved = time.monotonic()
+        weakref.finalize(self, _save, counts, self._layers)  # also where the program ends
 
     def table(self, name: str) -> int:
         """The address of a layer's table, int32 [experts], on the device."""
         return self._tables.row(self._layers[name].number)
 
     def found(self, stacks: Mapping[str, Sequence[Stack]]) -> None:
-        """Where the weights of these layers lie; before, theirs do not move."""
+        """Where the weights of these layers lie; before, theirs do not move.
+
+        Those that were used most before this start move now, whatever it takes.
+        """
         for name, places in stacks.items():
-            self._layers[name].stacks = places
+            layer = self._layers[name]
+            new, layer.stacks = not layer.stacks, places
+            self._queue.extend((layer, come, go) for _, come, go in (layer.swaps() if new else ()))
+        while self._queue:
+            self._move_some()
 
     def before_step(self) -> None:
         """Looks at the counts now and then, and moves a few experts."""
         self._steps += 1
         if self._steps % EVERY == 0 and not self._queue:
             self._look()
-        if not self._queue:
-            return
-        self._library.wait_for_event(self._copied)  # long past: the last step was awaited
+        if self._queue:
+            self._move_some()
+
+    def _move_some(self) -> None:
+        """As many experts as the staging memory holds."""
+        self._library.wait_for_event(self._copied)  # between steps long past: the last one was awaited
         start, changed = 0, {}
         while self._queue and start + self._queue[0][0].expert_bytes <= len(self._staging):
             layer, come, go = self._queue.popleft()
@@ -131,6 +150,9 @@ class MovingExperts:
             room -= layer.expert_bytes
             if room >= 0:
                 self._queue.append((layer, come, go))
+        if time.monotonic() - self._saved > _SAVING_SECONDS:
+            self._saved = time.monotonic()
+            _save(self._path, self._layers)
 
     def _move(self, layer: SharedLayer, expert: int, slot: int, start: int) -> None:
         for stack in layer.stacks:
@@ -143,6 +165,11 @@ class MovingExperts:
         row = self._pinned[layer.number]
         row[: len(layer.slots)] = layer.slots
         self._library.copy(self._tables.row(layer.number), row.ctypes.data, row.nbytes)
+
+
+def _save(path: Path, layers: Mapping[str, SharedLayer]) -> None:
+    if used := {name: layer.used for name, layer in layers.items() if layer.used.any()}:
+        write_counts(path, used)
 
 
 def _take_counts(layer: SharedLayer) -> NDArray[np.uint32]:

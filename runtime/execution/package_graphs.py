@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from trigraph.exporter import Manifest
 from trigraph.exporter.package.external import load_checked
+from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.device import Device
@@ -53,7 +54,7 @@ class PackageGraphs:
         def models() -> Mapping[str, onnx.ModelProto]:
             return {name: load_checked(self.folder / f"{name}.onnx", allowed) for name in names}
 
-        return self.device.place(models, state.nbytes(), budget, self.threads)
+        return self.device.place(models, state.nbytes(), budget, self.threads, self.folder / EXPERT_COUNTS)
 
     def prepare(self, name: str) -> PreparedGraph:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""

@@ -1,16 +1,21 @@
 """Experts that move to the device and from it while texts are made."""
 
+import gc
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
 from support.placed import budget_for
 from support.step_rows import rows_of_steps
+from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device import moving_experts
 from trigraph.runtime.device.cuda import CudaDevice
+from trigraph.runtime.device.expert_counts import write_counts
 from trigraph.runtime.device.moving_experts import MovingExperts
 
 CAPACITY = 64
@@ -25,9 +30,9 @@ def package(packages: Packages) -> Path:
 def moving_of(engine: Engine) -> MovingExperts:
     """What moves its experts."""
     assert isinstance(engine.model.device, CudaDevice)
-    (sharing,) = engine.model.device.shared
-    assert sharing.moving is not None
-    return sharing.moving
+    moving = engine.model.device.sharing.moving
+    assert moving is not None
+    return moving
 
 
 def texts(engine: Engine) -> list[list[int]]:
@@ -91,5 +96,32 @@ def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.Monke
     engine.steps.prefill([sequence], [PROMPT])
     engine.steps.verify([sequence], [[4, 5]])
     chosen = {int(moving_experts._take_counts(layer).sum()) for layer in layers if layer.stacks}
-    k = engine.model.device.shared[0].placement.weights.layers[0].chosen  # type: ignore[attr-defined]
+    k = engine.model.device.sharing.placement.weights.layers[0].chosen  # type: ignore[attr-defined]
     assert (len(PROMPT) + 2) * k in chosen
+
+
+def test_the_next_start_begins_with_what_was_used(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And goes on without a file that is damaged."""
+    own = tmp_path / "package"
+    shutil.copytree(package, own, symlinks=True)
+    monkeypatch.setattr(moving_experts, "write_counts", write_counts)
+    on_cpu = texts(load(own, device="cpu", context=CAPACITY, sequences=3))
+    first = restless(own, monkeypatch)
+    assert texts(first) == on_cpu
+    used = {name: layer.used.copy() for name, layer in moving_of(first)._layers.items()}
+    del first
+    gc.collect()
+    monkeypatch.setattr(moving_experts, "EVERY", 1 << 30)
+    budget = budget_for(own, 0.5, context=CAPACITY, sequences=3)
+    second = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
+    for name, layer in moving_of(second)._layers.items():
+        assert np.allclose(layer.used, used[name], atol=0.05)
+        held = layer.slots >= 0
+        assert layer.used[held].min() >= layer.used[~held].max() - 0.1
+    assert moving_of(second).moved and texts(second) == on_cpu
+    (own / EXPERT_COUNTS).write_text("[1, 2")
+    third = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
+    assert not moving_of(third).moved and texts(third) == on_cpu
+    assert "is not used, as it is damaged or of another model" in caplog.text
