@@ -32,7 +32,7 @@ from trigraph.exporter import ExportOptions, export
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Grammar, JsonSchema, Options, QueueFullError, Request, Sampling, load
-from trigraph.runtime.cache import disk_tier
+from trigraph.runtime.cache import disk_tier, tensor_file
 from trigraph.runtime.device.heap import share_heap
 
 CLIENTS, CONTEXT, SEQUENCES = 24, 512, 6
@@ -276,8 +276,8 @@ def main() -> int:
     logging.getLogger("trigraph").setLevel(logging.CRITICAL)  # careless listeners are logged
     # So that checkpoints of a small model are worth a file.
     disk_tier._MIN_SECONDS = disk_tier._MIN_READS = 0
-    disk_tier._OPENING = 0.0
-    disk_tier._BYTES_A_SECOND = 1e15
+    tensor_file._OPENING = 0.0
+    tensor_file._BYTES_A_SECOND = 1e15
     with tempfile.TemporaryDirectory() as folder:
         export(TINY_GGUF, Path(folder) / "package", ExportOptions(weights="reference"))
         return int(not soak(Path(folder) / "package", Path(folder) / "cache", arguments.requests, arguments.hostile))

@@ -18,17 +18,22 @@ def check_skew(skew: float) -> None:
         raise TrigraphError(f"--skew is {skew}; it must be from 0 to 2")
 
 
-def row_scales(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:
-    """Factors of a router's rows, of mean square 1: `chosen` experts a token, the r-th as often as r ** -skew.
-
-    A row's products with tokens are normal: it is chosen when its own exceeds about the same threshold as others must.
-    """
+def chances(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:
+    """Of each expert to be one of the `chosen` ones of a token, the r-th as often as r ** -skew."""
     weights = np.arange(1, experts + 1) ** -float(skew)
     low, high = 0.0, chosen / weights.min()
     for _ in range(60):  # what makes `chosen` of them, where none may have more than _MOST
         middle = (low + high) / 2
         enough = np.minimum(middle * weights, _MOST).sum() >= min(chosen, _MOST * experts)
         low, high = (low, middle) if enough else (middle, high)
-    chances = np.minimum(high * weights, _MOST)
-    scales = np.array([1 / NormalDist().inv_cdf(1 - chance) for chance in chances])
+    return np.minimum(high * weights, _MOST)
+
+
+def row_scales(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:
+    """Factors of a router's rows, of mean square 1: `chosen` experts a token, the r-th as often as r ** -skew.
+
+    A row's products with tokens are normal: it is chosen when its own exceeds about the same threshold as others must.
+    """
+    normal = NormalDist()
+    scales = np.array([1 / normal.inv_cdf(1 - chance) for chance in chances(experts, chosen, skew).tolist()])
     return np.asarray(scales / np.sqrt(np.mean(scales**2)))

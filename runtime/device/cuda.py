@@ -20,13 +20,13 @@ from trigraph.custom_ops import host_experts, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
-from trigraph.runtime.device.cuda_checks import check_driver, check_provider
+from trigraph.runtime.device.cuda_checks import captured_at, check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
-from trigraph.runtime.device.cuda_experts import on_host, split, weights_of
+from trigraph.runtime.device.cuda_experts import pieces, split, weights_of
 from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_sampler import CudaSampler
-from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables
+from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables, shortage
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Exchange
@@ -244,6 +244,11 @@ class CudaDevice(Device):
             self.enter()
             self.sharing.moving.before_step()
 
+    def shortage(self, error: Exception) -> TrigraphError | None:
+        """What an error of a step means, where it is a want of the device's own memory: a RetryError if there is more
+        now."""
+        return shortage(error, self.sharing.moving)
+
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed.
 
@@ -263,11 +268,12 @@ class CudaDevice(Device):
             return values
         if weights not in self.weights:
             self.weights[weights] = CudaWeights(self.functions)
-        stay = on_host(graph)
-        moved = {name: value for name, value in values.items() if name not in stay}
-        found = self.weights[weights].on_device(moved, weights.nbytes, progress)
+        found: dict[str, ort.OrtValue] = {}
+        for names in pieces(graph, values):
+            piece = {name: values[name] for name in names}
+            found |= self.weights[weights].on_device(piece, weights.nbytes, progress)
         if self.sharing.moving:
-            found |= shared_tables(self.sharing.moving, self.functions.number, graph, values, found)
+            found |= shared_tables(self.sharing.moving, self.weights[weights], graph, values, found)
         return values | found
 
 
@@ -287,14 +293,6 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     library.use_host_experts(host_experts())
-    capture = _captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
+    capture = captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
     capture = capture if library.provider == PROVIDER else 0  # only ONNX Runtime's own provider captures
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)
-
-
-def _captured_at(setting: str) -> int:
-    if not (setting.isascii() and setting.isdigit()):
-        raise TrigraphError(
-            f"TRIGRAPH_CUDA_GRAPHS is {setting!r}; it must be the run at which a step is captured, or 0 for none"
-        )
-    return int(setting)

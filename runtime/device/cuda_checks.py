@@ -47,3 +47,12 @@ def check_provider() -> None:
         raise TrigraphError(f"ONNX Runtime's CUDA provider does not load ({error}); {remedy}") from error
     if PROVIDER not in found:
         raise TrigraphError(f"ONNX Runtime's CUDA provider does not load: libraries of CUDA are missing; {remedy}")
+
+
+def captured_at(setting: str) -> int:
+    """What TRIGRAPH_CUDA_GRAPHS says. Raises TrigraphError for another word."""
+    if not (setting.isascii() and setting.isdigit()):
+        raise TrigraphError(
+            f"TRIGRAPH_CUDA_GRAPHS is {setting!r}; it must be the run at which a step is captured, or 0 for none"
+        )
+    return int(setting)

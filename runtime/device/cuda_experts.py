@@ -57,9 +57,15 @@ def split(model: ModelProto, placement: Placement, threads: int) -> None:
         node.attribute.append(helper.make_attribute("threads", threads))
 
 
-def on_host(graph: onnx.GraphProto) -> set[str]:
-    """The weights of a graph that its nodes read in the host's memory."""
-    return {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+def pieces(graph: onnx.GraphProto, weights: Iterable[str]) -> list[list[str]]:
+    """The weights that the GPU holds, in pieces of memory: each layer's part of the experts on its own, all else.
+
+    Not the stacks that nodes read in the host's memory.
+    """
+    stay = {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+    parts = [[part for _, part in layer] for layer in held_stacks(graph).values()]
+    apart = stay.union(*parts)
+    return [[name for name in weights if name not in apart], *parts]
 
 
 def tables(graph: onnx.GraphProto) -> dict[str, str]:

@@ -6,6 +6,7 @@ import ctypes
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class CudaLibrary:
         self.waits = 0
         """How often the device was waited for: what was enqueued before the last time is done."""
         self.memory_name = "cuda" if self.provider == PROVIDER else "cpu"
+        self.reclaim: Callable[[], bool | None] | None = None
+        """Gives memory back where none is left; whether it could."""
 
     def use_host_experts(self, address: int) -> None:
         """Lets nodes have routed experts computed by the CPU library, which has the functions at the address."""
@@ -119,14 +122,15 @@ class CudaLibrary:
     def allocate(self, nbytes: int, *, pinned: bool = False) -> int:
         """Zeroed memory on the device, or in the host where copies are fast. Raises TrigraphError for none left."""
         self.use()
-        address: int | None = self._library.trigraph_allocate(max(nbytes, 1), pinned, self.stream)
-        if not address:
+        while not (address := self._library.trigraph_allocate(max(nbytes, 1), pinned, self.stream)):
+            if self.reclaim is not None and self.reclaim():
+                continue
             free, total = self.free_memory()
             raise TrigraphError(
                 f"the GPU has {free / 1e6:,.0f} of {total / 1e6:,.0f} MB free, and {nbytes / 1e6:,.0f} MB are needed; "
                 "load with a smaller context or fewer sequences, or use --device cpu"
             )
-        return address
+        return int(address)
 
     def free(self, address: int, pinned: bool) -> None:
         """Gives back what `allocate` gave."""

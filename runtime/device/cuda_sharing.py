@@ -12,11 +12,15 @@ import onnxruntime as ort
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda_experts import held_stacks, tables
 from trigraph.runtime.device.cuda_library import CudaLibrary
-from trigraph.runtime.device.cuda_weights import value_at
+from trigraph.runtime.device.cuda_weights import CudaWeights
+from trigraph.runtime.device.memory import RetryError
 from trigraph.runtime.device.moving_experts import MovingExperts, Stack
 from trigraph.runtime.device.placement import Placement, Weights, nowhere, place
 
 Values = Mapping[str, ort.OrtValue]
+
+_SHORTAGE = ("out of memory", "Failed to allocate memory", "bytes of memory left", "Available memory of")
+"""How CUDA, ONNX Runtime and our kernels word it."""
 
 
 @dataclass
@@ -56,10 +60,22 @@ def placed(
     return nowhere(weights, state_bytes) if all_on_host else found
 
 
+def shortage(error: Exception, moving: MovingExperts | None) -> TrigraphError | None:
+    """What an error of a step means, where it is a want of the GPU's memory: experts go back to the CPU for it."""
+    if not any(sign in str(error) for sign in _SHORTAGE):
+        return None
+    if moving is not None and moving.give_back():
+        return RetryError("a step failed as the GPU had no memory left; the CPU has taken some experts back")
+    return TrigraphError(
+        "a step failed as the GPU has no memory left; close other programs that use it, or load with a smaller "
+        "--gpu-memory, a smaller context or fewer sequences"
+    )
+
+
 def shared_tables(
-    moving: MovingExperts, number: int, graph: onnx.GraphProto, mapped: Values, held: Values
+    moving: MovingExperts, weights: CudaWeights, graph: onnx.GraphProto, mapped: Values, held: Values
 ) -> dict[str, ort.OrtValue]:
-    """The tables of a graph's layers, on GPU `number`. Tells what moves experts where their weights lie."""
+    """The tables of a graph's layers, on the GPU. Tells what moves experts where their weights lie."""
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer}
 
     def stack(whole: str, part: str) -> Stack:
@@ -67,6 +83,6 @@ def shared_tables(
         return Stack(mapped[whole].data_ptr(), held[part].data_ptr(), nbytes)
 
     stacks = held_stacks(graph)
-    moving.found({layer: [stack(*names) for names in parts] for layer, parts in stacks.items()})
+    moving.found({layer: [stack(*names) for names in parts] for layer, parts in stacks.items()}, weights.release)
     like = {layer: ort.OrtValue.ortvalue_from_numpy(np.zeros(sizes[layer], np.int32)) for layer in tables(graph)}
-    return {table: value_at(moving.table(layer), number, like[layer]) for layer, table in tables(graph).items()}
+    return {table: weights.at(moving.table(layer), like[layer]) for layer, table in tables(graph).items()}

@@ -56,6 +56,7 @@ class CudaWeights:
     def __init__(self, library: CudaLibrary) -> None:
         self._library = library
         self._values: dict[tuple[int, str], ort.OrtValue] = {}  # by address and shape in the mapped files
+        self._pieces: dict[int, weakref.finalize[[int, bool], CudaWeights]] = {}  # by address
         self._copied = 0
 
     def on_device(
@@ -73,15 +74,23 @@ class CudaWeights:
             size += -(-value.tensor_size_in_bytes() // _ALIGNMENT) * _ALIGNMENT
         if missing:
             start = self._library.allocate(size)
-            weakref.finalize(self, self._library.free, start, False)
+            self._pieces[start] = weakref.finalize(self, self._library.free, start, False)
             upload = _Upload(self._library)
             for (key, value), place in zip(missing.items(), places, strict=True):
                 for size in upload.copy(start + place, value.data_ptr(), value.tensor_size_in_bytes()):
                     self._copied += size
                     progress("upload", min(self._copied, total), total)
-                self._values[key] = value_at(start + place, self._library.number, value)
+                self._values[key] = self.at(start + place, value)
             self._library.wait()
         return {name: self._values[key] for name, key in keys.items()}
+
+    def at(self, address: int, like: ort.OrtValue) -> ort.OrtValue:
+        """A value on the device, in memory that it does not own."""
+        return value_at(address, self._library.number, like)
+
+    def release(self, address: int) -> None:
+        """Gives the piece of memory at an address back, which nothing reads any more."""
+        self._pieces.pop(address)()
 
 
 class _Upload:

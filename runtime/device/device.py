@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.exchange import Array, Exchange, Memory
 from trigraph.runtime.device.heap import populate
@@ -165,6 +166,11 @@ class Device:
 
     def before_step(self, graph: str) -> None:
         """What is to be done on the device between steps, ahead of one of the prefill, draft or verify graph."""
+
+    def shortage(self, error: Exception) -> TrigraphError | None:
+        """What an error of a step means, where it is a want of the device's own memory: a RetryError if there is more
+        now."""
+        return None
 
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed."""

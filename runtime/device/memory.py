@@ -14,6 +14,10 @@ _ADDRESS_SPACE = 1 << 47  # bytes that a process of the usual systems can addres
 _SIGNS = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Cannot allocate memory")
 
 
+class RetryError(TrigraphError):
+    """A step failed for want of memory that is there now: what it was of may be computed again."""
+
+
 class _Group(NamedTuple):
     """Where a version of control groups says what."""
 

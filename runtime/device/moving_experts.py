@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_function
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda_array import CudaArray, PinnedArray
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.expert_counts import Counts, read_counts, write_counts
 from trigraph.runtime.device.placement import Placement, first_slots
+
+_log = logging.getLogger("trigraph.device")
 
 EVERY = 16  # verifies from one look at the counts to the next
 BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert
@@ -95,17 +100,22 @@ class MovingExperts:
             if name in self._layers:
                 self._layers[name].used[:] = used
         self._saved = time.monotonic()
+        self._release: Callable[[int], None]  # there where some have slots
+        give_back = weakref.WeakMethod(self.give_back)
+        library.reclaim = lambda: (call := give_back()) and call()
         weakref.finalize(self, _save, counts, self._layers)  # also where the program ends
 
     def table(self, name: str) -> int:
         """The address of a layer's table, int32 [experts], on the device."""
         return self._tables.row(self._layers[name].number)
 
-    def found(self, stacks: Mapping[str, Sequence[Stack]]) -> None:
+    def found(self, stacks: Mapping[str, Sequence[Stack]], release: Callable[[int], None]) -> None:
         """Where the weights of these layers lie; before, theirs do not move.
 
-        Those that were used most before this start move now, whatever it takes.
+        Those that were used most before this start move now, whatever it takes. `release`: gives back the memory on the
+        device that begins with a layer's first stack.
         """
+        self._release = release
         for name, places in stacks.items():
             layer = self._layers[name]
             new, layer.stacks = not layer.stacks, places
@@ -120,6 +130,30 @@ class MovingExperts:
             self._look()
         if self._queue:
             self._move_some()
+
+    def give_back(self) -> bool:
+        """Leaves a layer's experts to the host, and gives their memory back; whether there were any.
+
+        Of all layers, that whose experts on the device are used least. Steps that are enqueued are awaited.
+        """
+        layers = [layer for layer in self._layers.values() if layer.stacks]
+        if not layers:
+            return False
+        layer = min(layers, key=lambda layer: float(layer.used[layer.slots >= 0].sum()))
+        self._queue = deque(move for move in self._queue if move[0] is not layer)
+        count = int((layer.slots >= 0).sum())
+        layer.slots[:] = -1
+        self._send_table(layer)
+        with suppress(TrigraphError):  # of the step that had no memory
+            self._library.wait()
+        address, layer.stacks = layer.stacks[0].device, ()
+        self._release(address)
+        _log.warning(
+            "the GPU has no memory left: it gives back that of %d experts, %.0f MB, which the CPU computes from now on",
+            count,
+            count * layer.expert_bytes / 1e6,
+        )
+        return True
 
     def _move_some(self) -> None:
         """As many experts as the staging memory holds."""

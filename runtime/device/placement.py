@@ -125,19 +125,35 @@ def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = 
     """
     left = budget - working_bytes - weights.trunk_bytes - state_bytes
     if left < 0:
-        even = ", even with all routed experts on the CPU" if weights.layers else ""
-        raise TrigraphError(
-            f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {(budget - left) / 1e9:,.2f} GB there{even}"
-            f": {weights.trunk_bytes / 1e9:,.2f} GB of weights, "
-            f"{state_bytes / 1e9:,.2f} GB of state and {working_bytes / 1e9:,.2f} GB to work with; "
-            "load with a smaller context or fewer sequences, or use --device cpu"
-        )
+        raise _too_small(weights, state_bytes, budget, working_bytes)
     slots: dict[str, int] = {}
     for head in (True, False):
         layers = [layer for layer in weights.layers if layer.head == head]
         slots |= _even(layers, left)
         left -= sum(slots[layer.name] * layer.expert_bytes for layer in layers)
     return Placement(weights=weights, state_bytes=state_bytes, slots=slots)
+
+
+def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int) -> TrigraphError:
+    """Says what is needed, and what would fit."""
+    needed = working_bytes + weights.trunk_bytes + state_bytes
+    even = ", even with all routed experts on the CPU" if weights.layers else ""
+    state_room = budget - working_bytes - weights.trunk_bytes
+    weights_room = budget - working_bytes - state_bytes
+    if state_room > 0:
+        fits = (
+            f"a state of {state_room / 1e9:,.2f} GB fits: load with a smaller context, fewer sequences or less "
+            "--kv-memory, or export with --kv-type q8_0"
+        )
+    elif weights_room > 0 and not weights.layers:
+        fits = f"with this state, a file of {weights_room / 1e9:,.2f} GB fits: take one with fewer bits a weight"
+    else:
+        fits = "load with a smaller context or fewer sequences"
+    return TrigraphError(
+        f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB there{even}: "
+        f"{weights.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
+        f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use --device cpu"
+    )
 
 
 def nowhere(weights: Weights, state_bytes: int) -> Placement:

@@ -239,7 +239,7 @@ def run_session(
     try:
         session.run_with_iobinding(io, options)
     except Exception as error:
-        raise TrigraphError(f"a step failed: {_first_line(error)}") from error
+        raise (device.shortage(error) or TrigraphError(f"a step failed: {_first_line(error)}")) from error
 
 
 def session_options(threads: int, weights_folder: Path, library: Path | None) -> ort.SessionOptions:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from trigraph.runtime.device.memory import RetryError
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.running import Running
@@ -236,12 +237,15 @@ class Scheduler:
             self._steps.state.slots_ahead.prepare(2 * (len(self._active) + 2))
 
     def _attempt(self, sizes: list[tuple[Request, int]], step: Callable[[], object]) -> None:
-        """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone."""
+        """Runs a step. When it fails, a request that was alone in it fails; several are computed again, each alone.
+
+        So is a single one where the step may be tried again.
+        """
         reached = [request.state.length + size for request, size in sizes]
         try:
             step()
         except Exception as error:
-            if len(sizes) == 1:
+            if len(sizes) == 1 and not isinstance(error, RetryError):
                 self.end(sizes[0][0], error)
                 return
             for (request, _), length in zip(sizes, reached, strict=True):

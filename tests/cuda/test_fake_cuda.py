@@ -51,7 +51,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("second", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
-        ("experts moves moved", {}),
+        ("experts moves moved shortages", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if EAGER.items() <= value.items() else "captured",
 )

@@ -60,6 +60,15 @@ class FakeDevice:
             return int(self._library.fake_cuda_allocated())
         return int(self._library.fake_cuda_allocated_on(number))
 
+    @contextmanager
+    def full(self, left: int = 0) -> Iterator[None]:
+        """Others take all device memory but `left` bytes, while the block runs."""
+        self._library.fake_cuda_limit(ctypes.c_size_t(self.allocated() + left))
+        try:
+            yield
+        finally:
+            self._library.fake_cuda_limit(ctypes.c_size_t(128 << 30))
+
     def allocate_as_others_do(self) -> int:
         """Allocates with the thread's own capture mode, as a library does that knows nothing of us; CUDA's status."""
         return int(self._library.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64)))

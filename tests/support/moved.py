@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -17,11 +17,11 @@ _NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 20, "maxI
 
 def asked(tokens: int) -> dict[str, Options]:
     """Completions of every kind, of at most so many tokens."""
-    plain = {"max_tokens": tokens, "ignore_eos": True}
+    plain = Options(max_tokens=tokens, ignore_eos=True, draft_tokens=0)
     return {
-        "greedy": Options(Sampling(temperature=0), draft_tokens=0, **plain),
-        "sampled": Options(Sampling(seed=5, repeat_penalty=1.1), draft_tokens=0, **plain),
-        "drafted": Options(Sampling(temperature=0.8, seed=6), draft_tokens=3, **plain),
+        "greedy": replace(plain, sampling=Sampling(temperature=0)),
+        "sampled": replace(plain, sampling=Sampling(seed=5, repeat_penalty=1.1)),
+        "drafted": replace(plain, sampling=Sampling(temperature=0.8, seed=6), draft_tokens=3),
         "constrained": Options(Sampling(seed=7), max_tokens=tokens, constraint=JsonSchema(json.dumps(_NUMBERS))),
     }
 

@@ -36,6 +36,7 @@ HOST_C_CALL cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, c
 HOST_C_CALL cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
 HOST_C_CALL cudaError_t cudaMalloc(void** memory, size_t bytes);
 HOST_C_CALL cudaError_t cudaFree(void* memory);
+HOST_C_CALL cudaError_t cudaGetLastError();
 HOST_C_CALL cudaError_t cudaFreeHost(void* memory);
 HOST_C_CALL cudaError_t cudaGetDeviceCount(int* count);
 HOST_C_CALL cudaError_t cudaGetDevice(int* device);

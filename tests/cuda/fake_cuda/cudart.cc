@@ -60,7 +60,7 @@ cudaError_t take(void** memory, size_t bytes, Place place) {
   device().note(std::string("allocate ") + word(place) + ' ' + std::to_string(bytes));
   if (device().closed()) return device().refuse("an allocation");
   *memory = device().memory.take(bytes ? bytes : 1, place, current_device);
-  return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+  return *memory ? cudaSuccess : (last_error() = cudaErrorMemoryAllocation);
 }
 
 cudaError_t give(void* memory) {
@@ -108,6 +108,10 @@ FAKE_CUDA_API size_t fake_cuda_allocated_on(int number) {
   const Guard guard(device().lock);
   return device().memory.allocated(number);
 }
+FAKE_CUDA_API void fake_cuda_limit(size_t bytes) {
+  const Guard guard(device().lock);
+  device().memory.limit(bytes);
+}
 
 // Memory.
 
@@ -122,7 +126,8 @@ FAKE_CUDA_API cudaError_t cudaFreeHost(void* memory) { return give(memory); }
 FAKE_CUDA_API cudaError_t cudaFreeAsync(void*, cudaStream_t) { return cudaErrorNotSupported; }
 FAKE_CUDA_API cudaError_t cudaMemGetInfo(size_t* left, size_t* total) {
   *total = kDeviceBytes;
-  *left = kDeviceBytes - fake_cuda_allocated();
+  const Guard guard(device().lock);
+  *left = device().memory.left();
   return cudaSuccess;
 }
 

@@ -25,6 +25,8 @@ FAKE_CUDA_API const char* fake_cuda_take_events();
 // Bytes that are allocated on all devices, and on one.
 FAKE_CUDA_API size_t fake_cuda_allocated();
 FAKE_CUDA_API size_t fake_cuda_allocated_on(int device);
+// Allocations that would make more than so many bytes of all devices fail, as if others had the rest.
+FAKE_CUDA_API void fake_cuda_limit(size_t bytes);
 // From now on `called` runs in the midst of each capture, in its thread; nullptr: nothing does.
 FAKE_CUDA_API void fake_cuda_in_captures(void (*called)());
 FAKE_CUDA_API cudaError_t cudaMemset(void* memory, int value, size_t bytes);
@@ -66,6 +68,11 @@ struct Device {
 
 // One for the process, which outlives all who may still call at its end.
 Device& device();
+// Of the thread, as CUDA keeps it.
+inline cudaError_t& last_error() {
+  static thread_local cudaError_t error = cudaSuccess;
+  return error;
+}
 
 using Guard = std::lock_guard<std::recursive_mutex>;
 

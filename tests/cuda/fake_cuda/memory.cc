@@ -33,6 +33,7 @@ void* Memory::take(size_t bytes, Place place, int device) {
     blocks_[reinterpret_cast<uintptr_t>(memory)] = {bytes, place, device};
     return memory;
   }
+  if (bytes > left()) return nullptr;
   uintptr_t at = start_;  // behind the last block before a gap that is wide enough
   for (auto block = blocks_.lower_bound(start_); block != blocks_.end() && block->second.place == Place::device;
        ++block) {

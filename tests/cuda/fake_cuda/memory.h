@@ -16,7 +16,9 @@ class Memory {
   // `dry`: memory is counted and never touched.
   explicit Memory(bool dry);
   void* take(size_t bytes, Place place, int device);  // filled with NaN; nullptr when the device is full
-  bool give(void* memory);                            // false for what was not taken
+  void limit(size_t bytes) { limit_ = bytes; }        // of all devices together
+  size_t left() const { return limit_ > allocated_ ? limit_ - allocated_ : 0; }
+  bool give(void* memory);  // false for what was not taken
   Place place_of(const void* address) const;
   size_t allocated() const { return allocated_; }  // bytes on all devices
   size_t allocated(int device) const;
@@ -30,7 +32,7 @@ class Memory {
   };
   uintptr_t start_;
   bool dry_;
-  size_t allocated_ = 0;
+  size_t allocated_ = 0, limit_ = kDeviceBytes;
   bool open_ = false;
   std::map<uintptr_t, Block> blocks_;
 };

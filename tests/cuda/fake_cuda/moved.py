@@ -12,10 +12,9 @@ CAPACITY = 192
 PROMPT = "In the beginning"
 
 
-@pytest.mark.parametrize("slow", [True, False])
-@pytest.mark.parametrize("share", [0.5, 1])
+@pytest.mark.parametrize(("share", "slow"), [(0.5, True), (1, False)])
 def test_streams_that_move_are_those_that_stay(
-    packages: Packages, monkeypatch: pytest.MonkeyPatch, slow: bool, share: float
+    packages: Packages, monkeypatch: pytest.MonkeyPatch, share: float, slow: bool
 ) -> None:
     """Every 20 tokens, with their state or from their tokens."""
     monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9 if slow else 0.0)

@@ -113,7 +113,8 @@ def test_the_next_start_begins_with_what_was_used(
     used = {name: layer.used.copy() for name, layer in moving_of(first)._layers.items()}
     del first
     gc.collect()
-    monkeypatch.setattr(moving_experts, "EVERY", 1 << 30)
+    for name, value in (("EVERY", 1 << 30), ("_RATIO", 1), ("_LEAST", 0)):
+        monkeypatch.setattr(moving_experts, name, value)
     budget = budget_for(own, 0.5, context=CAPACITY, sequences=3)
     second = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
     for name, layer in moving_of(second)._layers.items():

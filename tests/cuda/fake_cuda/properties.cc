@@ -1,5 +1,6 @@
 // The entry points that say what the device is, and those that register code. It calls itself an H200.
 #include <cstring>
+#include <utility>
 
 #include "cudart.h"
 
@@ -146,8 +147,8 @@ FAKE_CUDA_API const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "refused by the fake device";
 }
 FAKE_CUDA_API const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
-FAKE_CUDA_API cudaError_t cudaGetLastError() { return cudaSuccess; }
-FAKE_CUDA_API cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+FAKE_CUDA_API cudaError_t cudaGetLastError() { return std::exchange(last_error(), cudaSuccess); }
+FAKE_CUDA_API cudaError_t cudaPeekAtLastError() { return last_error(); }
 FAKE_CUDA_API cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
                                                            int* status) {
   *function = nullptr;

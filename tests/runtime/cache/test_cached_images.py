@@ -61,7 +61,7 @@ def test_prompt_files(folder: Path, tmp_path: Path, prompt: ImagePrompt) -> None
 def test_the_tier_on_disk(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trigraph.runtime.cache.disk_tier._MIN_SECONDS", 0)
     monkeypatch.setattr("trigraph.runtime.cache.disk_tier._MIN_READS", 0)
-    monkeypatch.setattr("trigraph.runtime.cache.disk_tier._OPENING", -1)
+    monkeypatch.setattr("trigraph.runtime.cache.tensor_file._OPENING", -1)
     prompts = [PROMPT, ImagePrompt(PROMPT.ids, PROMPT.images, (picture((3, 4), 77),))]
     with load(folder, context=128) as engine:
         expected = [answer(engine, prompt)[1:] for prompt in prompts]

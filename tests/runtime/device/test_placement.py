@@ -64,6 +64,27 @@ def test_a_budget_below_the_trunk_is_an_error() -> None:
             place(Weights(trunk_bytes=10**10, layers=layers), 10**9, 11 * 10**9)
 
 
+@pytest.mark.parametrize(
+    ("trunk", "state", "layers", "words"),
+    [
+        (5, 8, (), r"; a state of 5\.00 GB fits: load with a smaller context, fewer sequences or less --kv-memory, or"),
+        (5, 8, (SMALL,), r"; a state of 5\.00 GB fits: "),
+        (
+            16,
+            2,
+            (),
+            r"; with this state, a file of 8\.00 GB fits: take one with fewer bits a weight, or use --device cpu",
+        ),
+        (16, 2, (SMALL,), "; load with a smaller context or fewer sequences, or use --device cpu"),
+        (16, 11, (), "; load with a smaller context or fewer sequences, or use --device cpu"),
+    ],
+)
+def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...], words: str) -> None:
+    weights = Weights(trunk_bytes=trunk * 10**9, layers=layers)
+    with pytest.raises(TrigraphError, match=words):
+        place(weights, state * 10**9, 11 * 10**9, working_bytes=10**9)
+
+
 def test_what_a_token_reads_from_the_host() -> None:
     assert nowhere(MODEL, 0).host_bytes_per_token == 2 * 10 + 2 * 15
     assert placed(80 + 100).host_bytes_per_token == 2 * 10 / 2 + 2 * 15 / 2

@@ -26,7 +26,7 @@ def pair() -> tuple[Engine, Engine]:
 @pytest.fixture(params=["with its state", "from its tokens"])
 def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether computing again takes long."""
-    slow = request.param == "with its state"
+    slow: bool = request.param == "with its state"
     monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9 if slow else 0.0)
     return slow
 
