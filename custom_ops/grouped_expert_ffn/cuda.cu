@@ -33,12 +33,7 @@ __global__ void __launch_bounds__(kThreads)
 // What both operators do with the experts that tokens chose.
 class Experts {
  public:
-  explicit Experts(const KernelInfo& info) : arena_(info), counters_(FewExperts::kCounters) {
-    const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
-    gate_ = &product_kernel(info.text("gate_type"), activations);
-    if (!up_type.empty()) up_ = &product_kernel(up_type, activations);
-    down_ = &product_kernel(info.text("down_type"), activations);
-  }
+  explicit Experts(const KernelInfo& info) : kernels_(info), arena_(info), counters_(FewExperts::kCounters) {}
 
  protected:
   // What makes a shared expert's output: silu(hidden) * up [tokens, columns of `down`].
@@ -54,13 +49,8 @@ class Experts {
     if (shapes.experts > kMostExperts)
       fail("input gate has %lld experts; on a GPU there are at most %d", static_cast<long long>(shapes.experts),
            kMostExperts);
-    const Matrices gate(context.input(3), *gate_, shapes.width, shapes.fused ? 2 * shapes.ffn : shapes.ffn);
-    Matrices up = gate;
-    if (shapes.fused)
-      up.data += shapes.ffn * up.row_bytes;
-    else
-      up = Matrices(context.input(5), *up_, shapes.width, shapes.ffn);
-    const Matrices down(context.input(4), *down_, shapes.ffn, shapes.width);
+    const ExpertStacks stacks =
+        kernels_.stacks(context.input(3), context.input(4), context.input(5), shapes.experts, shapes.width, shapes.ffn);
     const Tensor x = context.input(0), given = context.input(1), weights = context.input(2);
     const int64_t* ids = routing.logits ? nullptr : given.as<int64_t>();
     const Tensor y = context.output(0, {shapes.tokens, shapes.width});
@@ -79,17 +69,17 @@ class Experts {
                     part(made.up, shared_ffn),
                     routing};
       tokens.routing.logits = part(routing.logits, shapes.experts);
-      run(shapes, gate, up, down, tokens, made.down, stream);
+      run(shapes, stacks, tokens, made.down, stream);
     }
   }
 
-  bool has_up() const { return up_ != nullptr; }
+  bool has_up() const { return kernels_.up != nullptr; }
   const Arena& arena() const { return arena_; }
 
  private:
   // In one launch.
-  void run_few(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down,
-               const Tokens& tokens, const Weight* shared_down, cudaStream_t stream) const {
+  void run_few(const ExpertShapes& shapes, const ExpertStacks& stacks, const Tokens& tokens, const Weight* shared_down,
+               cudaStream_t stream) const {
     const Arena::Memory hidden = arena_.take<float>(tokens.count * shapes.k * shapes.ffn);
     FewExperts few{tokens.ids,
                    static_cast<int>(tokens.count),
@@ -100,9 +90,9 @@ class Experts {
                    static_cast<int>(shapes.ffn),
                    tokens.x,
                    tokens.prepared,
-                   gate.few(),
-                   up.few(),
-                   down.few(),
+                   stacks.gate.few(),
+                   stacks.up.few(),
+                   stacks.down.few(),
                    {},
                    tokens.shared_hidden,
                    tokens.shared_up,
@@ -116,10 +106,10 @@ class Experts {
     few.launch(stream);
   }
 
-  void run(const ExpertShapes& shapes, const Matrices& gate, const Matrices& up, const Matrices& down, Tokens tokens,
-           const Weight* shared_down, cudaStream_t stream) const {
+  void run(const ExpertShapes& shapes, const ExpertStacks& stacks, Tokens tokens, const Weight* shared_down,
+           cudaStream_t stream) const {
     const int64_t count = tokens.count, pairs = count * shapes.k;
-    const bool few = gate.takes_few() && gate.kernel == up.kernel && down.takes_few() &&
+    const bool few = stacks.gate.takes_few() && stacks.gate.kernel == stacks.up.kernel && stacks.down.takes_few() &&
                      FewExperts::fit(count, shapes.k, shapes.width, shapes.ffn);
     if (tokens.shared_hidden && !(few && shared_down->takes_few() && shared_down->width == shapes.ffn)) {
       shared_down->gated_product(tokens.shared_hidden, tokens.shared_up, count, const_cast<float*>(tokens.sum.shared),
@@ -134,21 +124,18 @@ class Experts {
       route(tokens.routing, count, stream);
       tokens.ids = tokens.routing.ids, tokens.sum.weights = tokens.routing.weights;
     }
-    if (few) return run_few(shapes, gate, up, down, tokens, shared_down, stream);
+    if (few) return run_few(shapes, stacks, tokens, shared_down, stream);
     const Arena::Memory plan_memory = arena_.take<int>(Plan::size(pairs, shapes.experts));
     const Arena::Memory products = arena_.take<float>(pairs * shapes.width);
     const Plan plan(plan_memory.as<int>(), pairs, shapes.experts);
     launch(bucket, 1, kBucketThreads, 0, stream, tokens.ids, pairs, shapes.k, shapes.experts, nullptr, tokens.first,
            plan, error_record());
-    multiply({gate, up, down, shapes.experts, shapes.width, shapes.ffn}, {tokens.x, tokens.prepared, count, shapes.k},
-             plan, products.as<float>(), arena_, stream);
+    multiply(stacks, {tokens.x, tokens.prepared, count, shapes.k}, plan, products.as<float>(), arena_, stream);
     launch(sum_slots, dim3(blocks_of(shapes.width, kThreads), static_cast<unsigned>(count)), kThreads, 0, stream,
            products.as<float>(), plan.sorted, tokens.sum, plan.used);
   }
 
-  const ProductKernel* gate_;
-  const ProductKernel* up_ = nullptr;  // nullptr: gate holds gate|up
-  const ProductKernel* down_;
+  ExpertKernels kernels_;
   Arena arena_;
   Counters counters_;
 };

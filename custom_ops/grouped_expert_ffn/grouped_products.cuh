@@ -56,6 +56,30 @@ struct ExpertStacks {
   int64_t experts, width, ffn;  // experts: of the stacks
 };
 
+// The kernels for a node's stacks.
+struct ExpertKernels {
+  const ProductKernel *gate, *up, *down;  // up: nullptr where gate holds gate|up
+
+  explicit ExpertKernels(const KernelInfo& info) : up(nullptr) {
+    const std::string activations = info.text("activations", "float32"), up_type = info.text("up_type", "");
+    gate = &product_kernel(info.text("gate_type"), activations);
+    if (!up_type.empty()) up = &product_kernel(up_type, activations);
+    down = &product_kernel(info.text("down_type"), activations);
+  }
+
+  // Stacks of so many experts.
+  ExpertStacks stacks(const Tensor& gates, const Tensor& downs, const Tensor& ups, int64_t experts, int64_t width,
+                      int64_t ffn) const {
+    const Matrices first(gates, *gate, width, up ? ffn : 2 * ffn);
+    Matrices second = first;
+    if (up)
+      second = Matrices(ups, *up, width, ffn);
+    else
+      second.data += ffn * second.row_bytes;
+    return {first, second, Matrices(downs, *down, ffn, width), experts, width, ffn};
+  }
+};
+
 struct TokenRows {
   const float* x;
   const char* prepared;  // the same as int8, or nullptr

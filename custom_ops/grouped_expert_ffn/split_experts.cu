@@ -133,13 +133,11 @@ __global__ void __launch_bounds__(kThreads) sum_both(const float* products, cons
 }
 
 struct SplitExperts : SplitExpertsSignature {
-  explicit SplitExperts(const KernelInfo& info) : arena_(info), threads_(static_cast<int>(info.integer("threads", 1))) {
+  explicit SplitExperts(const KernelInfo& info)
+      : arena_(info), threads_(static_cast<int>(info.integer("threads", 1))), kernels_(info) {
     if (!host) fail("the CPU library's experts are not known");
     activations_ = info.text("activations", "float32");
     gate_type_ = info.text("gate_type"), up_type_ = info.text("up_type", ""), down_type_ = info.text("down_type");
-    gate_ = &product_kernel(gate_type_, activations_);
-    up_ = up_type_.empty() ? gate_ : &product_kernel(up_type_, activations_);
-    down_ = &product_kernel(down_type_, activations_);
   }
 
   void compute(const Context& context) {
@@ -213,7 +211,9 @@ struct SplitExperts : SplitExpertsSignature {
     if (slots) {
       launch(bucket, 1, kBucketThreads, 0, stream, choices.ids, pairs, k, all.experts, choices.slots, first, plan,
              error_record());
-      multiply(stacks(context, all, slots), {x, nullptr, count, k}, plan, products.as<float>(), arena_, stream);
+      const ExpertStacks stacks =
+          kernels_.stacks(context.input(9), context.input(10), context.input(11), slots, width, all.ffn);
+      multiply(stacks, {x, nullptr, count, k}, plan, products.as<float>(), arena_, stream);
     }
     check(cudaLaunchHostFunc(stream, end, &call), "a call of the host");
     const Tensor shared = context.input(6), shared_gate = context.input(7);
@@ -224,16 +224,6 @@ struct SplitExperts : SplitExpertsSignature {
                       shared.rank ? shared_gate.as<float>() + first : nullptr,
                       y + first * width};
     launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.used, part.rows, choices, sum);
-  }
-
-  ExpertStacks stacks(const Context& context, const ExpertShapes& all, int64_t slots) const {
-    const Matrices gate(context.input(9), *gate_, all.width, all.fused ? 2 * all.ffn : all.ffn);
-    Matrices up = gate;
-    if (all.fused)
-      up.data += all.ffn * up.row_bytes;
-    else
-      up = Matrices(context.input(11), *up_, all.width, all.ffn);
-    return {gate, up, Matrices(context.input(10), *down_, all.ffn, all.width), slots, all.width, all.ffn};
   }
 
   static void begin(void* user) {
@@ -247,8 +237,8 @@ struct SplitExperts : SplitExpertsSignature {
 
   Arena arena_;
   int threads_;
+  ExpertKernels kernels_;
   std::string activations_, gate_type_, up_type_, down_type_;
-  const ProductKernel *gate_, *up_, *down_;
   Layer layer_;
 };
 
