@@ -3,14 +3,15 @@
 //
 // A stream's order is all that the two sides need: a kernel hands rows and choices over in memory that both reach, a
 // host function lets the host begin, the device makes its own rows, and another host function waits for the host's
-// before the sum reads them where they are. Nothing is copied, and a captured graph replays all of it.
+// before the sum reads them where they are. Nothing is copied, and a captured graph replays all of it. In long steps of
+// prompts the weights of the host's experts may go to the device instead, see streamed_experts.cuh.
 #include <map>
 #include <memory>
 #include <mutex>
 
-#include "grouped_products.cuh"
 #include "host_experts.h"
 #include "signature.h"
+#include "streamed_experts.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -134,7 +135,11 @@ __global__ void __launch_bounds__(kThreads) sum_both(const float* products, cons
 
 struct SplitExperts : SplitExpertsSignature {
   explicit SplitExperts(const KernelInfo& info)
-      : arena_(info), threads_(static_cast<int>(info.integer("threads", 1))), kernels_(info) {
+      : arena_(info),
+        threads_(static_cast<int>(info.integer("threads", 1))),
+        places_(reinterpret_cast<const int*>(info.integer("places", 0))),
+        staged_bytes_(info.integer("staged_bytes", kStagedBytes)),
+        kernels_(info) {
     if (!host) fail("the CPU library's experts are not known");
     activations_ = info.text("activations", "float32");
     gate_type_ = info.text("gate_type"), up_type_ = info.text("up_type", ""), down_type_ = info.text("down_type");
@@ -163,6 +168,8 @@ struct SplitExperts : SplitExpertsSignature {
     struct Call {
       void* layer;
       HostStep step;
+      double byte_rows;  // bytes of an expert times its rows, of all on the host, about; 0: not timed
+      std::chrono::steady_clock::time_point start{};
     };
     std::map<int64_t, Call> calls;  // by tokens; the address of one stays
 
@@ -198,13 +205,30 @@ struct SplitExperts : SplitExpertsSignature {
     const Choices choices{context.input(1).as<int64_t>() + first * k, context.input(8).as<int>(), static_cast<int>(k),
                           static_cast<int>(all.experts)};
     const cudaStream_t stream = layer_.stream;
-    const Part part(lane, count, k, width);
     const dim3 grid(blocks_of(width, kThreads), static_cast<unsigned>(count));
-    launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
-    Layer::Call& call = layer_.calls[count];
-    call = {layer_.made, {part.x, part.ids, part.rows, count, k}};
-    check(cudaLaunchHostFunc(stream, begin, &call), "a call of the host");
-
+    using Side = StreamRule::Side;
+    const std::vector<int> on_host = numbers_on_host(count < kManyTokens ? 0 : all.experts);
+    const double rows_each = static_cast<double>(pairs) / static_cast<double>(all.experts);
+    const Side side = on_host.empty() ? Side::host : StreamRule::of_machine().side(rows_each);
+    const Arena::Memory streamed = arena_.take<float>(side == Side::host ? 0 : pairs * width);
+    const float* host_rows = streamed.as<float>();
+    Layer::Call* call = nullptr;
+    if (side == Side::host) {
+      const Part part(lane, count, k, width);
+      host_rows = part.rows;
+      launch(hand_over, grid, kThreads, 0, stream, x, width, choices, first, part, error_record());
+      call = &layer_.calls[count];
+      *call = {layer_.made,
+               {part.x, part.ids, part.rows, count, k},
+               rows_each * static_cast<double>(on_host.size()) * static_cast<double>(expert_bytes(context))};
+      check(cudaLaunchHostFunc(stream, begin, call), "a call of the host");
+    } else {
+      const ExpertStacks whole =
+          kernels_.stacks(context.input(3), context.input(4), context.input(5), all.experts, width, all.ffn);
+      StreamedExperts(whole, on_host, staged_bytes_, arena_, stream)
+          .multiply({x, nullptr, count, k}, choices.ids, all.experts, first, side == Side::device_timed,
+                    streamed.as<float>());
+    }
     const Arena::Memory plan_memory = arena_.take<int>(slots ? Plan::size(pairs, slots) : 0);
     const Arena::Memory products = arena_.take<float>(slots ? pairs * width : 0);
     const Plan plan(plan_memory.as<int>(), pairs, slots);
@@ -215,7 +239,7 @@ struct SplitExperts : SplitExpertsSignature {
           kernels_.stacks(context.input(9), context.input(10), context.input(11), slots, width, all.ffn);
       multiply(stacks, {x, nullptr, count, k}, plan, products.as<float>(), arena_, stream);
     }
-    check(cudaLaunchHostFunc(stream, end, &call), "a call of the host");
+    if (call) check(cudaLaunchHostFunc(stream, end, call), "a call of the host");
     const Tensor shared = context.input(6), shared_gate = context.input(7);
     const SlotSum sum{static_cast<int>(k),
                       width,
@@ -223,20 +247,39 @@ struct SplitExperts : SplitExpertsSignature {
                       shared.rank ? shared.as<float>() + first * width : nullptr,
                       shared.rank ? shared_gate.as<float>() + first : nullptr,
                       y + first * width};
-    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.used, part.rows, choices, sum);
+    launch(sum_both, grid, kThreads, 0, stream, products.as<float>(), plan.sorted, plan.used, host_rows, choices, sum);
+  }
+
+  // Experts of the host, in long steps.
+  std::vector<int> numbers_on_host(int64_t experts) const {
+    std::vector<int> numbers;
+    for (int i = 0; places_ && i < experts; ++i)
+      if (places_[i] < 0) numbers.push_back(i);
+    return numbers;
+  }
+  static int64_t expert_bytes(const Context& context) {
+    int64_t bytes = 0;
+    for (const int input : {3, 4, 5})
+      if (const Tensor stack = context.input(input); stack.rank) bytes += stack.dims[1] * stack.dims[2];
+    return bytes;
   }
 
   static void begin(void* user) {
     auto* call = static_cast<Layer::Call*>(user);
+    call->start = std::chrono::steady_clock::now();
     host->start(call->layer, call->step);
   }
   static void end(void* user) {
-    if (!host->wait(static_cast<Layer::Call*>(user)->layer))
-      report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
+    auto* call = static_cast<Layer::Call*>(user);
+    if (!host->wait(call->layer)) report_from_host(Operator::grouped_expert_ffn, Reason::host_memory);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - call->start;
+    if (call->byte_rows > 0) StreamRule::of_machine().host_took(taken.count(), call->byte_rows);
   }
 
   Arena arena_;
   int threads_;
+  const int* places_;  // [experts] slots as in input `slots`, in the host's memory; nullptr: no weights are streamed
+  int64_t staged_bytes_;
   ExpertKernels kernels_;
   std::string activations_, gate_type_, up_type_, down_type_;
   Layer layer_;

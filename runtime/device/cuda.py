@@ -255,7 +255,7 @@ class CudaDevice(Device):
         Nodes are fused. The CPU computes the routed experts that lie there.
         """
         if self.sharing.placement:
-            split(model, self.sharing.placement, self.sharing.threads)
+            split(model, self.sharing.placement, self.sharing.threads, self.sharing.places)
         fuse(model)
         return True
 

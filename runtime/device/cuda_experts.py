@@ -40,8 +40,12 @@ def weights_of(models: Mapping[str, ModelProto]) -> Weights:
     return Weights(trunk_bytes=sum(sizes.values()), layers=tuple(layers.values()))
 
 
-def split(model: ModelProto, placement: Placement, threads: int) -> None:
-    """Has the CPU compute the experts that the GPU does not hold, on so many threads."""
+def split(model: ModelProto, placement: Placement, threads: int, places: Mapping[str, int]) -> None:
+    """Has the CPU compute the experts that the GPU does not hold, on so many threads.
+
+    `places`: by layer, the address of its table in the host's memory; with it, the weights of these experts may go to
+    the GPU for a long step.
+    """
     tensors = _external(model)
     nodes = [(node, placement.slots[node.input[3]]) for node in _expert_nodes(model)]
     nodes = [(node, held) for node, held in nodes if held < tensors[node.input[3]].dims[0]]
@@ -55,6 +59,7 @@ def split(model: ModelProto, placement: Placement, threads: int) -> None:
         node.op_type, node.domain = SPLIT, CUDA_DOMAIN
         node.input.extend([""] * (_INPUTS - len(node.input)) + [table.name, *(part.name for part in parts)])
         node.attribute.append(helper.make_attribute("threads", threads))
+        node.attribute.append(helper.make_attribute("places", places.get(gate, 0)))
 
 
 def pieces(graph: onnx.GraphProto, weights: Iterable[str]) -> list[list[str]]:

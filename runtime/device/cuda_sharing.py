@@ -34,6 +34,11 @@ class Sharing:
     moving: MovingExperts | None = None
     """What moves them, where places are not fixed."""
 
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The tables in the host's memory, by address; none where places are fixed."""
+        return {} if self.moving is None else self.moving.places
+
     def begin(self, placement: Placement, threads: int, moving: MovingExperts | None) -> None:
         """Takes the decision, for so many threads in all."""
         self.placement, self.moving = placement, moving

@@ -105,6 +105,11 @@ class MovingExperts:
         library.reclaim = lambda: (call := give_back()) and call()
         weakref.finalize(self, _save, counts, self._layers)  # also where the program ends
 
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The addresses of the layers' tables in the host's memory, as steps that are enqueued next will find them."""
+        return {name: self._pinned[layer.number].ctypes.data for name, layer in self._layers.items()}
+
     def table(self, name: str) -> int:
         """The address of a layer's table, int32 [experts], on the device."""
         return self._tables.row(self._layers[name].number)

@@ -19,7 +19,7 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 from ray import serve
 
-from support.held import HeldReplica
+from support.held import GivingReplica, HeldReplica
 from support.paced import PacedReplica
 from support.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
 from trigraph.runtime.server.cluster.deployment import Deployed
@@ -107,6 +107,36 @@ def test_streams_stay_with_the_version_that_began_them(other: Path, hold: Path) 
     assert before == expected
     assert any(ticket.completed for ticket in tickets), "no stream was cut"
     assert after == alone(other, 50) != alone(TINY_GGUF, 50)
+
+
+@pytest.mark.slow
+def test_streams_move_with_their_state(hold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer replicas are wanted while streams go on."""
+    monkeypatch.setattr("trigraph.runtime.server.cluster.deployment.EngineReplica", GivingReplica)
+    expected, tickets = alone(TINY_GGUF, 1200), list[Ticket]()
+
+    async def ask() -> list[str]:
+        complete = engine.replicas.complete
+
+        def recorded(ticket: Ticket) -> AsyncGenerator[Update, None]:
+            tickets.append(ticket)
+            return complete(ticket)
+
+        engine.replicas.complete = recorded  # type: ignore[method-assign]
+        texts = []
+        for i, text in enumerate(PROMPTS):
+            stream = engine.generate(engine.tokenizer.encode(text), asked(i, 1200))
+            texts.append(asyncio.create_task(text_of(stream)))
+            while not stream.ids:  # so that the next one goes to another replica
+                await asyncio.sleep(0.01)
+        fewer = Deployed(str(TINY_GGUF), 1, None, {"threads": 1, "sequences": 8, "hold": hold}).application()
+        await asyncio.to_thread(serve.run, fewer, name=NAME, route_prefix=None)
+        return await asyncio.gather(*texts)
+
+    with engines(TINY_GGUF, 2, sequences=8, hold=hold) as engine:
+        assert asyncio.run(ask()) == expected
+    moved = [ticket for ticket in tickets if ticket.completed]
+    assert moved and all(ticket.state is not None and len(ticket.lost) == 1 for ticket in moved)
 
 
 @pytest.mark.slow

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
+from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.server.cluster.deployment import EngineReplica
 from trigraph.runtime.server.cluster.replica import Ticket, Update
 
@@ -35,3 +38,18 @@ class HeldReplica(EngineReplica):
 
     def _held(self) -> bool:
         return self._hold is not None and self._hold.exists()
+
+
+class GivingReplica(HeldReplica):
+    """A replica with slow rounds, for which computing a state again seems to take for ever."""
+
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        run = Scheduler.round
+
+        def slowly(scheduler: Scheduler) -> bool:
+            time.sleep(0.02)
+            return run(scheduler)
+
+        Scheduler.round = slowly  # type: ignore[method-assign]
+        PrefillSpeed.seconds = lambda _, tokens: 1e9  # type: ignore[method-assign]
+        super().__init__(model, arguments)

@@ -88,6 +88,24 @@ def test_bits_do_not_depend_on_where_experts_are(shape: dict[str, Any], kind: st
             assert same_bits(run(model, "cuda", given), expected), (tokens, held)
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=name_of)
+@pytest.mark.parametrize("streamed", ["0", "1"])
+def test_weights_that_go_to_the_device(shape: dict[str, Any], streamed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a long step, a few experts at a time."""
+    monkeypatch.setenv("TRIGRAPH_STREAM_EXPERTS", streamed)
+    layer = Layer(**shape, activations="int8")
+    inputs = plain_inputs(layer, 70, shared=True)
+    with portable_kernels():
+        expected = run(model_of(DOMAIN, "GroupedExpertFFN", inputs, PLAIN, **layer.attributes), "cpu", inputs)
+    for held in (0, 1, layer.experts - 1):
+        given = split_inputs(inputs, held, seed=held)
+        places = given["slots"].copy()
+        for staged in (1, 1 << 20):
+            attributes = layer.attributes | {"places": places.ctypes.data, "staged_bytes": staged}
+            model = model_of(CUDA_DOMAIN, SPLIT, given, PLAIN + HELD, threads=2, **attributes)
+            assert same_bits(run(model, "cuda", given), expected), (held, staged)
+
+
 @pytest.mark.parametrize("held", [0, 2])
 def test_a_bad_expert_id_is_an_error(held: int) -> None:
     layer = Layer(**SHAPES[0])
