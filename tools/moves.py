@@ -38,7 +38,7 @@ def main() -> int:
         prompt = f"{PROMPTS[number % len(PROMPTS)]} {number}"
         whole = engines[0].generate(prompt, option)
         text = whole.run()
-        engines[0].cache.clear()
+        engines[0]._driver.call(engines[0].cache.clear)
         slow = number // len(kinds) % 2 == 0  # with state; else from tokens
         PrefillSpeed.seconds = (lambda _, tokens: 1e9) if slow else (lambda _, tokens: 0.0)  # type: ignore[method-assign]
         found = moved_between(engines, prompt, option, options.every)

@@ -83,7 +83,6 @@ class Request(TextStream):
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
         self.shown = prompt if isinstance(prompt, ImagePrompt) else None
-        """The prompt as it was given, with its images."""
         images = PromptImages.of(model.vision, prompt)
         if options.receipt:
             _check_receipt(model, images)
@@ -114,7 +113,6 @@ class Request(TextStream):
         self.suspect_until = -1
         """The length up to which it decodes alone, as a step with it and others failed."""
         self.runner = runner
-        """What brings it on."""
         self._begun = False
         self._bell = Bell()
         self.listen(self._bell.ring)

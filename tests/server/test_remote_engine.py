@@ -22,7 +22,6 @@ from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Regex, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
-from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.requests.logprobs import scoring
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Replica, Ticket, Update
@@ -120,49 +119,6 @@ def test_the_end_that_only_replicas_know_is_taken_over(pattern: str, limit: int 
         assert asyncio.run(complete(stream)) == text
         assert (stream.transcript.finish_reason, stream.transcript.sampled) == (end, whole.transcript.sampled)
         assert stream.logprobs[: len(stream.ids)] == whole.logprobs[: len(whole.ids)]
-
-
-class Draining:
-    """Two replicas, of which the first drains from a token on."""
-
-    def __init__(self, first: Engine, second: Engine) -> None:
-        self.replicas = [Replica(first), Replica(second)]
-        self.tickets: list[Ticket] = []
-
-    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
-        self.tickets.append(pickle.loads(pickle.dumps(ticket)))
-        replica = self.replicas[len(self.tickets) - 1]
-        async for update in replica.complete(self.tickets[-1]):
-            yield update
-            if update.offer is not None and update.finish_reason is None:
-                raise ReplicaLostError("it is to end", "first", update.offer)
-            replica.drains = replica is self.replicas[0]
-
-    async def describe(self) -> Description:
-        return self.replicas[0].describe()
-
-    async def outage(self) -> str | None:
-        return None
-
-
-@pytest.mark.parametrize("slow", [True, False])
-def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
-    """With their state where computing it again is slow."""
-    monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9 if slow else 0.0)
-    option = replace(SAMPLED, max_tokens=150)
-    whole = new_engine().generate(tokens(20), option)
-    text = whole.run()
-    (first, model), (second, other) = (engine_of(LOGITS, context=200, template=TEMPLATE) for _ in range(2))
-    other._histories, other._numbers = model._histories, model._numbers  # what its states hold
-    replicas = Draining(first, second)
-    engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
-    stream = engine.generate(tokens(20), option)
-    assert asyncio.run(complete(stream)) == text
-    assert [ticket.lost for ticket in replicas.tickets] == [(), ("first",)]
-    assert (replicas.tickets[1].state is not None) == slow
-    prefilled = sum(sum(lengths) for graph, lengths in other.runs if graph == "prefill")
-    assert prefilled <= 10 if slow else prefilled >= 20
-    assert stream.ids == whole.ids and not first.load.running
 
 
 def test_a_request_that_brings_replicas_down_fails() -> None:

@@ -1,0 +1,60 @@
+"""A replica that is to end, and a front that has another one go on."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from support.fake_engine import TEMPLATE, engine_of
+from support.rounds import LOGITS, options, tokens
+from trigraph.runtime import Engine
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
+from trigraph.runtime.server.cluster.replica import Description, Replica, Ticket, Update
+
+
+class Draining:
+    """Two replicas, of which the first drains from a token on."""
+
+    def __init__(self, first: Engine, second: Engine) -> None:
+        self.replicas = [Replica(first), Replica(second)]
+        self.tickets: list[Ticket] = []
+
+    async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
+        self.tickets.append(pickle.loads(pickle.dumps(ticket)))
+        replica = self.replicas[len(self.tickets) - 1]
+        async for update in replica.complete(self.tickets[-1]):
+            yield update
+            if update.offer is not None and update.finish_reason is None:
+                raise ReplicaLostError("it is to end", "first", update.offer)
+            replica.drains = replica is self.replicas[0]
+
+    async def describe(self) -> Description:
+        return self.replicas[0].describe()
+
+    async def outage(self) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    """With their state where computing it again is slow."""
+    monkeypatch.setattr("trigraph.runtime.server.cluster.replica._GAP", 0.0)
+    monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9 if slow else 0.0)
+    option = options(seed=3, max_tokens=150)
+    whole = engine_of(LOGITS, context=200, template=TEMPLATE)[0].generate(tokens(20), option)
+    text = whole.run()
+    (first, model), (second, other) = (engine_of(LOGITS, context=200, template=TEMPLATE) for _ in range(2))
+    other._histories, other._numbers = model._histories, model._numbers  # what its states hold
+    replicas = Draining(first, second)
+    engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
+    stream = engine.generate(tokens(20), option)
+    assert asyncio.run(stream._whole()) == text
+    assert [ticket.lost for ticket in replicas.tickets] == [(), ("first",)]
+    assert (replicas.tickets[1].state is not None) == slow
+    prefilled = sum(sum(lengths) for graph, lengths in other.runs if graph == "prefill")
+    assert prefilled <= 10 if slow else prefilled >= 20
+    assert stream.ids == whole.ids and not first.load.running
