@@ -61,7 +61,8 @@ def placed(
     except TrigraphError:
         if budget is not None:
             raise
-        return nowhere(weights, state_bytes)  # it may just do
+        place(weights, state_bytes, most, working_bytes=0)  # or it cannot do at all
+        return nowhere(weights, state_bytes)
     return nowhere(weights, state_bytes) if all_on_host else found
 
 

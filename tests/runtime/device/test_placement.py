@@ -1,6 +1,8 @@
 """What a GPU holds within a budget."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -9,6 +11,8 @@ from support.placed import weights_of_package
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.device.cuda_library import CudaLibrary
+from trigraph.runtime.device.cuda_sharing import placed as decide
 from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, nowhere, place, weights_of_file
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
@@ -83,6 +87,19 @@ def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...],
     weights = Weights(trunk_bytes=trunk * 10**9, layers=layers)
     with pytest.raises(TrigraphError, match=words):
         place(weights, state * 10**9, 11 * 10**9, working_bytes=10**9)
+
+
+@pytest.mark.parametrize("layers", [(), (SMALL,)])
+def test_without_a_budget_what_is_free_may_just_do(layers: tuple[ExpertLayer, ...]) -> None:
+    weights = Weights(trunk_bytes=10**9, layers=layers)
+
+    def found(free: int) -> Placement:
+        library = cast(CudaLibrary, SimpleNamespace(free_memory=lambda: (free, 10**12)))
+        return decide(library, weights, 10**8, None, all_on_host=False)
+
+    assert found(10**9).device_bytes == 10**9
+    with pytest.raises(TrigraphError, match=r"may take 1\.00 GB, and the model needs 1\.10 GB there"):
+        found(10**9 - 10**8 - 1)
 
 
 def test_what_a_token_reads_from_the_host() -> None:
