@@ -25,12 +25,13 @@ class Draining:
 
     async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         self.tickets.append(pickle.loads(pickle.dumps(ticket)))
-        replica = self.replicas[len(self.tickets) - 1]
+        replica = self.replicas[bool(ticket.lost)]
         async for update in replica.complete(self.tickets[-1]):
             yield update
             if update.offer is not None and update.finish_reason is None:
                 raise ReplicaLostError("it is to end", "first", update.offer)
-            replica.drains = replica is self.replicas[0]
+            if replica is self.replicas[0]:
+                replica.drain()
 
     async def describe(self) -> Description:
         return self.replicas[0].describe()
@@ -56,5 +57,26 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
     assert [ticket.lost for ticket in replicas.tickets] == [(), ("first",)]
     assert (replicas.tickets[1].state is not None) == slow
     prefilled = sum(sum(lengths) for graph, lengths in other.runs if graph == "prefill")
-    assert prefilled <= 10 if slow else prefilled >= 20
+    told = len(replicas.tickets[1].completed)
+    assert prefilled < told if slow else prefilled == 20 + told - 1, "the prompt was computed again"
     assert stream.ids == whole.ids and not first.load.running
+    assert not replicas.replicas[0]._requests
+
+
+def test_those_that_wait_go_too() -> None:
+    """Before they have begun."""
+    engines = [engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0] for _ in range(2)]
+    replicas = Draining(*engines)
+    engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
+    streams = [engine.generate(tokens(20, seed), options(seed=seed, max_tokens=150)) for seed in range(3)]
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*[stream._whole() for stream in streams])
+
+    asyncio.run(all_of_them())
+    alone = engine_of(LOGITS, context=200, template=TEMPLATE)[0]
+    for seed, stream in enumerate(streams):
+        whole = alone.generate(tokens(20, seed), options(seed=seed, max_tokens=150))
+        assert whole.run() == stream.text
+    assert sorted(ticket.lost for ticket in replicas.tickets) == [()] * 3 + [("first",)] * 3
+    assert any(not ticket.completed for ticket in replicas.tickets if ticket.lost)

@@ -105,7 +105,7 @@ class EngineReplica(Replica):
         if ray.util.get_node_ip_address() == _LOOPBACK:
             _bind_to_loopback()
         super().__init__(load(Path(model), **arguments))
-        _before_shutdown(self._drain)
+        _before_shutdown(self.drain)
 
     async def stream(self, ticket: Ticket) -> AsyncGenerator[str | Update | None, None]:
         """Yields the replica's name, then the updates of `complete`, and None as a sign of life in between."""
@@ -113,9 +113,6 @@ class EngineReplica(Replica):
         async with aclosing(self.complete(ticket)) as updates, aclosing(alive(updates, _BEAT_SECONDS, None)) as found:
             async for update in found:
                 yield update
-
-    def _drain(self) -> None:
-        self.drains = True
 
     def check_health(self) -> None:
         """Raises when the model's file has changed: Ray Serve then replaces the replica."""

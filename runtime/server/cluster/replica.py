@@ -141,12 +141,18 @@ class Replica:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.fingerprint = fingerprint(engine)
-        self.drains = False
-        """Whether it is to end, and offers what it computes to other replicas."""
+        self._drains = False
+        self._requests: set[Request] = set()  # that are not done
 
     def describe(self) -> Description:
         """What a front has to know."""
         return Description.of(self.engine)
+
+    def drain(self) -> None:
+        """From now on it offers its tickets to other replicas, as it is to end."""
+        self._drains = True
+        for request in [*self._requests]:
+            request.notify()  # those that wait, too
 
     async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         """Computes a ticket; what it yields, put together, is the rest of the completion.
@@ -169,9 +175,11 @@ class Replica:
         )
         tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
         offered = False
+        self._requests.add(request)
+        request.listen(lambda: request.done and self._requests.discard(request))
         async with aclosing(request.news()) as news:
             async for _ in news:
-                offer = await asyncio.to_thread(self._offer, request) if self.drains and not offered else None
+                offer = await asyncio.to_thread(self._offer, request) if self._drains and not offered else None
                 offered = offered or offer is not None
                 done = request.done  # looked at first: then all has come
                 if len(request.ids) == tokens and not done and offer is None:
