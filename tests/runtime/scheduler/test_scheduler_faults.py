@@ -10,6 +10,7 @@ from support.fake_engine import assert_settled
 from support.rounds import alone, finish, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.device.memory import RetryError
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.state.sequence import Sequence
 
@@ -93,6 +94,25 @@ def test_a_step_that_fails_with_one_request_in_it(step: str, monkeypatch: pytest
     assert_others_answered(engine, requests)
 
 
+@pytest.mark.parametrize("number", range(12))
+def test_a_step_that_may_be_tried_again(number: int) -> None:
+    """Nobody fails, not even a request that was alone in it; twice, as long as there is something to give back."""
+    engine, model = fresh()
+    seen: list[int] = []
+
+    def watch(graph: str, pieces: list[list[int]]) -> None:
+        seen.append(len(pieces))
+        if len(seen) in (number + 1, number + 3):
+            raise RetryError("no memory, but now there is some")
+
+    model.watch = watch
+    request = queued(engine, tokens(14, 1), options(1, 16))
+    finish(engine, [request])
+    assert len(seen) > number + 2
+    assert request.error is None and request.ids == alone(tokens(14, 1), options(1, 16))
+    assert_settled(engine)
+
+
 @pytest.mark.parametrize("draft", [False, True])
 @pytest.mark.parametrize("number", range(0, 25, 2))
 def test_a_step_that_fails_once(number: int, draft: bool) -> None:
@@ -120,15 +140,15 @@ def test_a_cache_that_fails_at_the_start(method: str, monkeypatch: pytest.Monkey
     engine, _ = fresh()
     works, find, found = getattr(engine.cache, method), engine.cache.find, list[list[int]]()
 
-    def failing(*arguments: object) -> object:
+    def failing(*arguments: object, **others: object) -> object:
         bad = arguments[0] == tokens(14, BAD) if method == "find" else found[-1:] == [tokens(14, BAD)]
         if bad:
             found.clear()
             raise AssertionError("a damaged file")
-        return works(*arguments)
+        return works(*arguments, **others)
 
-    def watched(prompt: list[int], *images: Any) -> object:
-        result = find(prompt, *images)
+    def watched(prompt: list[int], *images: Any, **others: Any) -> object:
+        result = find(prompt, *images, **others)
         found.append(prompt)
         return result
 
