@@ -11,6 +11,7 @@ import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="of the second engine")
     options = parser.parse_args()
     engines = load(TINY_GGUF, threads=1, context=512), load(TINY_GGUF, threads=1, context=512, device=options.device)
-    seconds, kinds = PrefillSpeed.seconds, [*asked(options.tokens).items()]
+    kinds = [*asked(options.tokens).items()]
     differing = 0
     pauses: dict[bool, list[float]] = {False: [], True: []}
     for number in range(options.streams):
@@ -40,9 +41,8 @@ def main() -> int:
         text = whole.run()
         engines[0]._driver.call(engines[0].cache.clear)
         slow = number // len(kinds) % 2 == 0  # with state; else from tokens
-        PrefillSpeed.seconds = (lambda _, tokens: 1e9) if slow else (lambda _, tokens: 0.0)  # type: ignore[method-assign]
-        found = moved_between(engines, prompt, option, options.every)
-        PrefillSpeed.seconds = seconds  # type: ignore[method-assign]
+        with patch.object(PrefillSpeed, "seconds", return_value=1e9 if slow else 0.0):
+            found = moved_between(engines, prompt, option, options.every)
         pauses[slow] += found.pauses
         if (found.request.text, found.request.ids) != (text, whole.ids):
             differing += 1

@@ -26,7 +26,7 @@ def chances(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:
         middle = (low + high) / 2
         enough = np.minimum(middle * weights, _MOST).sum() >= min(chosen, _MOST * experts)
         low, high = (low, middle) if enough else (middle, high)
-    return np.minimum(high * weights, _MOST)
+    return np.asarray(np.minimum(high * weights, _MOST))
 
 
 def row_scales(experts: int, chosen: int, skew: float) -> NDArray[np.float64]:

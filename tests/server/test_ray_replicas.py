@@ -68,8 +68,15 @@ class Handle:
 
     app_name, deployment_name = "application", "engine"
 
-    def __init__(self, *responses: Response) -> None:
+    def __init__(self, *responses: Response, others: str | float = LAST.fingerprint) -> None:
+        """`others`: the fingerprint of the replicas, or how long they take to tell."""
         self.responses, self.sent = responses, 0
+        self.identify = SimpleNamespace(remote=lambda: self._tell(others))
+
+    async def _tell(self, fingerprint: str | float) -> str | float:
+        if isinstance(fingerprint, float):
+            await asyncio.sleep(fingerprint)
+        return fingerprint
 
     def options(self, **_: object) -> Any:
         return SimpleNamespace(stream=SimpleNamespace(remote=self._send))
@@ -83,7 +90,7 @@ class Handle:
 def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets how many replicas run, as Ray's controller says."""
     states = {"RUNNING": 2}
-    deployments = {"engine": SimpleNamespace(replica_states=states, status="HEALTHY")}
+    deployments = {"engine": SimpleNamespace(replica_states=states)}
     status = SimpleNamespace(applications={"application": SimpleNamespace(deployments=deployments)})
     monkeypatch.setattr(serve, "status", lambda: status)
     for name, seconds in {
@@ -138,13 +145,12 @@ def test_a_replica_that_is_to_end_is_left_where_others_run(running: Callable[[in
         completed(Handle(response))
     assert (raised.value.replica, raised.value.offer) == ("first", OFFER.offer)
     assert response.cancelled
-    running(0)
-    assert completed(Handle(Response("first", OFFER, LAST))) == [OFFER._replace(offer=None), LAST]
 
 
-def test_a_new_version_does_not_take_streams_over(running: Callable[[int], None]) -> None:
-    serve.status().applications["application"].deployments["engine"].status = "UPDATING"
-    assert completed(Handle(Response("first", OFFER, LAST))) == [OFFER._replace(offer=None), LAST]
+@pytest.mark.parametrize("others", ["another version", "", FOREVER])
+def test_no_other_version_takes_streams_over(running: Callable[[int], None], others: str | float) -> None:
+    handle = Handle(Response("first", OFFER, LAST), others=others)
+    assert completed(handle) == [OFFER._replace(offer=None), LAST]
 
 
 def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) -> None:

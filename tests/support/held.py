@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.scheduler.scheduler import Scheduler
@@ -50,6 +51,6 @@ class GivingReplica(HeldReplica):
             time.sleep(0.02)
             return run(scheduler)
 
-        Scheduler.round = slowly  # type: ignore[method-assign]
-        PrefillSpeed.seconds = lambda _, tokens: 1e9  # type: ignore[method-assign]
+        patch.object(Scheduler, "round", slowly).start()
+        patch.object(PrefillSpeed, "seconds", return_value=1e9).start()
         super().__init__(model, arguments)

@@ -148,6 +148,10 @@ class Replica:
         """What a front has to know."""
         return Description.of(self.engine)
 
+    def identify(self) -> str:
+        """Its fingerprint, "" where it is to end."""
+        return "" if self._drains else self.fingerprint
+
     def drain(self) -> None:
         """From now on it offers its tickets to other replicas, as it is to end."""
         self._drains = True
@@ -176,7 +180,7 @@ class Replica:
         tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
         offered = False
         self._requests.add(request)
-        request.listen(lambda: request.done and self._requests.discard(request))
+        request.listen(lambda: self._requests.discard(request) if request.done else None)
         async with aclosing(request.news()) as news:
             async for _ in news:
                 offer = await asyncio.to_thread(self._offer, request) if self._drains and not offered else None

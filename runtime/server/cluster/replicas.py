@@ -17,7 +17,6 @@ from ray.serve.exceptions import (
     RequestCancelledError,
 )
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import DeploymentStatusOverview
 
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
@@ -62,7 +61,8 @@ class RayReplicas:
                 if update is None:
                     continue
                 yield update._replace(offer=None)
-                if update.offer is not None and update.finish_reason is None and await self._others():
+                offered = update.offer is not None and update.finish_reason is None
+                if offered and await self._others_have(update.fingerprint):
                     raise ReplicaLostError("it is to end", replica, update.offer)
         except StopAsyncIteration:
             return
@@ -119,20 +119,17 @@ class RayReplicas:
         return "no replica of the model runs" if answer.done() else "the cluster's controller does not answer"
 
     def _running(self) -> bool:
-        return (deployment := self._deployment()) is not None and deployment.replica_states.get("RUNNING", 0) > 0
+        application = serve.status().applications.get(self.handle.app_name)
+        deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
+        return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
 
-    async def _others(self) -> bool:
-        """Whether replicas run that go on with what one began which is to end: not while a new version comes."""
+    async def _others_have(self, fingerprint: str) -> bool:
+        """Whether a replica runs that goes on with what one of that fingerprint has begun: asks one."""
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
-                found = await asyncio.wrap_future(self._controller.submit(self._deployment))
+                return bool(await self.handle.identify.remote() == fingerprint)
         except (TimeoutError, RayError, RayServeException):
             return False
-        return found is not None and found.status != "UPDATING" and found.replica_states.get("RUNNING", 0) > 0
-
-    def _deployment(self) -> DeploymentStatusOverview | None:
-        application = serve.status().applications.get(self.handle.app_name)
-        return None if application is None else application.deployments.get(self.handle.deployment_name)
 
     async def describe(self) -> Description:
         """Asks some replica what it runs. Raises ApiError when none answers."""
