@@ -3,24 +3,23 @@
     cd tests && python -m support.write_receipts FOLDER --count 250 --short
     trigraph verify FOLDER/tiny-moe/receipts FOLDER/tiny-moe/package
 
-`trigraph verify` then checks them on any processor or device; tools/arm64.sh does on an emulated one.
+On an emulated arm64 processor, write `tools/arm64.sh ROOT verify` for the second; on the fake device, after tests/cuda,
+
+    LD_LIBRARY_PATH=build/fake_cuda TRIGRAPH_LIBRARY_DIR=build/cuda_emulator trigraph verify ... --device cuda
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from support.packages import Packages
-from support.random_requests import MODELS, Asked, folder, requests_of
-from support.receipted import CONTEXT, completions
+from support.random_requests import MODELS, folder, requests_of
+from support.receipted import CONTEXT, SHORT, SHORT_CONTEXT, completions, shortened
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import load
 from trigraph.runtime.server.cluster import remote_engine, replica
-
-_SHORT = 12  # tokens of a prompt, and of a completion
 
 
 def main() -> None:
@@ -28,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=250)
-    parser.add_argument("--short", action="store_true", help=f"at most {_SHORT} tokens of a prompt and a completion")
+    parser.add_argument("--short", action="store_true", help=f"at most {SHORT} tokens of a prompt and a completion")
     parser.add_argument("--models", default=",".join(model[0] for model in MODELS))
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
@@ -52,15 +51,11 @@ def _write(out: Path, model: tuple[str, ...], options: argparse.Namespace) -> No
     vocab = load(package, threads=1, context=CONTEXT).vocab
     asked = requests_of(vocab, options.count, seed=len(model[0]))
     if options.short:
-        asked = [_shortened(one) for one in asked]
-    for number, one in enumerate(completions(package, asked, options.device)):
+        asked = [shortened(one) for one in asked]
+    context = SHORT_CONTEXT if options.short else CONTEXT
+    for number, one in enumerate(completions(package, asked, options.device, context=context)):
         one.receipt.write(receipts / f"{number:04}.json")
     print(f"{receipts}: {options.count} receipts", flush=True)
-
-
-def _shortened(asked: Asked) -> Asked:
-    limited = replace(asked.options, max_tokens=min(asked.options.max_tokens or _SHORT, _SHORT))
-    return replace(asked, prompt=asked.prompt[-_SHORT:], options=limited)
 
 
 if __name__ == "__main__":
