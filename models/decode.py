@@ -9,6 +9,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from trigraph.models.errors import TrigraphError, quote
 
+_BLOCK = 4096  # values that are checked together
+
 
 def decode(kind: Any, value: Any, where: str, remedy: str, key: str = "") -> Any:
     """`value` from JSON as an instance of `kind`: a scalar, an optional or union, a tuple, a dataclass.
@@ -21,18 +23,29 @@ def decode(kind: Any, value: Any, where: str, remedy: str, key: str = "") -> Any
             if _fits(option, value):
                 return decode(option, value, where, remedy, key)
     elif _fits(kind, value):
-        if origin is tuple and args[1:] == (...,) and _all_fit(args[0], value):
-            return tuple(map(tuple, value) if get_origin(args[0]) is tuple else value)
+        if origin is tuple and args[1:] == (...,):
+            return _decode_list(args[0], value, where, remedy, key)
         if origin is tuple:
-            kinds = args[:1] * len(value) if args[1:] == (...,) else args
-            if len(kinds) == len(value):
-                items = enumerate(zip(kinds, value, strict=True))
+            if len(args) == len(value):
+                items = enumerate(zip(args, value, strict=True))
                 return tuple(decode(one, item, where, remedy, f"{key}[{index}]") for index, (one, item) in items)
         elif dataclasses.is_dataclass(kind):
             return _decode_fields(kind, value, where, remedy, f"{key}." if key else "")
         else:
             return value
     raise TrigraphError(f"{where}: key {key!r} is {quote(str(value))}, which has the wrong type; {remedy}")
+
+
+def _decode_list(kind: Any, values: list[Any], where: str, remedy: str, key: str) -> tuple[Any, ...]:
+    """Values of one kind. There may be millions: blocks in which each is a scalar of that kind are taken whole."""
+    found: list[Any] = []
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        if _all_fit(kind, block):
+            found += map(tuple, block) if get_origin(kind) is tuple else block
+        else:
+            found += (decode(kind, item, where, remedy, f"{key}[{start + i}]") for i, item in enumerate(block))
+    return tuple(found)
 
 
 def _decode_fields(kind: Any, value: Mapping[str, Any], where: str, remedy: str, prefix: str) -> Any:

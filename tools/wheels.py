@@ -8,6 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +24,7 @@ def main() -> None:
     """Builds what is asked for, and fails where a wheel does not work."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuda", action="store_true", help="build trigraph-cuda, too; this takes nvcc")
+    parser.add_argument("--cuda-architectures", help="of trigraph-cuda, such as 90 (default: all, which takes long)")
     parser.add_argument("--wheel", type=Path, help="try this wheel, and build none")
     options = parser.parse_args()
     wheel = options.wheel or build(ROOT)
@@ -29,13 +33,21 @@ def main() -> None:
     for python in pythons():
         attempt(python, wheel)
     if options.cuda:
-        print(f"{build(ROOT / 'packaging' / 'cuda')}: built; a GPU has to try it")
+        chosen = options.cuda_architectures
+        settings = [] if chosen is None else [f"cmake.define.CMAKE_CUDA_ARCHITECTURES={chosen}"]
+        attempt_cuda(build(ROOT / "packaging" / "cuda", settings), wheel)
 
 
-def build(project: Path) -> Path:
-    """Builds a project's wheel; on Linux auditwheel gives it the platform that it runs on, and complains otherwise."""
+def build(project: Path, settings: Sequence[str] = ()) -> Path:
+    """Builds a project's wheel with settings of scikit-build-core.
+
+    On Linux auditwheel gives it the platform that it runs on, and complains otherwise.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, project)
+        with timed(f"compiling and packing {project.name}"):
+            chosen = [f"--config-settings={setting}" for setting in settings]
+            pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+            run(*pip, *chosen, "-w", folder, project)
         (built,) = Path(folder).glob("*.whl")
         DIST.mkdir(exist_ok=True)
         if sys.platform != "linux":
@@ -67,14 +79,35 @@ def attempt(python: str, wheel: Path) -> None:
         run(python, "-m", "venv", environment)
         scripts = environment / ("Scripts" if os.name == "nt" else "bin")
         bare = {name: value for name, value in os.environ.items() if not name.startswith(("TRIGRAPH_", "PYTHON"))}
-        bare |= {"PATH": str(scripts), "CXX": "none", "XDG_CACHE_HOME": folder}
-        pip = [scripts / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        run(*pip, ROOT / "packaging" / "cpu", env=bare)  # no GPU is asked for
-        run(*pip, "--only-binary", ":all:", wheel, env=bare)
+        bare |= {"PATH": str(scripts), "CXX": "none"}
+        pip = [scripts / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
+        with timed(f"{python}: downloading and installing what the wheel needs"):
+            run(*pip, ROOT / "packaging" / "cpu", env=bare)  # no GPU is asked for
+            run(*pip, "--only-binary", ":all:", wheel, env=bare)
         run(scripts / "python", "-m", "pip", "check", env=bare)
+        bare["XDG_CACHE_HOME"] = folder  # of exports; pip keeps its own, or each Python downloads everything
         for command in (["export", TINY, "-o", "package"], ["run", "package", "-p", "Once", "-n", "16"], ["doctor"]):
             run(scripts / "trigraph", *command, cwd=folder, env=bare)
     print(f"{wheel.name}: works with {python}")
+
+
+def attempt_cuda(cuda: Path, wheel: Path) -> None:
+    """Installs both wheels, with nothing that they need, and looks for the CUDA library; a GPU has to try the rest."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel, cuda)
+        program = "from trigraph.custom_ops import library_path as found; print(found('cuda'))"
+        # Without `site`, an editable installation cannot step in.
+        run(sys.executable, "-S", "-c", program, cwd=folder, env=os.environ | {"PYTHONPATH": folder})
+    print(f"{cuda.name}: found beside {wheel.name}; a GPU has to try it")
+
+
+@contextmanager
+def timed(work: str) -> Iterator[None]:
+    """Says what goes on, and then how long it took."""
+    print(f"{work} ...", flush=True)
+    begun = time.monotonic()
+    yield
+    print(f"    {time.monotonic() - begun:.0f} s", flush=True)
 
 
 def run(*command: object, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> None:

@@ -1,25 +1,74 @@
-"""The command `trigraph verify`: whether a model gives the completion of a receipt."""
+"""The command `trigraph verify`: whether a model gives the completions of receipts."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Receipt, load
+from trigraph.models.progress import Progress
+from trigraph.runtime import Engine, Receipt, load
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.receipt.verify import Verdict
 
 _TOKENS = 64  # of a step: in mixtures of experts, more gain nothing
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A receipt to verify."""
+
+    path: Path
+    receipt: Receipt
+    prompt: list[int]
+    signed_by: str | None
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.prompt) + len(self.receipt.completion)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of one: a verdict, or why there is none."""
+
+    path: Path
+    verdict: Verdict | None = None
+    signed_by: str | None = None
+    error: str | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status that it asks for."""
+        return 2 if self.verdict is None else 0 if self.verdict.equal else 1
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.verdict is None:
+            return f"cannot be verified: {self.error}"
+        if not self.verdict.equal:
+            return f"different: {self.verdict.difference}"
+        return f"equal: {self.verdict.tokens} tokens, and the logits that they were chosen from"
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        if self.verdict is None:
+            return {"error": self.error}
+        return asdict(self.verdict) | {"equal": self.verdict.equal, "signed_by": self.signed_by}
+
+
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The receipt, or a folder of receipts (*.json).")],
     model: Model = None,
     hub: Hub = None,
     prompt: Annotated[
@@ -41,40 +90,100 @@ def verify(
 ) -> None:
     """Compute the completion of a receipt again, and say whether it is equal, or the first token that is not.
 
-    It takes about as long as reading a prompt of that length. The exit status is 1 when anything differs.
+    It takes about as long as reading a prompt of that length. The exit status is 1 when anything differs. Of a folder,
+    each receipt that is not equal has a line.
     """
     path, found = given_model(model, hub)
+    exported = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
+
+    def opened(cases: list[_Case], progress: Progress) -> Engine:
+        return load(
+            path,
+            threads=threads,
+            context=max(1, *(case.length for case in cases)),
+            sequences=1,
+            speculation=False,
+            max_pending=_TOKENS,
+            device=device,
+            options=exported if path.is_dir() else _as_the_receipt(exported, cases[0].receipt),
+            progress=progress,
+        )
+
+    if not file.is_dir():
+        case = _case(file, prompt, public_key)
+        with progress_bars() as progress:
+            engine = opened([case], progress)
+        outcome = _Outcome(file, engine.verify(case.receipt, case.prompt), case.signed_by)
+        print(json.dumps(outcome.as_json()) if as_json else outcome.text)
+        raise typer.Exit(outcome.status)
+    if prompt is not None:
+        raise TrigraphError(f"{file} is a folder, and --prompt is of one receipt; name that one")
+    outcomes = _verify_all(file, public_key, opened)
+    _report(outcomes, as_json=as_json)
+    statuses = {outcome.status for outcome in outcomes}
+    raise typer.Exit(1 if 1 in statuses else max(statuses))
+
+
+def _as_the_receipt(options: ExportOptions, receipt: Receipt) -> ExportOptions:
+    """Options that export a file as the receipt's model was."""
+    activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
+    return replace(options, kv_type=receipt.model.kv_type, activations=activations)
+
+
+def _case(file: Path, prompt: Path | None, public_key: Path | None) -> _Case:
+    """Reads a receipt. Raises TrigraphError for what cannot be verified."""
     receipt = Receipt.read(file)
     signed = _signature(receipt, public_key)
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
-    options = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
-    if not path.is_dir():  # exported as the receipt's model was
-        activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
-        options = replace(options, kv_type=receipt.model.kv_type, activations=activations)
-    context = max(1, len(ids) + len(receipt.completion))
-    with progress_bars() as progress:
-        engine = load(
-            path,
-            threads=threads,
-            context=context,
-            sequences=1,
-            speculation=False,
-            max_pending=_TOKENS,
-            device=device,
-            options=options,
-            progress=progress,
-        )
-    verdict = engine.verify(receipt, ids)
-    if as_json:
-        print(json.dumps(asdict(verdict) | {"equal": verdict.equal, "signed_by": signed}))
-    elif verdict.equal:
-        print(f"equal: {verdict.tokens} tokens, and the logits that they were chosen from")
-    else:
-        print(f"different: {verdict.difference}")
-    if not verdict.equal:
-        raise typer.Exit(1)
+    return _Case(file, receipt, [*ids], signed)
+
+
+def _verify_all(
+    folder: Path, public_key: Path | None, opened: Callable[[list[_Case], Progress], Engine]
+) -> list[_Outcome]:
+    """The outcomes of a folder's receipts, in order of their names. The model is loaded once, as the first one has it.
+
+    Raises TrigraphError when there is none, or the model cannot be loaded.
+    """
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise TrigraphError(f"{folder}: has no receipts; their names would end with .json")
+    cases: list[_Case] = []
+    outcomes: dict[Path, _Outcome] = {}
+    for path in paths:
+        try:
+            cases.append(_case(path, None, public_key))
+        except TrigraphError as error:
+            outcomes[path] = _Outcome(path, error=str(error).removeprefix(f"{path}: "))
+    if cases:
+        with progress_bars() as progress:
+            engine = opened(cases, progress)
+        with progress_bars(of_bytes=False) as progress:
+            for number, case in enumerate(cases, 1):
+                outcomes[case.path] = _outcome(engine, case)
+                progress("verify", number, len(cases))
+    return [outcomes[path] for path in paths]
+
+
+def _outcome(engine: Engine, case: _Case) -> _Outcome:
+    try:
+        return _Outcome(case.path, engine.verify(case.receipt, case.prompt), case.signed_by)
+    except TrigraphError as error:
+        return _Outcome(case.path, error=str(error))
+
+
+def _report(outcomes: list[_Outcome], *, as_json: bool) -> None:
+    """Prints a line for each outcome in JSON; for people, one for each that is not equal, and their number."""
+    for outcome in outcomes:
+        if as_json:
+            print(json.dumps({"file": str(outcome.path), **outcome.as_json()}))
+        elif outcome.status:
+            print(f"{outcome.path}: {outcome.text}")
+    if not as_json:
+        equal = [outcome.verdict.tokens for outcome in outcomes if outcome.verdict and outcome.verdict.equal]
+        print(f"equal: {len(equal)} of {len(outcomes)} receipts, {sum(equal)} tokens")
 
 
 def _signature(receipt: Receipt, public_key: Path | None) -> str | None:

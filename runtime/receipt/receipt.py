@@ -32,6 +32,7 @@ _REASONS = ("stop", "length", "context", "cancelled", "timeout")
 _MAX_BYTES = 8 << 20  # a prompt of a million tokens
 _MOST_TOKENS = 1 << 31
 _MOST_OBJECTS, _MOST_FIELDS = 16, 64
+_MOST_ITEMS = 1 << 16  # of a list of the options
 ROW_DIGITS = 8
 """Digits of a token in `Receipt.rows`."""
 _REMEDY = "ask for another receipt"
@@ -122,6 +123,10 @@ class Receipt:
                 f"{where}: version is {quote(content.get('version'))}, this program reads {VERSION}; install the "
                 "version of trigraph that wrote it"
             )
+        if isinstance(options := content.get("options"), dict):
+            for name, value in options.items():
+                if isinstance(value, list) and len(value) > _MOST_ITEMS:
+                    raise TrigraphError(f"{where}: options.{name} has more than {_MOST_ITEMS:,} items")
         if content.get("sha256") != _sha256(_canonical(content)):
             raise TrigraphError(f"{where}: was changed since it was written: sha256 differs; {_REMEDY}")
         found: Receipt = decode(cls, {"prompt": None, "signature": None, **content}, where, _REMEDY)

@@ -18,7 +18,6 @@ from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, gram
 _JSON_SPACE = r" |\n[ \t]{0,32}"
 _SPACE = r"(?:\s|#[^\n]*(?:\n|\Z))*"
 _EMPTY_RULE = re.compile(rf"(?m)^[ \t]*([\w-]+)[ \t]*::={_SPACE}(?=\Z|[\w-]+[ \t]*::=)")
-_LONGEST = 4 << 20
 _MOST_RULES = 1000
 
 
@@ -27,13 +26,15 @@ class Constraint(ABC):
     """What a completion must be. Raises TrigraphError when it is malformed, or `llguidance` is not installed."""
 
     noun: ClassVar[str]
+    longest: ClassVar[int] = 256 << 10
+    """Most characters, which take about a second."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.type == "str":
                 check(f"the {field.name} of a {type(self).__name__}", getattr(self, field.name), str)
-                if len(getattr(self, field.name)) > _LONGEST:
-                    raise self._fault(f"it has more than {_LONGEST:,} characters")
+                if len(getattr(self, field.name)) > self.longest:
+                    raise self._fault(f"it has more than {self.longest:,} characters")
         if (error := compile_error(self.grammar())) is not None:
             raise self._fault(error)
 
@@ -56,6 +57,7 @@ class JsonSchema(Constraint):
 
     schema: str
     noun = "JSON schema"
+    longest = 1 << 20  # descriptions take no time
 
     def grammar(self) -> str:
         """The schema's enforced part."""

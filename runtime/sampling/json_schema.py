@@ -13,6 +13,8 @@ from trigraph.runtime.sampling.text_formats import FORMATS
 from trigraph.runtime.text.tool_arguments import resolved
 
 _DEPTH = 100
+# These take a time that grows with their square, and with the cube.
+_MOST_NAMES, _MOST_PATTERNS = 4000, 100
 _OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _OF_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems", "items"})
 _OF_ONE = frozenset({"items", "additionalItems", "additionalProperties"})
@@ -83,14 +85,30 @@ class _Relaxation:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.notes: list[Note] = []
         self._root = root
+        self._names = self._patterns = 0
 
     def relaxed(self, schema: Any, place: str, depth: int = 0) -> Any:
         if not isinstance(schema, Mapping):
             return schema
         if depth > _DEPTH:
             raise ValueError(f"it is nested more than {_DEPTH} deep")
+        self._count_names(schema)
         found = self._rewritten(dict(schema), place)
         return {key: self._below(key, value, f"{place}/{key}", depth + 1) for key, value in found.items()}
+
+    def _count_names(self, schema: Mapping[str, Any]) -> None:
+        names, patterns = schema.get("propertyNames"), schema.get("patternProperties")
+        listed = [
+            schema.get("properties"),
+            schema.get("required"),
+            names.get("enum") if isinstance(names, Mapping) else 0,
+        ]
+        self._names += sum(len(found) for found in listed if isinstance(found, Mapping | list))
+        self._patterns += len(patterns) if isinstance(patterns, Mapping) else 0
+        if self._names > _MOST_NAMES:
+            raise ValueError(f"it names more than {_MOST_NAMES:,} properties")
+        if self._patterns > _MOST_PATTERNS:
+            raise ValueError(f"patternProperties has more than {_MOST_PATTERNS} patterns in all")
 
     def _below(self, key: str, value: Any, place: str, depth: int) -> Any:
         if key in _OF_NAMES and isinstance(value, Mapping):

@@ -16,6 +16,7 @@ from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.text_stream import TextStream
 
 CONTEXT = 200
+SHORT, SHORT_CONTEXT = 12, 36
 WAYS = ("alone", "together", "preempted", "failed over")
 
 
@@ -26,15 +27,15 @@ class Made(NamedTuple):
     logprobs: list[TokenLogprob]
 
 
-def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Iterator[Made]:
+def completions(package: Path, asked: list[Asked], device: str = "cpu", *, context: int = CONTEXT) -> Iterator[Made]:
     """A quarter of the requests in each of the WAYS, which many of them, but not few, are sure to take."""
     few = len(asked) < 40
     for number, way in enumerate(WAYS):
         part = [replace(one, options=replace(one.options, receipt=True, logprobs=1)) for one in asked[number::4]]
-        state = load(package, threads=1, context=CONTEXT, sequences=1, device=device).steps.state
+        state = load(package, threads=1, context=context, sequences=1, device=device).steps.state
         contexts = 1 if way == "preempted" else 8
         memory = contexts * state.limits.pages * state.page_bytes
-        engine = load(package, threads=2, context=CONTEXT, sequences=4, kv_memory=memory, device=device)
+        engine = load(package, threads=2, context=context, sequences=4, kv_memory=memory, device=device)
         streams: list[TextStream] = []
         if way == "alone":
             for one in part:
@@ -55,6 +56,13 @@ def completions(package: Path, asked: list[Asked], device: str = "cpu") -> Itera
             assert stream.error is None
             yield Made(Receipt.of(stream, engine.identity), stream.logprobs)
         engine.close()
+
+
+def shortened(asked: Asked) -> Asked:
+    """The request with at most SHORT tokens of prompt and completion, for an emulator."""
+    most = asked.options.max_tokens
+    limited = replace(asked.options, max_tokens=SHORT if most is None else min(most, SHORT))
+    return replace(asked, prompt=asked.prompt[-SHORT:], options=limited)
 
 
 async def _by_replicas(replicas: DyingReplicas, asked: list[Asked]) -> list[TextStream]:

@@ -8,7 +8,7 @@ import pytest
 
 from support.packages import Packages
 from support.random_requests import requests_of
-from support.receipted import CONTEXT, completions
+from support.receipted import SHORT_CONTEXT, completions, shortened
 from trigraph.runtime import load
 
 COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "8"))
@@ -17,8 +17,9 @@ COUNT = int(os.environ.get("TRIGRAPH_RECEIPTS", "8"))
 @pytest.mark.parametrize(("makes", "verifies"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_receipts_of_the_other_device_verify(packages: Packages, makes: str, verifies: str) -> None:
     package = packages("tiny-moe", "Q4_K_M")
-    engine = load(package, device=verifies, context=CONTEXT, max_pending=32)
-    made = [*completions(package, requests_of(engine.vocab, COUNT, seed=1), makes)]
+    engine = load(package, device=verifies, context=SHORT_CONTEXT, max_pending=32)
+    asked = [*map(shortened, requests_of(engine.vocab, COUNT, seed=1))]
+    made = [*completions(package, asked, makes, context=SHORT_CONTEXT)]
     assert len(made) == COUNT
     for receipt, logprobs in made:
         assert engine.verify(receipt).equal

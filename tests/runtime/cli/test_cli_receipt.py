@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from support.command import Run
+from trigraph.runtime import Receipt
 
 PROMPT = ("-p", "In the beginning", "--raw", "-n", "12", "-s", "3", "--ignore-eos")
 
@@ -39,10 +42,6 @@ def test_another_model_and_damage_end_with_status_2(
 
 
 def test_a_difference_ends_with_status_1(trigraph: Run, tiny_package: Path, receipt: Path) -> None:
-    import dataclasses
-
-    from trigraph.runtime import Receipt
-
     read = Receipt.read(receipt)
     dataclasses.replace(read, completion=(5, *read.completion[1:])).write(receipt)
     done = trigraph("verify", receipt, tiny_package)
@@ -74,3 +73,28 @@ def test_what_cannot_be_is_said_before_anything_is_computed(trigraph: Run, tiny_
         assert done.status == 2 and sentence in done.err, done
     done = trigraph("run", tiny_package, "--receipt", tmp_path / "r.json", terminal=True)
     assert done.status == 2 and "--receipt needs a prompt" in done.err
+
+
+def test_a_folder_of_receipts(trigraph: Run, tiny_package: Path, receipt: Path, tmp_path: Path) -> None:
+    """The model is loaded once; what differs, and what cannot be told, has a line of its own."""
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    done = trigraph("verify", folder, tiny_package)
+    assert done.status == 2 and "has no receipts; their names would end with .json" in done.err
+    for name in ("a", "b"):
+        shutil.copy(receipt, folder / f"{name}.json")
+    done = trigraph("verify", folder, tiny_package)
+    assert (done.status, done.out) == (0, "equal: 2 of 2 receipts, 24 tokens\n")
+    Receipt.read(receipt).private().write(folder / "c.json")
+    done = trigraph("verify", folder, tiny_package)
+    private = f"{folder / 'c.json'}: cannot be verified: is private, without its prompt; give the prompt's token ids"
+    assert (
+        done.status == 2 and done.out.startswith(private) and done.out.endswith("equal: 2 of 3 receipts, 24 tokens\n")
+    )
+    read = Receipt.read(receipt)
+    dataclasses.replace(read, completion=(5, *read.completion[1:])).write(folder / "b.json")
+    lines = trigraph("verify", folder, tiny_package, "--json")
+    found = {Path(line["file"]).stem: line for line in map(json.loads, lines.out.splitlines())}
+    assert lines.status == 1 and found["a"]["equal"] and found["b"]["token"] == 0 and "private" in found["c"]["error"]
+    done = trigraph("verify", folder, tiny_package, "--prompt", receipt)
+    assert done.status == 2 and "--prompt is of one receipt" in done.err

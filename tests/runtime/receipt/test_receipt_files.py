@@ -78,6 +78,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "truth for a number": (with_field("options.top_k", True), "key 'options.top_k' is"),
     "a fraction of a token": (with_field("completion", [1.5]), "key 'completion.0.' is '1.5'"),
     "a bias of three": (with_field("options.logit_bias", [[1, 2.0, 3]]), "key 'options.logit_bias.0.' is"),
+    "too many biases": (with_field("options.logit_bias", [[7, 1.0]] * 65_537), "logit_bias has more than 65,536 items"),
     "a huge token": (with_field("completion", lambda ids: [*ids[1:], 10**4000]), "is not a token id"),
     "a negative token": (with_field("prompt", [-1]), "-1 is not a token id"),
     "another prompt": (with_field("prompt", [1, 2]), "prompt_sha256 differs"),
@@ -137,6 +138,20 @@ def test_long_lists_are_read_at_once(
     else:
         assert Receipt.parse(text)
     assert 0 < steps < 100
+
+
+def test_a_wrong_item_of_a_long_list_is_found_at_once(receipt: Receipt, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, steps = sealed(with_field("prompt", [7] * 100_000 + ["a"])(json.loads(receipt.as_text()))), 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return decode(*arguments)
+
+    monkeypatch.setattr("trigraph.models.decode.decode", counted)
+    with pytest.raises(TrigraphError, match=r"key 'prompt.100000.' is 'a'"):
+        Receipt.parse(text)
+    assert steps < 5000
 
 
 @pytest.mark.parametrize("name", UNUSABLE)

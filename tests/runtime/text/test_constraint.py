@@ -213,6 +213,13 @@ def test_a_chat_can_be_constrained() -> None:
         (Grammar, "root ::= ", "the rule root is empty"),
         (Grammar, "root ::= a\na ::= b\n" * 600, "more than 1,000 rules"),
         (Grammar, "root ::= a\na ::= # nothing\n", "the rule a is empty"),
+        (Grammar, "root ::= " + '"a" ' * 70_000, "the grammar cannot be used: it has more than 262,144 characters"),
+        (Regex, "a" * 262_145, "it has more than 262,144 characters"),
+        (JsonSchema, json.dumps({"title": "a" * (1 << 20)}), "it has more than 1,048,576 characters"),
+        (JsonSchema, json.dumps({"required": [f"{i:x}" for i in range(60_000)]}), "names more than 4,000 properties"),
+        (JsonSchema, json.dumps({"properties": {f"{i}": {} for i in range(4001)}}), "names more than 4,000 properties"),
+        (JsonSchema, json.dumps({"propertyNames": {"enum": ["a"] * 4001}}), "names more than 4,000 properties"),
+        (JsonSchema, json.dumps({"patternProperties": {f"^{i}": {} for i in range(101)}}), "more than 100 patterns"),
         (Regex, "a(", "the regular expression cannot be used: .*unclosed group"),
         (Regex, "(?=a)", "the regular expression cannot be used"),
         (
