@@ -15,12 +15,15 @@ struct Gated;
 
 // One weight matrix of a node, and where its products go.
 struct Product {
+  static constexpr int64_t kGroup = 64;  // activation rows of a call
+
   const RowKernel* kernel = nullptr;
   const uint8_t* weight = nullptr;
   int64_t row_bytes = 0, columns = 0;
   float* y = nullptr;
-  int64_t tile = 0, tiles = 0;  // weight rows in a task, and tasks
-  void** x = nullptr;           // prepared rows
+  int64_t tile = 0, tiles = 0;    // weight rows in a task
+  int64_t block = 0, blocks = 0;  // activation rows in a task
+  void** x = nullptr;             // prepared rows
 
   Product() = default;
   Product(const Tensor& tensor, const RowKernel& row_kernel, int64_t width, float* out)
@@ -32,24 +35,29 @@ struct Product {
 
   // Large tiles hide what memory takes for their first rows, small ones balance over many threads. Each is whole cache
   // lines of a row of y, so that threads never write into one line. Few rows leave the second cache to the weights. A
-  // task of less than kWorth bytes and rows is done before another thread has taken it.
+  // task of less than kWorth bytes and rows is done before another thread has taken it. Many float32 rows, which are
+  // four times as long, meet all weights a block at a time, while they are in the third cache.
   void divide(int64_t rows) {
     constexpr int64_t kBytes = 160 << 10, kWorth = 32 << 10, kLine = 64 / sizeof(float), kFewRows = 16, kFewest = 16;
-    const int64_t least = rows <= kFewRows ? 4 * kLine : kLine;
+    const bool long_rows = kernel->unpack && rows > kGroup;
+    block = long_rows ? 4 * kGroup : std::max(rows, int64_t{1});
+    blocks = ceil_div(rows, block);
+    const int64_t least = rows <= kFewRows || long_rows ? 4 * kLine : kLine;
     const int64_t fitting = std::max(least, kBytes / std::max(row_bytes, int64_t{1}));
     const int64_t fewest = std::clamp(rows * columns * row_bytes / kWorth, int64_t{1}, kFewest);
     tile = std::max(kLine, std::min(fitting, columns / fewest + kLine - 1) / kLine * kLine);
     tiles = ceil_div(columns, tile);
   }
+  int64_t tasks() const { return tiles * blocks; }
 
   bool same_rows(const Product& other) const { return kernel->prepare == other.kernel->prepare; }
 
-  void run(int64_t t, int64_t rows, int64_t width) const {
-    constexpr int64_t kGroup = 64;
-    const int64_t first = t * tile, count = std::min(tile, columns - first);
+  void run(int64_t task, int64_t rows, int64_t width) const {
+    const int64_t first = task % tiles * tile, count = std::min(tile, columns - first);
+    const int64_t start = task / tiles * block, end = std::min(rows, start + block);
     float* out[kGroup];
-    for (int64_t i = 0; i < rows; i += kGroup) {
-      const int64_t group = std::min(kGroup, rows - i);
+    for (int64_t i = start; i < end; i += kGroup) {
+      const int64_t group = std::min(kGroup, end - i);
       for (int64_t k = 0; k < group; ++k) out[k] = y + (i + k) * columns + first;
       kernel->product(weight + first * row_bytes, count, row_bytes, width, x + i, group, out);
     }
@@ -62,15 +70,15 @@ void multiply(const Context& context, Product* product, int count, int64_t rows,
   constexpr int64_t kPrepareAlone = 8192;  // elements; fewer cost less than waking a thread
   Product* kinds[BlockMatMulSignature::kMost];
   int kind_count = 0;
-  int64_t tiles = 0, bytes = 0;
+  int64_t tasks = 0, bytes = 0;
   for (int i = 0; i < count; ++i) {
     product[i].divide(rows);
-    tiles += product[i].tiles;
+    tasks += product[i].tasks();
     if (std::any_of(kinds, kinds + kind_count, [&](Product* kind) { return kind->same_rows(product[i]); })) continue;
     kinds[kind_count++] = product + i;
     bytes += product[i].kernel->prepared_bytes(width);
   }
-  if (!rows || !tiles) return;
+  if (!tasks) return;
 
   char* prepared = static_cast<char*>(scratch<Prepared>(static_cast<size_t>(rows * bytes)));
   auto** pointers = static_cast<void**>(scratch<Pointers>(static_cast<size_t>(rows * kind_count) * sizeof(void*)));
@@ -89,10 +97,10 @@ void multiply(const Context& context, Product* product, int count, int64_t rows,
   else
     for (int64_t i = 0; i < rows; ++i) prepare(i);
 
-  context.parallel_for(tiles, [&](int64_t t) {
+  context.parallel_for(tasks, [&](int64_t task) {
     const Product* p = product;
-    for (; t >= p->tiles; ++p) t -= p->tiles;
-    p->run(t, rows, width);
+    for (; task >= p->tasks(); ++p) task -= p->tasks();
+    p->run(task, rows, width);
   });
 }
 

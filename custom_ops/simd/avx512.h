@@ -10,6 +10,12 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int kPartLanes = 16;
 using Part = __m512;
 inline Part load_part(const float* p) { return _mm512_loadu_ps(p); }
+// In a register: GCC would load what is used several times as often.
+inline Part load_once(const float* p) {
+  Part x = load_part(p);
+  asm("" : "+v"(x));
+  return x;
+}
 inline void store_part(float* p, Part x) { _mm512_storeu_ps(p, x); }
 inline Part splat_part(float x) { return _mm512_set1_ps(x); }
 inline Part zero_part() { return _mm512_setzero_ps(); }

@@ -11,6 +11,7 @@ namespace trigraph::TRIGRAPH_ISA {
 constexpr int kPartLanes = 4;
 using Part = float32x4_t;
 inline Part load_part(const float* p) { return vld1q_f32(p); }
+inline Part load_once(const float* p) { return load_part(p); }
 inline void store_part(float* p, Part x) { vst1q_f32(p, x); }
 inline Part splat_part(float x) { return vdupq_n_f32(x); }
 inline Part zero_part() { return vdupq_n_f32(0); }

@@ -18,6 +18,7 @@ struct Part {
   for (int i = 0; i < kPartLanes; ++i) r.lane[i] = (expression); \
   return r
 inline Part load_part(const float* p) { TRIGRAPH_LANES(p[i]); }
+inline Part load_once(const float* p) { return load_part(p); }
 inline void store_part(float* p, Part x) { std::memcpy(p, x.lane, sizeof x.lane); }
 inline Part splat_part(float x) { TRIGRAPH_LANES(x); }
 inline Part zero_part() { return splat_part(0); }

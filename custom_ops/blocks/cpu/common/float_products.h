@@ -54,7 +54,7 @@ void add_tile(const float* w, const float* const* x, int chains, vf (*sum)[kColu
         for (int i = 0; i < M; ++i) row[i] = load_part(x[i] + at);
         TRIGRAPH_UNROLL
         for (int j = 0; j < kColumns; ++j) {
-          const Part weight = load_part(w + j * kSuper + at);
+          const Part weight = load_once(w + j * kSuper + at);
           TRIGRAPH_UNROLL
           for (int i = 0; i < M; ++i) chain[i][j] = v ? fmadd(weight, row[i], chain[i][j]) : mul(weight, row[i]);
         }
@@ -89,12 +89,12 @@ struct FloatWeights {
 };
 
 // Two activation rows or more, up to kGroup: a super-block of kLine weight rows is unpacked once and meets all of them,
-// in tiles.
+// in tiles. Many rows meet kWide weight rows before the next super-block, so that they come from memory less often.
 class FloatTiles {
  public:
-  static constexpr int64_t kLine = 16, kGroup = 64;
+  static constexpr int64_t kLine = 16, kWide = 64, kGroup = 64, kFewRows = 16;
   struct Memory {
-    vf sum[kLine / kColumns][kGroup][kColumns];
+    vf sum[kWide / kColumns][kGroup][kColumns];
     float weight[kLine][kSuper];
   };
 
@@ -102,22 +102,22 @@ class FloatTiles {
       : weights_(weights), x_(x), m_(m), memory_(*static_cast<Memory*>(scratch<Memory>(sizeof(Memory)))) {}
 
   TRIGRAPH_NOINLINE void run(int64_t n, float* const* y) {
-    for (int64_t j = 0; j < n; j += kLine) line(j, n - j < kLine ? n - j : kLine, y);
+    const int64_t most = m_ > kFewRows ? kWide : kLine;
+    if (n % kLine) std::memset(memory_.weight, 0, sizeof memory_.weight);  // rows that fill a tile
+    for (int64_t j = 0; j < n; j += most) columns(j, n - j < most ? n - j : most, y);
   }
 
  private:
   // Weight rows [first, first + count).
-  void line(int64_t first, int64_t count, float* const* y) {
-    for (auto& columns : memory_.sum)
+  void columns(int64_t first, int64_t count, float* const* y) {
+    for (int64_t g = 0; g < ceil_div(count, kColumns); ++g)
       for (int64_t i = 0; i < m_; ++i)
-        for (vf& sum : columns[i]) sum = zero();
-    if (count < kLine) std::memset(memory_.weight, 0, sizeof memory_.weight);  // rows that fill a tile
-    for (int64_t s = 0; s < supers(weights_.width); ++s) {
-      for (int64_t j = 0; j < count; ++j) weights_.load(first + j, s, kLine * weights_.row_bytes, memory_.weight[j]);
-      multiply(s, ceil_div(count, kColumns));
-    }
+        for (vf& sum : memory_.sum[g][i]) sum = zero();
+    for (int64_t s = 0; s < supers(weights_.width); ++s)
+      for (int64_t j = 0; j < count; j += kLine)
+        line(first + j, s, count - j < kLine ? count - j : kLine, j / kColumns);
     for (int64_t i = 0; i < m_; ++i) {
-      float result[kLine];
+      float result[kWide];
       for (int64_t j = 0; j < count; j += 4) {
         const vf* sum = memory_.sum[j / kColumns][i] + j % kColumns;
         reduce_add4(sum[0], sum[1], sum[2], sum[3], result + j);
@@ -126,14 +126,16 @@ class FloatTiles {
     }
   }
 
-  void multiply(int64_t super, int64_t groups) {
+  // A super-block of weight rows [first, first + count), whose sums begin with group `group`.
+  void line(int64_t first, int64_t super, int64_t count, int64_t group) {
+    for (int64_t j = 0; j < count; ++j) weights_.load(first + j, super, kLine * weights_.row_bytes, memory_.weight[j]);
     const int chains = weights_.chains(super);
     for (int64_t i = 0; i < m_;) {
       const int rows = m_ - i == 2 || m_ - i == 4 ? 2 : 3;  // never one alone
       const float* x[3];
       for (int k = 0; k < rows; ++k) x[k] = static_cast<const FloatSuper*>(x_[i + k])[super].value;
-      for (int64_t g = 0; g < groups; ++g)
-        (rows == 2 ? add_tile<2> : add_tile<3>)(memory_.weight[g * kColumns], x, chains, memory_.sum[g] + i);
+      for (int64_t g = 0; g < ceil_div(count, kColumns); ++g)
+        (rows == 2 ? add_tile<2> : add_tile<3>)(memory_.weight[g * kColumns], x, chains, memory_.sum[group + g] + i);
       i += rows;
     }
   }
