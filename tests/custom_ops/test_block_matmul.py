@@ -145,6 +145,16 @@ def test_many_tiles(isa: str) -> None:
     assert np.abs(results[0] - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize("type", ["F16", "Q8_0"])
+def test_blocks_of_float32_rows(isa: str, type: str) -> None:
+    """More rows than a block has, and than a tile has columns: the bits that each row has among few."""
+    weight, x = weights(type, 150, 288), activations(270, 288)
+    results = [MatMul(type, "float32", threads)(x, weight) for threads in (1, 2)]
+    assert same_bits(results[0], results[1])
+    few = MatMul(type, "float32")
+    assert same_bits(np.concatenate([few(x[i : i + 15], weight) for i in range(0, 270, 15)]), results[0])
+
+
 @pytest.mark.parametrize("type", HALVES)
 def test_integer_sums_are_exact(isa: str, type: str) -> None:
     """Integer activations up to 127 are their own codes, and scales of one make every sum an integer below 2^24."""

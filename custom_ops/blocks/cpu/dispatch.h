@@ -20,13 +20,16 @@ namespace trigraph::TRIGRAPH_ISA {
 
 using Product = decltype(RowKernel::product);
 
-// For m rows: the kernel of as many, or the first one, of any number.
+// For m rows: the kernel of as many, or the first one, of any number; without a first one, as many kernels as it takes,
+// of nearly equal numbers.
 template <size_t N>
 void multiply(const Product (&kernels)[N], const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
               const void* const* x, int64_t m, float* const* y) {
-  for (int64_t i = 0; i < m; i += kGroup) {
-    const int64_t rows = m - i < kGroup ? m - i : kGroup;
-    kernels[rows < static_cast<int64_t>(N) ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
+  constexpr int64_t kOwn = N - 1;
+  const int64_t most = kernels[0] || !m ? kGroup : ceil_div(m, ceil_div(m, kOwn));
+  for (int64_t i = 0; i < m; i += most) {
+    const int64_t rows = m - i < most ? m - i : most;
+    kernels[rows <= kOwn ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
   }
 }
 

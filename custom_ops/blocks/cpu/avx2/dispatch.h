@@ -33,10 +33,14 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 template <class F, int M>
 void interleaved_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                       float* const* y) {
-  if constexpr (M == 0)
-    int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
-  else
-    interleaved_lanes<F, M>(w, n, row_bytes, width, x, m, y);
+  interleaved_lanes<F, M>(w, n, row_bytes, width, x, m, y);
 }
+template <class F>
+void many_interleaved(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                      float* const* y) {
+  int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
+}
+template <class F>
+constexpr decltype(RowKernel::product) kManyInterleaved = many_interleaved<F>;
 
 }  // namespace trigraph::TRIGRAPH_ISA

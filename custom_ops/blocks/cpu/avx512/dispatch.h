@@ -40,5 +40,8 @@ void interleaved_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t wi
                       float* const* y) {
   interleaved_lanes<F, M>(w, n, row_bytes, width, x, m, y);
 }
+// Many rows: none, for eight at a time are faster than any number.
+template <class F>
+constexpr decltype(RowKernel::product) kManyInterleaved = nullptr;
 
 }  // namespace trigraph::TRIGRAPH_ISA
