@@ -43,7 +43,7 @@ void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, cons
 template <class F, int... M>
 void product_of(std::integer_sequence<int, M...>, const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
                 const void* const* x, int64_t m, float* const* y) {
-  static constexpr Product kKernels[] = {plain_rows<F, M>...};
+  static constexpr Product kKernels[] = {M == 0 && kManyByEight<F> ? nullptr : plain_rows<F, M>...};
   multiply(kKernels, w, n, row_bytes, width, x, m, y);
 }
 template <class F>

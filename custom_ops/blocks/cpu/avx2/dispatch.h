@@ -13,6 +13,9 @@ constexpr int kOwnRows = kRare<F>                        ? RowLoop<F>::kMost
                          : is_one_of<F>(FrequentTypes()) ? 8
                                                          : 4;
 
+template <class F>
+constexpr bool kManyByEight = false;
+
 template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                 float* const* y) {

@@ -14,6 +14,10 @@ constexpr int kOwnRows = kRare<F>                        ? RowLoop<F>::kMost
                          : is_one_of<F>(FrequentTypes()) ? 8
                                                          : 4;
 
+// Types of which many rows go eight at a time, faster than any number.
+template <class F>
+constexpr bool kManyByEight = std::is_same_v<F, Q4_K>;
+
 template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                 float* const* y) {
