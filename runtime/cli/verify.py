@@ -14,6 +14,7 @@ from trigraph.runtime import Receipt, load
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.receipt.shown import counted
 
 _TOKENS = 64  # of a step: in mixtures of experts, more gain nothing
 
@@ -33,7 +34,12 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Require a signature of this Ed25519 public key, in PEM."),
     ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="An image of the prompt; once for each, in their order."),
+    ] = None,
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, as for run.")] = None,
+    mmproj: arguments.MMProj = None,
     rope_scaling: arguments.RopeScaling = None,
     threads: arguments.Threads = None,
     device: arguments.Device = "cpu",
@@ -49,7 +55,12 @@ def verify(
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
-    options = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
+    if receipt.images is not None and not image:
+        raise TrigraphError(
+            f"{file}: is of a completion with {counted(len(receipt.images.images))}; give the file of each with "
+            "--image, in the order of the prompt"
+        )
+    options = arguments.export_options(path, mtp=mtp or found, mmproj=mmproj, rope_scaling=rope_scaling)
     if not path.is_dir():  # exported as the receipt's model was
         activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
         options = replace(options, kv_type=receipt.model.kv_type, activations=activations)
@@ -66,7 +77,7 @@ def verify(
             options=options,
             progress=progress,
         )
-    verdict = engine.verify(receipt, ids)
+    verdict = engine.verify(receipt, ids, image or ())
     if as_json:
         print(json.dumps(asdict(verdict) | {"equal": verdict.equal, "signed_by": signed}))
     elif verdict.equal:
