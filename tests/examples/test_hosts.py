@@ -13,8 +13,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from PIL import Image
 
 from support.cpp_host import BITS, export_for_host, host_arguments
+from support.seeing import prompt_of
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load
@@ -56,6 +58,27 @@ class Package:
     def arguments(self, drafts: int) -> list[str]:
         prompts = [",".join(map(str, prompt)) for prompt in self.prompts]
         return [str(self.path), "--tokens", str(TOKENS), "--drafts", str(drafts), *prompts]
+
+
+def image_arguments(package: Package, folder: Path, drafts: int) -> tuple[list[str], Prompts]:
+    """Arguments with prompts that show images, one without; and our own ids after each."""
+    prompts = [prompt_of(4, (2, 3), 3, seed=1), prompt_of((1, 4), 2, (3, 1), 5, seed=2), prompt_of(7, seed=3)]
+    files, lists, found = [], [], []
+    with load(package.path, threads=1, context=512) as engine:
+        for prompt in prompts:
+            words = [*map(str, prompt.ids)]
+            for span in reversed(prompt.images):
+                words[span.start : span.end] = ["IMAGE"]
+            lists.append(",".join(words))
+            for shown in prompt.pixels:
+                files += ["--image", str(folder / f"{len(files)}.ppm")]
+                Image.fromarray(shown.pixels).save(files[-1])
+            options = Options(Sampling(temperature=0), max_tokens=TOKENS, ignore_eos=True, speculate=False)
+            request = engine.generate(prompt, options)
+            request.run()
+            found.append(request.ids)
+    assert len({tuple(ids) for ids in found}) == len(found)
+    return [str(package.path), "--tokens", str(TOKENS), "--drafts", str(drafts), *files, *lists], found
 
 
 Make = Callable[..., Package]
@@ -144,6 +167,37 @@ def test_cpp_host_on_a_package_with_a_tower(
     package = make("tiny-dense", "F32", tower=True, portable=portable)
     library = [] if portable else ["--library", str(operator_library)]
     assert ids([str(cpp_host), *library, *package.arguments(3)], tmp_path)[0] == package.ids
+
+
+@pytest.mark.parametrize(("portable", "chunk"), [(False, 512), (False, 5), (True, 512)])
+def test_cpp_host_with_images(
+    portable: bool, chunk: int, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    """A chunk of 5 cuts images."""
+    package = make("tiny-dense", "F32", tower=True, portable=portable)
+    library = [] if portable else ["--library", str(operator_library)]
+    for drafts in (0, 3):
+        arguments, expected = image_arguments(package, tmp_path, drafts)
+        found, _ = ids([str(cpp_host), *library, "--chunk", str(chunk), *arguments], tmp_path)
+        assert found == expected
+
+
+def test_cpp_host_refuses_images(make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path) -> None:
+    package = make("tiny-dense", "F32", tower=True)
+    Image.new("RGB", (33, 32)).save(tmp_path / "odd.ppm")
+    Image.new("RGB", (32, 32)).save(tmp_path / "good.ppm")
+    (tmp_path / "short.ppm").write_bytes((tmp_path / "good.ppm").read_bytes()[:-1])
+    (tmp_path / "other.ppm").write_bytes(b"P5 32 32 255 ")
+    for given, sentence in {
+        ("1,IMAGE",): "a prompt has no image",
+        ("--image", "good.ppm", "1"): "an image has no place",
+        ("--image", "odd.ppm", "IMAGE"): "its sides must be multiples of 32 pixels",
+        ("--image", "short.ppm", "IMAGE"): "is cut off",
+        ("--image", "other.ppm", "IMAGE"): "is not a PPM file",
+    }.items():
+        command = [cpp_host, "--library", operator_library, package.path, *given]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 1 and run.stderr.startswith("error: ") and sentence in run.stderr
 
 
 def test_cpp_host_prints_the_recorded_bits(
@@ -241,6 +295,13 @@ def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], t
     """Text alone, whose positions the graphs ask for."""
     package = make("tiny-dense", "F32", tower=True, portable=True)
     assert ids([*node_host, *package.arguments(3)], tmp_path)[0] == package.ids
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_node_host_with_images(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
+    package = make("tiny-dense", "F32", tower=True, portable=True)
+    arguments, expected = image_arguments(package, tmp_path, drafts)
+    assert ids([*node_host, *arguments], tmp_path)[0] == expected
 
 
 PLAIN_SESSION = """
