@@ -99,6 +99,29 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
             assert difference(rows, theirs) < EMBEDDINGS
 
 
+def test_int8_towers(seeing: SeeingPackages) -> None:
+    """Q8_0 weights times int8 activations: near the float32 tower, not equal to it, and images tell the two apart."""
+    pixels = picture((9, 7))
+    plain, fast = (seeing("tiny-dense", "F32", "Q8_0", tower_activations=kind) for kind in ("float32", "int8"))
+    rows, digests = [], []
+    for folder in (plain, fast, seeing("tiny-dense", "F32", "Q8_0", tower_activations="int8", portable=True)):
+        with load(folder, context=256, threads=1) as engine:
+            vision = engine.model.vision
+            assert vision is not None
+            (placed,) = vision.placed(prompt_of(pixels))
+            rows.append(vision.rows(placed, pixels))
+            digests.append(placed.digest)
+    assert 1e-4 < rms(rows[1] - rows[0]) / rms(rows[0]) < 0.05
+    assert difference(rows[2], rows[0]) == 0, "bodies have float32"
+    assert digests[0] == digests[2] != digests[1]
+    manifests = [read_manifest(folder).images for folder in (plain, fast)]
+    assert [images.activations for images in manifests if images] == ["float32", "int8"]
+
+
+def rms(x: npt.NDArray[np.float32]) -> float:
+    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
+
+
 def of_transformers(tower: Tower, pictures: list[ResizedImage]) -> list[npt.NDArray[np.float32]]:
     """Rows of images by its tower, whose memory is free afterwards."""
     oracle = load_tower(tower)
@@ -178,6 +201,7 @@ def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> Non
     ("change", "error"),
     [
         ({"contract_version": 3}, "contract_version is 3, expected 4 with key 'images'"),
+        ({"activations": "int4"}, "key 'images.activations' is 'int4', expected one of float32, int8"),
         ({"images": None}, "contract_version is 4, expected 3 without key 'images'"),
         ({"graphs": ["prefill", "verify", "draft"]}, "key 'graphs' is"),
         ({"width": 0}, "key 'images.tower.width' is 0, expected 1 to"),
@@ -194,7 +218,7 @@ def test_damaged_manifests(seeing: SeeingPackages, tmp_path: Path, change: dict[
     content = json.loads((folder / "manifest.json").read_text())
     for name, value in change.items():
         part = content["images"]["tower"] if name in content["images"]["tower"] else content
-        (content["images"] if name == "weights" else part)[name] = value
+        (content["images"] if name in ("weights", "activations") else part)[name] = value
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(TrigraphError, match=error.replace("[", r"\[")):
