@@ -22,7 +22,7 @@ from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError, named, quote
 from trigraph.models.staging import staged_file
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.receipt.shown import Shown
+from trigraph.runtime.receipt.shown import MOST_IMAGES, Shown
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.receipt.terms import Terms
 from trigraph.runtime.requests.text_stream import TextStream
@@ -34,7 +34,7 @@ _UNSEALED = ("prompt", "sha256", "signature")  # `prompt_sha256` stands for the 
 _REASONS = ("stop", "length", "context", "cancelled", "timeout")
 _MAX_BYTES = 8 << 20  # a prompt of a million tokens
 _MOST_TOKENS = 1 << 31
-_MOST_OBJECTS, _MOST_FIELDS = 4096, 64  # an object for each image
+_MOST_OBJECTS, _MOST_FIELDS = 16 + MOST_IMAGES, 64
 ROW_DIGITS = 8
 """Digits of a token in `Receipt.rows`."""
 _REMEDY = "ask for another receipt"

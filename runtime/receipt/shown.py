@@ -17,6 +17,9 @@ from trigraph.runtime.images.limits import LARGEST
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike, ImageReader
 
+MOST_IMAGES = 500
+"""Of a receipt."""
+
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
@@ -52,16 +55,18 @@ class Shown:
 
     @classmethod
     def of(cls, prompt: ImagePrompt | None, tower: str | None) -> Shown | None:
-        """Those of a prompt; None where it has none."""
+        """Those of a prompt; None where it has none. Raises TrigraphError for more than a receipt can have."""
         if prompt is None or tower is None or not prompt.images:
             return None
         pairs = zip(prompt.images, prompt.pixels, strict=True)
-        return cls(tower, tuple(ShownImage(at.start, at.height, at.width, _sha256(shown)) for at, shown in pairs))
+        found = cls(tower, tuple(ShownImage(at.start, at.height, at.width, _sha256(shown)) for at, shown in pairs))
+        found.check()
+        return found
 
     def check(self) -> None:
         """Raises TrigraphError for values that no receipt has."""
-        if not self.images:
-            raise TrigraphError("images has none; a receipt without images leaves it out")
+        if not 1 <= len(self.images) <= MOST_IMAGES:
+            raise TrigraphError(f"images has {len(self.images)}; where there are any, a receipt has 1 to {MOST_IMAGES}")
         for name, digest in [("tower", self.tower), *(("sha256", image.sha256) for image in self.images)]:
             if not _DIGEST.fullmatch(digest):
                 raise TrigraphError(f"images: {name} is {quote(digest)}; it must have 64 hexadecimal digits")

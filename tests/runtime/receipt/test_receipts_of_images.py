@@ -83,7 +83,7 @@ def test_other_images_are_told_apart(other: Engine, receipt: Receipt) -> None:
         ([], "is of a completion with 2 images, and no images given; give the file of each, in the order"),
         ([FIRST], "2 images, and one image given"),
         ([FIRST, SECOND, SECOND], "2 images, and 3 images given"),
-        ([changed, SECOND], "image 1 is not that of the receipt: at 192 x 128 pixels, its SHA-256 is"),
+        ([changed, SECOND], "image 1 is not that of the receipt: at 352 x 224 pixels, its SHA-256 is"),
         ([FIRST, FIRST], "image 2 is not that of the receipt: at "),
         ([b"no image", SECOND], "image 1 cannot be read: it is not a JPEG"),
     ]
@@ -138,7 +138,7 @@ def moved(place: int, **fields: Any) -> Callable[[Shown], Shown]:
         (moved(1, height=0), "x 0 tokens"),
         (moved(1, height=1 << 40, width=1 << 40), "it must have 1 to 16640"),
         (lambda shown: Shown("x", shown.images), "tower is 'x'"),
-        (lambda shown: Shown(shown.tower, ()), "images has none"),
+        (lambda shown: Shown(shown.tower, ()), "images has 0"),
         (lambda shown: Shown(shown.tower, shown.images * 3000), "more objects or fields than a receipt"),
     ],
 )
