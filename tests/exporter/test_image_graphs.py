@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 import pytest
 
+from support.calm import calmed
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
 from support.vision_oracle import load_oracle, load_tower, tower_embeddings
 from trigraph.custom_ops import library_path
@@ -31,7 +32,7 @@ AMPLIFIED = 5e-4
 GEOMETRIES = ("tiny-dense", "tiny-moe")
 SHAPES = ((1, 1), (13, 17), (2, 200))
 """Of images, in tokens."""
-EXACT = {"kv_type": "f32", "activations": "float32"}
+EXACT: dict[str, Any] = {"kv_type": "f32", "activations": "float32"}
 
 
 def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
@@ -49,12 +50,14 @@ def opened(folder: Path, graph: str, library: Path | None = None) -> ort.Inferen
     return ort.InferenceSession((folder / f"{graph}.onnx").read_bytes(), options)
 
 
+PROMPTS: list[tuple[Any, ...]] = [
+    (9,), (4, (1, 1), 3), (3, (3, 5), 4), (5, (1, 67), 3), (5, (61, 1), 3), (2, (7, 2), 3, (2, 9), 4),
+    (2, (3, 3), 2, (2, 4), 3), (1, (1, 2), 1, (11, 13), 2, (5, 1), 6),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize(
-    "parts",
-    [(9,), (4, (1, 1), 3), (3, (3, 5), 4), (5, (1, 67), 3), (5, (61, 1), 3), (2, (7, 2), 3, (2, 9), 4),
-     (2, (3, 3), 2, (2, 4), 3), (1, (1, 2), 1, (11, 13), 2, (5, 1), 6)],
-)  # fmt: skip
+@pytest.mark.parametrize("parts", PROMPTS)
 def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, parts: tuple[Any, ...]) -> None:
     """Every row's logits, drafts of the head, and the tower's rows; 0 to 3 images, odd sizes and extreme ratios."""
     oracle = load_oracle(open_model(synthetic(geometry, "F32")), tower := open_tower(seeing.tower(geometry)))
@@ -80,6 +83,30 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
         whole = Seen(engine, prompt)
         last = whole.prefill(engine, whole.start(engine), len(whole)).logits
         assert difference(last, expected.logits[-1:]) < AMPLIFIED
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_transformers_from_pixels_to_logits(synthetic: Any, tmp_path: Path, geometry: str) -> None:
+    """With our own embeddings, on a model that amplifies their last bits little; images of 256 and 1024 tokens too."""
+    tower_source = tmp_path / "source.gguf"
+    write_synthetic_mmproj(f"mmproj-{geometry}", tower_source, quant="F32")
+    source = calmed(synthetic(geometry, "F32"), tmp_path / "model.gguf")
+    mmproj = calmed(tower_source, tmp_path / "mmproj-a.gguf")
+    export(source, tmp_path / "package", ExportOptions(mmproj=mmproj, **EXACT))
+    tower = open_tower(mmproj)
+    oracle = load_oracle(open_model(source), tower)
+    with load(tmp_path / "package", context=2048, threads=1) as engine:
+        for parts in (*PROMPTS, (5, (16, 16), 9), (3, (32, 32), 2)):
+            prompt = prompt_of(*parts, pad=oracle.image_token)
+            patches = [image.patches(tower.config) for image in prompt.pixels]
+            expected = oracle([*prompt.ids], patches, [image.grid for image in prompt.pixels])
+            seen = Seen(engine, prompt)
+            sequence = seen.start(engine)
+            for length in (*(span.end for span in prompt.images), len(seen)):
+                found = seen.prefill(engine, sequence, length).logits
+                print(parts, length, difference(found, expected.logits[length - 1 : length]))
+                assert difference(found, expected.logits[length - 1 : length]) < LOGITS, (parts, length)
+            engine.steps.release(sequence)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ _BRANCHES = (
     *("attn_output.weight", "ssm_out.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight"),
     *("attn_out.weight", "attn_out.bias", "ffn_down.bias"),  # of towers
 )
-SCALE = 1 / 16
+SCALE = 1 / 4
 
 
 def calmed(source: Path, path: Path, scale: float = SCALE) -> Path:
@@ -27,6 +27,6 @@ def calmed(source: Path, path: Path, scale: float = SCALE) -> Path:
     found = [tensor for tensor in reader.tensors if tensor.name.endswith(_BRANCHES)]
     assert found and {tensor.tensor_type for tensor in found} == {gguf.GGMLQuantizationType.F32}
     for tensor in found:
-        tensor.data *= scale
+        tensor.data[...] *= scale
     del reader, found  # which writes it
     return path
