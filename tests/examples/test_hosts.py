@@ -63,7 +63,8 @@ class Package:
 def image_arguments(package: Package, folder: Path, drafts: int) -> tuple[list[str], Prompts]:
     """Arguments with prompts that show images, one without; and our own ids after each."""
     prompts = [prompt_of(4, (2, 3), 3, seed=1), prompt_of((1, 4), 2, (3, 1), 5, seed=2), prompt_of(7, seed=3)]
-    files, lists, found = [], [], []
+    files: list[str] = []
+    lists, found = [], []
     with load(package.path, threads=1, context=512) as engine:
         for prompt in prompts:
             words = [*map(str, prompt.ids)]
@@ -195,7 +196,7 @@ def test_cpp_host_refuses_images(make: Make, cpp_host: Path, operator_library: P
         ("--image", "short.ppm", "IMAGE"): "is cut off",
         ("--image", "other.ppm", "IMAGE"): "is not a PPM file",
     }.items():
-        command = [cpp_host, "--library", operator_library, package.path, *given]
+        command = [str(cpp_host), "--library", str(operator_library), str(package.path), *given]
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode == 1 and run.stderr.startswith("error: ") and sentence in run.stderr
 

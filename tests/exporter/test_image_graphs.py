@@ -85,13 +85,22 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
         assert difference(last, expected.logits[-1:]) < AMPLIFIED
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_transformers_from_pixels_to_logits(synthetic: Any, tmp_path: Path, geometry: str) -> None:
+REAL: dict[str, dict[str, Any]] = {
+    "qwen3.5-0.8b": dict(layers=4, vocab=600), "qwen3.6-35b-a3b": dict(layers=4, vocab=600, experts=8)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("geometry", "cut"),
+    [*((name, {}) for name in GEOMETRIES), *(pytest.param(*one, marks=pytest.mark.slow) for one in REAL.items())],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_transformers_from_pixels_to_logits(tmp_path: Path, geometry: str, cut: dict[str, Any]) -> None:
     """With our own embeddings, on a model that amplifies their last bits little; images of 256 and 1024 tokens too."""
-    tower_source = tmp_path / "source.gguf"
-    write_synthetic_mmproj(f"mmproj-{geometry}", tower_source, quant="F32")
-    source = calmed(synthetic(geometry, "F32"), tmp_path / "model.gguf")
-    mmproj = calmed(tower_source, tmp_path / "mmproj-a.gguf")
+    write_synthetic(geometry, tmp_path / "a.gguf", quant="F32", **cut)
+    write_synthetic_mmproj(f"mmproj-{geometry}", tmp_path / "b.gguf", quant="F32", layers=2)
+    source = calmed(tmp_path / "a.gguf", tmp_path / "model.gguf")
+    mmproj = calmed(tmp_path / "b.gguf", tmp_path / "mmproj-a.gguf")
     export(source, tmp_path / "package", ExportOptions(mmproj=mmproj, **EXACT))
     tower = open_tower(mmproj)
     oracle = load_oracle(open_model(source), tower)
@@ -104,7 +113,7 @@ def test_transformers_from_pixels_to_logits(synthetic: Any, tmp_path: Path, geom
             sequence = seen.start(engine)
             for length in (*(span.end for span in prompt.images), len(seen)):
                 found = seen.prefill(engine, sequence, length).logits
-                print(parts, length, difference(found, expected.logits[length - 1 : length]))
+                print("E2E", geometry, parts, difference(found, expected.logits[length - 1 : length]))
                 assert difference(found, expected.logits[length - 1 : length]) < LOGITS, (parts, length)
             engine.steps.release(sequence)
 
