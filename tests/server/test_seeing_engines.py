@@ -15,7 +15,7 @@ import pytest
 
 from support.dying_replicas import DyingReplicas
 from support.pictures import encode, pixels
-from support.seeing import SeeingPackages, prompt_of
+from support.seeing import SeeingPackages, picture, prompt_of
 from support.seeing_server import Seeing
 from support.server import serving
 from trigraph.runtime import Engine, Options, Receipt, Sampling, load
@@ -138,6 +138,17 @@ def test_a_replica_keeps_as_many_pixels_as_it_may(engine: Engine) -> None:
     with pytest.raises(UnknownImagesError, match="pixels of 1 images are not here"):
         inbox.prompt(prompts[0].ids, gone)
     assert outbox.packed(prompt_of(4)) is None and outbox.packed(None) is None
+
+
+def test_the_router_tells_images_apart() -> None:
+    pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+    from trigraph.runtime.server.cluster.prefix_router import _keys
+
+    keys = []
+    for shown in (picture((8, 9), 1), picture((8, 9), 2)):
+        prompt = prompt_of(40, shown, 9)
+        keys.append([*_keys(Ticket([*prompt.ids], GREEDY, (), [], "weights", images=Outbox().packed(prompt)))])
+    assert len(keys[0]) == len(keys[1]) == 3 and keys[0][0] == keys[1][0] and keys[0][1] != keys[1][1]
 
 
 def test_receipts_of_completions_with_images(engine: Engine) -> None:
