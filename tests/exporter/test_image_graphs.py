@@ -113,7 +113,6 @@ def test_transformers_from_pixels_to_logits(tmp_path: Path, geometry: str, cut: 
             sequence = seen.start(engine)
             for length in (*(span.end for span in prompt.images), len(seen)):
                 found = seen.prefill(engine, sequence, length).logits
-                print("E2E", geometry, parts, difference(found, expected.logits[length - 1 : length]))
                 assert difference(found, expected.logits[length - 1 : length]) < LOGITS, (parts, length)
             engine.steps.release(sequence)
 
