@@ -60,6 +60,13 @@ Activations = Annotated[
         autocompletion=lambda: list(ACTIVATIONS),
     ),
 ]
+TowerActivations = Annotated[
+    str,
+    typer.Option(
+        help="The same of a vision tower's Q8_0 weights: int8 is faster, and rounds what the model sees.",
+        autocompletion=lambda: list(ACTIVATIONS),
+    ),
+]
 KVType = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,6 @@ from trigraph.exporter import ExportOptions, describe, read_manifest
 from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.description import Description, model_of
 from trigraph.exporter.describe.picture import write_picture
-from trigraph.exporter.export import ACTIVATIONS
 from trigraph.exporter.package.reader import is_package
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
@@ -48,13 +47,7 @@ def export(
     hnorm: Annotated[
         str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
     ] = "whole",
-    tower_activations: Annotated[
-        str,
-        typer.Option(
-            help="The same of a vision tower's Q8_0 weights: int8 is faster, and rounds what the model sees.",
-            autocompletion=lambda: list(ACTIVATIONS),
-        ),
-    ] = "float32",
+    tower_activations: arguments.TowerActivations = "float32",
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
     ] = False,

@@ -16,6 +16,10 @@ from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
 from trigraph.runtime.receipt.shown import counted
 
+_Images = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="An image of the prompt; once for each, in their order.")
+]
+
 _TOKENS = 64  # of a step: in mixtures of experts, more gain nothing
 
 
@@ -34,10 +38,7 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Require a signature of this Ed25519 public key, in PEM."),
     ] = None,
-    image: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="An image of the prompt; once for each, in their order."),
-    ] = None,
+    image: _Images = None,
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, as for run.")] = None,
     mmproj: arguments.MMProj = None,
     rope_scaling: arguments.RopeScaling = None,
@@ -55,11 +56,7 @@ def verify(
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
-    if receipt.images is not None and not image:
-        raise TrigraphError(
-            f"{file}: is of a completion with {counted(len(receipt.images.images))}; give the file of each with "
-            "--image, in the order of the prompt"
-        )
+    _check_images(file, receipt, image)
     options = arguments.export_options(path, mtp=mtp or found, mmproj=mmproj, rope_scaling=rope_scaling)
     if not path.is_dir():  # exported as the receipt's model was
         activations = None if receipt.model.activations == options.activation_kind else receipt.model.activations
@@ -86,6 +83,13 @@ def verify(
         print(f"different: {verdict.difference}")
     if not verdict.equal:
         raise typer.Exit(1)
+
+
+def _check_images(file: Path, receipt: Receipt, given: list[Path] | None) -> None:
+    """Raises TrigraphError, before anything is loaded, where there should be images and are none."""
+    if receipt.images is not None and not given:
+        shown = counted(len(receipt.images.images))
+        raise TrigraphError(f"{file}: is of a completion with {shown}; give each with --image FILE, in their order")
 
 
 def _signature(receipt: Receipt, public_key: Path | None) -> str | None:

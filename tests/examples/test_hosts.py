@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from support.cpp_host import BITS, export_for_host, host_arguments
-from support.seeing import prompt_of
+from support.host_images import image_arguments
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load
@@ -58,28 +58,6 @@ class Package:
     def arguments(self, drafts: int) -> list[str]:
         prompts = [",".join(map(str, prompt)) for prompt in self.prompts]
         return [str(self.path), "--tokens", str(TOKENS), "--drafts", str(drafts), *prompts]
-
-
-def image_arguments(package: Package, folder: Path, drafts: int) -> tuple[list[str], Prompts]:
-    """Arguments with prompts that show images, one without; and our own ids after each."""
-    prompts = [prompt_of(4, (2, 3), 3, seed=1), prompt_of((1, 4), 2, (3, 1), 5, seed=2), prompt_of(7, seed=3)]
-    files: list[str] = []
-    lists, found = [], []
-    with load(package.path, threads=1, context=512) as engine:
-        for prompt in prompts:
-            words = [*map(str, prompt.ids)]
-            for span in reversed(prompt.images):
-                words[span.start : span.end] = ["IMAGE"]
-            lists.append(",".join(words))
-            for shown in prompt.pixels:
-                files += ["--image", str(folder / f"{len(files)}.ppm")]
-                Image.fromarray(shown.pixels).save(files[-1])
-            options = Options(Sampling(temperature=0), max_tokens=TOKENS, ignore_eos=True, speculate=False)
-            request = engine.generate(prompt, options)
-            request.run()
-            found.append(request.ids)
-    assert len({tuple(ids) for ids in found}) == len(found)
-    return [str(package.path), "--tokens", str(TOKENS), "--drafts", str(drafts), *files, *lists], found
 
 
 Make = Callable[..., Package]
@@ -178,7 +156,7 @@ def test_cpp_host_with_images(
     package = make("tiny-dense", "F32", tower=True, portable=portable)
     library = [] if portable else ["--library", str(operator_library)]
     for drafts in (0, 3):
-        arguments, expected = image_arguments(package, tmp_path, drafts)
+        arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
         found, _ = ids([str(cpp_host), *library, "--chunk", str(chunk), *arguments], tmp_path)
         assert found == expected
 
@@ -245,23 +223,11 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
 
 # The CPU library is in the package; its install script would only download what a GPU needs.
 NPM = (
-    "install",
-    "--ignore-scripts",
-    "--no-audit",
-    "--no-fund",
-    "--no-package-lock",
-    "--prefer-offline",
+    *("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--prefer-offline"),
     "--fetch-retries=1",
 )
 UNREACHABLE = {
-    "ENOTFOUND",
-    "EAI_AGAIN",
-    "ECONNREFUSED",
-    "ECONNRESET",
-    "ETIMEDOUT",
-    "ERR_SOCKET_TIMEOUT",
-    "E403",
-    "E503",
+    *("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT", "E403", "E503"),
 }
 
 
@@ -301,7 +267,7 @@ def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], t
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_node_host_with_images(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
     package = make("tiny-dense", "F32", tower=True, portable=True)
-    arguments, expected = image_arguments(package, tmp_path, drafts)
+    arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
     assert ids([*node_host, *arguments], tmp_path)[0] == expected
 
 

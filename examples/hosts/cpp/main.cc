@@ -8,20 +8,12 @@
 #include <sstream>
 
 #include "batch.h"
+#include "options.h"
 #include "session.h"
 
 namespace {
 
 constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images
-
-struct Options {
-  std::filesystem::path package;
-  std::string library;  // empty: a portable package, run without operator library
-  int tokens = 32, drafts = 3, threads = 1;
-  size_t chunk = 512;  // tokens of a prompt in one prefill
-  bool bits = false;   // print a hash of all logits and hidden rows
-  std::vector<std::string> prompts, images;
-};
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
 struct Result {
@@ -242,41 +234,6 @@ class Host {
   std::map<std::string, std::vector<Tensor>> state_;
   int64_t page_size_ = 0, width_ = 0, max_pending_ = 0, pages_ = 0;
 };
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    const auto value = [&] {
-      if (++i == count) throw std::runtime_error(argument + " needs a value");
-      return std::string(arguments[i]);
-    };
-    if (argument == "--library") {
-      options.library = value();
-    } else if (argument == "--tokens") {
-      options.tokens = std::stoi(value());
-    } else if (argument == "--drafts") {
-      options.drafts = std::stoi(value());
-    } else if (argument == "--threads") {
-      options.threads = std::stoi(value());
-    } else if (argument == "--bits") {
-      options.bits = true;
-    } else if (argument == "--image") {
-      options.images.push_back(value());
-    } else if (argument == "--chunk") {
-      options.chunk = std::stoul(value());
-    } else if (options.package.empty()) {
-      options.package = argument;
-    } else {
-      options.prompts.push_back(argument);
-    }
-  }
-  if (options.prompts.empty() || options.tokens < 1 || options.chunk < 1)
-    throw std::runtime_error(
-        "usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] [--bits] [--image PPM] "
-        "ID,IMAGE,ID,... ...");
-  return options;
-}
 
 }  // namespace
 

@@ -175,9 +175,7 @@ def test_on_the_command_line(trigraph: Run, seeing: SeeingPackages, tmp_path: Pa
     assert trigraph("run", package, *asked, "--receipt", made).status == 0
     assert trigraph("verify", made, package, "--image", file).out.startswith("equal: ")
     missing = trigraph("verify", made, package)
-    assert (
-        missing.status == 2 and "is of a completion with one image; give the file of each with --image" in missing.err
-    )
+    assert missing.status == 2 and "is of a completion with one image; give each with --image" in missing.err
     file.write_bytes(SECOND)
     wrong = trigraph("verify", made, package, "--image", file)
     assert wrong.status == 2 and "image 1 is not that of the receipt" in wrong.err
