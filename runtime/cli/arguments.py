@@ -60,6 +60,9 @@ Activations = Annotated[
         autocompletion=lambda: list(ACTIVATIONS),
     ),
 ]
+HNorm = Annotated[
+    str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
+]
 TowerActivations = Annotated[
     str,
     typer.Option(

@@ -92,8 +92,9 @@ class Request(TextStream):
         check("priority", priority, int)
         if timeout is not None:
             check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
-        shown = prompt if isinstance(prompt, ImagePrompt) else None
-        super().__init__(ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide), shown)
+        super().__init__(
+            ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide), images.shown
+        )
         self.images = images
         """Those of the prompt."""
         self.tokens = image_keys(images.placed, ids)
