@@ -92,11 +92,9 @@ class Request(TextStream):
         check("priority", priority, int)
         if timeout is not None:
             check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
-        super().__init__(
-            ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide), images.shown
-        )
-        self.images = images
-        """Those of the prompt."""
+        transcript = Transcript(model.tokenizer, options, len(ids), model.context, guide)
+        super().__init__(ids, options, transcript, images.shown)
+        self.images = images  # those of the prompt
         self.tokens = image_keys(images.placed, ids)
         """The prompt as sequences and caches have it, with the keys of images in their places."""
         self.priority = priority
