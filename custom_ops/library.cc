@@ -10,8 +10,11 @@
 
 #include "isa.h"
 #include "kernel.h"
+#include "patch_attention/progress.h"
 
 namespace trigraph {
+
+std::atomic<int64_t> patch_attentions{0};
 
 namespace {
 
@@ -73,6 +76,9 @@ extern "C" TRIGRAPH_EXPORT const char* trigraph_instruction_sets() {
   }();
   return names.c_str();
 }
+
+// Runs of PatchAttention that have ended: a vision tower shows by them how far it has come.
+extern "C" TRIGRAPH_EXPORT int64_t trigraph_patch_attentions() { return trigraph::patch_attentions; }
 
 #if !defined(_WIN32)
 // For programs that end with the model: a weight file that somebody cuts short while it is mapped ends the process at

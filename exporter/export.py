@@ -66,6 +66,8 @@ class ExportOptions:
     hnorm: str = "whole"
     """How the MTP head of a model with residual streams norms what it reads: "whole", all streams as one row, or
     "streams", each by itself. Engines differ; drafts are right more often one way, and texts are the same."""
+    tower_activations: str = "float32"
+    """The same of the vision tower's products, of which those of Q8_0 weights can have int8; float32 if portable."""
     weights: str = "link"
     """"link" the GGUF into the package, "copy" it, or "reference" it where it is, as "link" does, too, where the file
     system cannot link it; the manifest's `weights_folder` tells."""
@@ -76,6 +78,11 @@ class ExportOptions:
     def activation_kind(self) -> str:
         """The kind of activations that the graphs will have."""
         return "float32" if self.portable else self.activations or "int8"
+
+    @property
+    def tower_activation_kind(self) -> str:
+        """The kind that the vision tower's graph will have."""
+        return "float32" if self.portable else self.tower_activations
 
 
 def export(
@@ -134,7 +141,7 @@ def export(
             portable=options.portable,
             notices=notices + weights.notices(),
             sampling=sampling,
-            images=None if tower is None else ImageInput(tower.config, placement.locations[tower.file.paths[0]]),
+            images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]], options),
         )
         manifest.write(folder)
     return manifest
@@ -150,6 +157,10 @@ def _tower(source: Path, mmproj: Path | None, config: ModelConfig) -> tuple[Towe
         return open_tower(mmproj, config), ()
     tower, reasons = find_tower(source, config)
     return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
+
+
+def _images(tower: Tower, location: str, options: ExportOptions) -> ImageInput:
+    return ImageInput(tower.config, location, options.tower_activation_kind)
 
 
 def _portable_notices(model: Model, options: ExportOptions) -> tuple[str, ...]:
@@ -182,7 +193,7 @@ def _write_graphs(
     state = {tensor.name: tensor for tensor in state_tensors(config, options.kv_type)}
     for name, build in builders.items():
         graph = GraphBuilder(name, version)
-        activations = "float32" if name == "vision" else options.activation_kind
+        activations = options.tower_activation_kind if name == "vision" else options.activation_kind
         build(Network(graph, config, weights, state, activations, sections, options.hnorm == "streams"))
         proto = graph.proto()
         if options.portable:
@@ -217,6 +228,7 @@ def _check_options(options: ExportOptions, config: ModelConfig) -> None:
         ("kv-type", options.kv_type, tuple(KV_TYPES)),
         ("activations", options.activation_kind, ACTIVATIONS),
         ("hnorm", options.hnorm, HNORMS),
+        ("tower-activations", options.tower_activations, ACTIVATIONS),
         ("weights", options.weights, MODES),
     ):
         if value not in known:

@@ -99,6 +99,11 @@ class Engine:
         return None if self.model.vision is None else self.model.vision.config
 
     @property
+    def tower_sha256(self) -> str | None:
+        """A hash of the vision tower's weights."""
+        return None if self.model.vision is None else self.model.vision.sha256
+
+    @property
     def image_limits(self) -> ImageLimits:
         """What an image of a prompt may take."""
         return self.model.image_limits
@@ -161,15 +166,21 @@ class Engine:
         Any machine with the model computes the completion again with it (`verify`, or `trigraph verify`). Raises
         TrigraphError when none was asked for, or the completion was begun elsewhere.
         """
-        return Receipt.of(request, self.identity)
+        return Receipt.of(request, self.identity, self.tower_sha256)
 
-    def verify(self, receipt: Receipt, prompt: Iterable[SupportsIndex] | None = None) -> Verdict:
+    def verify(
+        self,
+        receipt: Receipt,
+        prompt: Iterable[SupportsIndex] | None = None,
+        images: Sequence[ImageLike] = (),
+    ) -> Verdict:
         """Computes the completion of a receipt again, in about the time of a prompt of its length, and compares.
 
-        `prompt`: the token ids, for a private receipt. Raises TrigraphError for another model or another prompt.
+        `prompt`: the token ids, for a private receipt. `images`: those of the prompt, in order. Raises TrigraphError
+        for another model, another prompt or other images.
         """
         ids = None if prompt is None else token_ids("the prompt", prompt)
-        return verify(self._driver, self.model, receipt, ids)
+        return verify(self._driver, self.model, receipt, ids, images)
 
     def submit(
         self,

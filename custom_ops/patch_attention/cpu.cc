@@ -3,6 +3,7 @@
 // Keys and values are packed once for each image and head; then blocks of queries walk them. Memory grows with the
 // patches, not with their square.
 #include "block.h"
+#include "progress.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -65,6 +66,7 @@ struct PatchAttention : PatchAttentionSignature {
       turn_angles(places, frequencies, i * kAngleRows, std::min(count, (i + 1) * kAngleRows), angles);
     });
     attend(context, {qkv.as<float>(), count, heads, width, angles, images}, y.as<float>());
+    ++patch_attentions;
   }
 };
 

@@ -80,6 +80,8 @@ def _check_images(images: ImageInput, manifest: Manifest, require: Callable[[boo
     for name in ("min_pixels", "max_pixels"):
         limit = getattr(tower, name)
         require(limit is None or 1 <= limit <= MAX_SIZE, f"{key}.{name}", limit, f"1 to {MAX_SIZE}, or null")
+    kinds = ("float32", "int8")
+    require(images.activations in kinds, "images.activations", images.activations, f"one of {', '.join(kinds)}")
     files = [file.location for file in manifest.weight_files]
     require(images.weights in files, "images.weights", images.weights, f"one of {', '.join(files)}")
 

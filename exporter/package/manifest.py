@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
@@ -76,6 +76,8 @@ class ImageInput:
     tower: VisionConfig
     weights: str
     """Location of the weight file that holds the tower."""
+    activations: str = field(default_factory=lambda: "float32")
+    """Those of the tower's products."""
 
 
 @dataclass(frozen=True)

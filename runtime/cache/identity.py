@@ -59,4 +59,5 @@ def tower_sha256(manifest: Manifest) -> str:
         raise TrigraphError("the package has no vision tower")
     files = [file for file in manifest.weight_files if file.location == manifest.images.weights]
     config = dataclasses.replace(manifest.images.tower, name="")
-    return hashlib.sha256(f"{config} {''.join(map(_described, files))}".encode()).hexdigest()
+    kind = "" if manifest.images.activations == "float32" else f"{manifest.images.activations} "
+    return hashlib.sha256(f"{kind}{config} {''.join(map(_described, files))}".encode()).hexdigest()

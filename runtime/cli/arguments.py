@@ -60,6 +60,16 @@ Activations = Annotated[
         autocompletion=lambda: list(ACTIVATIONS),
     ),
 ]
+HNorm = Annotated[
+    str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
+]
+TowerActivations = Annotated[
+    str,
+    typer.Option(
+        help="The same of a vision tower's Q8_0 weights: int8 is faster, and rounds what the model sees.",
+        autocompletion=lambda: list(ACTIVATIONS),
+    ),
+]
 KVType = Annotated[
     str | None,
     typer.Option(

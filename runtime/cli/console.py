@@ -55,7 +55,7 @@ def stream(pieces: Iterable[str | Event], request: Request, *, hide_reasoning: b
     """Writes a reply to stdout as it is generated, and a newline at the end, even after an error.
 
     Pieces are text, or events: reasoning is dimmed on a terminal, and a tool call is `name {arguments}` on a line.
-    While a long prompt is computed, a terminal shows how far that is.
+    While a long prompt or a large image is computed, a terminal shows how far that is.
     """
     progress = _PromptProgress(request)
     painter = _Painter(hide_reasoning, colour=sys.stdout.isatty())
@@ -102,25 +102,34 @@ class _Painter:
 
 
 class _PromptProgress:
-    """A line on stderr that says how much of a prompt is computed, from a second after the start."""
+    """A line on stderr that says how much of a prompt, or of an image in it, is computed; from a second on."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._from = time.monotonic() + 1
-        self._shown = False
+        self._shown = ""
 
     def show(self) -> None:
-        """Writes the line anew."""
-        done, length = self._request.progress
-        if not self._request.text and done < length and time.monotonic() >= self._from:
-            self._shown = True
-            sys.stderr.write(f"\r{_CLEAR_LINE}prompt: {done} of {length} tokens")
+        """Writes the line anew, where it has changed."""
+        line = self._line()
+        if line not in ("", self._shown) and time.monotonic() >= self._from:
+            self._shown = line
+            sys.stderr.write(f"\r{_CLEAR_LINE}{line}")
             sys.stderr.flush()
+
+    def _line(self) -> str:
+        done, length = self._request.progress
+        if self._request.text or done >= length:
+            return ""
+        if (reading := self._request.reading) is not None:
+            number, part = reading
+            return f"image {number}: {100 * part:.0f} %"
+        return f"prompt: {done} of {length} tokens"
 
     def clear(self) -> None:
         """Takes the line away."""
         if self._shown:
-            self._shown = False
+            self._shown = ""
             sys.stderr.write(f"\r{_CLEAR_LINE}")
             sys.stderr.flush()
 

@@ -44,9 +44,8 @@ def export(
     kv_type: arguments.KVType = None,
     rope_scaling: arguments.RopeScaling = None,
     activations: arguments.Activations = None,
-    hnorm: Annotated[
-        str, typer.Option(help="What the MTP head of residual streams norms: whole, all as one row, or streams, each")
-    ] = "whole",
+    hnorm: arguments.HNorm = "whole",
+    tower_activations: arguments.TowerActivations = "float32",
     copy_weights: Annotated[
         bool, typer.Option("--copy-weights", help="Copy the GGUF file instead of hard-linking it.")
     ] = False,
@@ -76,6 +75,7 @@ def export(
         rope_scaling,
         activations,
         hnorm,
+        tower_activations,
         weights=weights,
         portable=portable,
     )

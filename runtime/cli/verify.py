@@ -17,7 +17,12 @@ from trigraph.runtime import Engine, Receipt, load
 from trigraph.runtime.cli import arguments
 from trigraph.runtime.cli.console import progress_bars, say
 from trigraph.runtime.cli.naming import Hub, Model, given_model
+from trigraph.runtime.receipt.shown import counted
 from trigraph.runtime.receipt.verify import Verdict
+
+_Images = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="An image of the prompt; once for each, in their order.")
+]
 
 _TOKENS = 64  # of a step: in mixtures of experts, more gain nothing
 
@@ -82,7 +87,9 @@ def verify(
         Path | None,
         typer.Option(metavar="FILE", help="Require a signature of this Ed25519 public key, in PEM."),
     ] = None,
+    image: _Images = None,
     mtp: Annotated[Path | None, typer.Option(help="GGUF file with the MTP head, as for run.")] = None,
+    mmproj: arguments.MMProj = None,
     rope_scaling: arguments.RopeScaling = None,
     threads: arguments.Threads = None,
     device: arguments.Device = "cpu",
@@ -94,7 +101,7 @@ def verify(
     each receipt that is not equal has a line.
     """
     path, found = given_model(model, hub)
-    exported = arguments.export_options(path, mtp=mtp or found, rope_scaling=rope_scaling)
+    exported = arguments.export_options(path, mtp=mtp or found, mmproj=mmproj, rope_scaling=rope_scaling)
 
     def opened(cases: list[_Case], progress: Progress) -> Engine:
         return load(
@@ -110,14 +117,15 @@ def verify(
         )
 
     if not file.is_dir():
-        case = _case(file, prompt, public_key)
+        case = _case(file, prompt, public_key, image)
         with progress_bars() as progress:
             engine = opened([case], progress)
-        outcome = _Outcome(file, engine.verify(case.receipt, case.prompt), case.signed_by)
+        outcome = _Outcome(file, engine.verify(case.receipt, case.prompt, image or ()), case.signed_by)
         print(json.dumps(outcome.as_json()) if as_json else outcome.text)
         raise typer.Exit(outcome.status)
-    if prompt is not None:
-        raise TrigraphError(f"{file} is a folder, and --prompt is of one receipt; name that one")
+    if prompt is not None or image:
+        option = "--image" if image else "--prompt"
+        raise TrigraphError(f"{file} is a folder, and {option} is of one receipt; name that one")
     outcomes = _verify_all(file, public_key, opened)
     _report(outcomes, as_json=as_json)
     statuses = {outcome.status for outcome in outcomes}
@@ -130,13 +138,14 @@ def _as_the_receipt(options: ExportOptions, receipt: Receipt) -> ExportOptions:
     return replace(options, kv_type=receipt.model.kv_type, activations=activations)
 
 
-def _case(file: Path, prompt: Path | None, public_key: Path | None) -> _Case:
+def _case(file: Path, prompt: Path | None, public_key: Path | None, images: list[Path] | None = None) -> _Case:
     """Reads a receipt. Raises TrigraphError for what cannot be verified."""
     receipt = Receipt.read(file)
     signed = _signature(receipt, public_key)
     ids = receipt.prompt if prompt is None else _ids(prompt)
     if ids is None:
         raise TrigraphError(f"{file}: is private, without its prompt; give the prompt's token ids with --prompt")
+    _check_images(file, receipt, images)
     return _Case(file, receipt, [*ids], signed)
 
 
@@ -184,6 +193,13 @@ def _report(outcomes: list[_Outcome], *, as_json: bool) -> None:
     if not as_json:
         equal = [outcome.verdict.tokens for outcome in outcomes if outcome.verdict and outcome.verdict.equal]
         print(f"equal: {len(equal)} of {len(outcomes)} receipts, {sum(equal)} tokens")
+
+
+def _check_images(file: Path, receipt: Receipt, given: list[Path] | None) -> None:
+    """Raises TrigraphError, before anything is loaded, where there should be images and are none."""
+    if receipt.images is not None and not given:
+        shown = counted(len(receipt.images.images))
+        raise TrigraphError(f"{file}: is of a completion with {shown}; give each with --image FILE, in their order")
 
 
 def _signature(receipt: Receipt, public_key: Path | None) -> str | None:

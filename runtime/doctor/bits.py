@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.models.rope_positions import ImageSpan
+from trigraph.models.vision.config import TOKEN
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.execution.vision import Vision
+from trigraph.runtime.images.image import ResizedImage
+from trigraph.runtime.images.prompt import ImagePrompt, image_keys
 from trigraph.runtime.loading import load
 from trigraph.runtime.state.sequence import Sequence
 
 _CHUNK = 48  # shorter than the longer prompt
+_IMAGES = ((ImageSpan(15, 5, 7),), (ImageSpan(0, 2, 3), ImageSpan(10, 1, 8)))
+"""Of the two prompts, where there is a vision tower. The first one lies across an end of a prefill."""
 
 
 class _Hashes:
@@ -43,13 +50,16 @@ class _Hashes:
 def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -> Mapping[str, str]:
     """Hashes of logits, hidden rows, drafts, recurrent state and KV of a package with an MTP head.
 
-    Two sequences are prefilled, verified with some tokens rejected, drafted and prefilled again. The environment
-    variable TRIGRAPH_ISA chooses the kernels of a CPU.
+    Two sequences are prefilled, verified with some tokens rejected, drafted and prefilled again. In a package with a
+    vision tower they have images, whose rows are hashed too. The environment variable TRIGRAPH_ISA chooses the kernels
+    of a CPU.
     """
-    steps = load(folder, context=256, chunk=_CHUNK, device=device, repack="on" if repacked else "off").steps
-    long, short = steps.new_sequence(), steps.new_sequence()
-    both, found = [long, short], _Hashes()
-    _add_rows(found, steps.prefill(both, [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]))
+    engine = load(folder, context=256, chunk=_CHUNK, device=device, repack="on" if repacked else "off")
+    steps, found = engine.steps, _Hashes()
+    long, short = both = [steps.new_sequence(), steps.new_sequence()]
+    prompts = [_tokens(steps, 61, 0), _tokens(steps, 29, 1)]
+    shown = [_show(found, engine.model.vision, *given) for given in zip(both, prompts, _IMAGES, strict=True)]
+    _add_rows(found, steps.prefill(both, *zip(*shown, strict=True)))
     for round_number, (kept_long, kept_short) in enumerate(((5, 0), (1, 4))):
         _draft(found, steps, both, _tokens(steps, 2, 2 + round_number))
         new = [_tokens(steps, 8, 4 + round_number), _tokens(steps, 4, 6 + round_number)]
@@ -68,6 +78,27 @@ def package_bits(folder: Path, device: str = "cpu", *, repacked: bool = False) -
 def _tokens(steps: Steps, count: int, number: int) -> list[int]:
     """Tokens that no library's random numbers decide."""
     return [(7919 * (i + 1) * (i + number + 3) + 104729 * number) % steps.vocab for i in range(count)]
+
+
+def _show(
+    found: _Hashes, vision: Vision | None, sequence: Sequence, tokens: list[int], spans: tuple[ImageSpan, ...]
+) -> tuple[list[int], NDArray[np.float32] | None]:
+    """The tokens of a prompt with images in some places, and the rows of these; with no tower, the prompt itself."""
+    if vision is None:
+        return tokens, None
+    pixels = tuple(_pixels(span) for span in spans)
+    sequence.images = vision.placed(ImagePrompt(tuple(tokens), spans, pixels))
+    rows = [vision.rows(image, shown) for image, shown in zip(sequence.images, pixels, strict=True)]
+    for each in rows:
+        found.add("image rows", each)
+    return image_keys(sequence.images, tokens), np.concatenate(rows)
+
+
+def _pixels(span: ImageSpan) -> ResizedImage:
+    """Waves of all lengths, made of integers."""
+    rows, columns, colours = np.ogrid[: span.height * TOKEN, : span.width * TOKEN, :3]
+    pixels = (rows * rows * (colours + 1) + columns * columns * 3 + rows * columns + 89 * colours) // 64 % 256
+    return ResizedImage(pixels.astype(np.uint8), pixels.shape[:2])
 
 
 def _add_rows(found: _Hashes, rows: Any) -> None:

@@ -16,18 +16,21 @@ import onnxruntime as ort
 
 from trigraph.custom_ops import instruction_sets, library_version
 from trigraph.exporter import ExportOptions, export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
-from trigraph.models.synth import write_synthetic
+from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.bench.machine import processor
 from trigraph.runtime.device.choice import open_device
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
-"""Contract version, and hashes by model and part; `python -m trigraph.runtime.doctor.record` writes it."""
+"""Contract version, and hashes by model and part, of text and of images; `python -m trigraph.runtime.doctor.record`
+writes it."""
 
 Bits = Mapping[str, Mapping[str, str]]
 """Hashes by model, then by part of its output and state."""
+
+IMAGES = "the synthetic model with images"
 
 _TIMEOUT = 600  # seconds for one set of kernels; a few are usual
 
@@ -59,7 +62,10 @@ class Examination:
     onnxruntime: str
     contract: int
     recorded: str
-    """A short hash of all recorded hashes."""
+    """A short hash of all recorded hashes of text."""
+    image_contract: int
+    recorded_images: str
+    """The same of images."""
     findings: tuple[Finding, ...]
 
     @property
@@ -72,42 +78,69 @@ def examine(device: str = "cpu") -> Examination:
 
     Takes some seconds. Raises TrigraphError when there is nothing to compare with, no library, or no such device.
     """
-    recorded = recorded_bits()
+    text, images = recorded_bits(), recorded_image_bits()
     kernels = list(instruction_sets())
     if (name := open_device(device).name) != "cpu":
         kernels.append(name)
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
         packages = make_packages(Path(folder))
-        findings = tuple(_compare(one, packages, recorded) for one in kernels)
-    digest = hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
-    return Examination(processor(), library_version(), ort.__version__, CONTRACT_VERSION, digest[:16], findings)
+        findings = tuple(_compare(one, packages, {**text, **images}) for one in kernels)
+    return Examination(
+        processor(),
+        library_version(),
+        ort.__version__,
+        CONTRACT_VERSION,
+        short_hash(text),
+        IMAGE_CONTRACT_VERSION,
+        short_hash(images),
+        findings,
+    )
 
 
 def recorded_bits() -> Bits:
-    """The recorded hashes. Raises TrigraphError when they are of another contract version."""
+    """The recorded hashes of text. Raises TrigraphError when they are of another contract version."""
+    return _recorded("", CONTRACT_VERSION)
+
+
+def recorded_image_bits() -> Bits:
+    """The recorded hashes of images. Raises TrigraphError when they are of another contract version."""
+    return _recorded("image_", IMAGE_CONTRACT_VERSION)
+
+
+def short_hash(recorded: Bits) -> str:
+    """What tells recorded hashes from others at a glance."""
+    return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _recorded(kind: str, version: int) -> Bits:
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    if record["contract_version"] != CONTRACT_VERSION:
+    if (found := record[f"{kind}contract_version"]) != version:
         raise TrigraphError(
-            f"{RECORD}: the bits of contract version {record['contract_version']} are recorded, and this is version "
-            f"{CONTRACT_VERSION}; record them with python -m trigraph.runtime.doctor.record"
+            f"{RECORD}: the bits of contract version {found} are recorded, and this is version {version}; record them "
+            "with python -m trigraph.runtime.doctor.record"
         )
-    found: Bits = record["bits"]
-    return found
+    bits: Bits = record[f"{kind}bits"]
+    return bits
 
 
 def make_packages(folder: Path) -> Mapping[str, Path]:
-    """Packages of the trained tiny model, and of a random one in which every block type occurs, in both activations."""
-    synthetic = folder / "synthetic.gguf"
+    """Packages of the trained tiny model, and of a random one in which every block type occurs, in both activations.
+
+    The random one is also there with a vision tower of Q8_0, F16 and F32.
+    """
+    synthetic, tower = folder / "synthetic.gguf", folder / "tower.gguf"
     write_synthetic("tiny-moe", synthetic, quant="mixed")
+    write_synthetic_mmproj("mmproj-tiny-moe", tower, quant="Q8_0")
     wanted = {
-        "the trained model": (TINY_GGUF, "int8"),
-        "the synthetic model": (synthetic, "int8"),
-        "the synthetic model with float32 activations": (synthetic, "float32"),
+        "the trained model": (TINY_GGUF, "int8", None),
+        "the synthetic model": (synthetic, "int8", None),
+        "the synthetic model with float32 activations": (synthetic, "float32", None),
+        IMAGES: (synthetic, "int8", tower),
     }
     packages = {}
-    for number, (name, (source, activations)) in enumerate(wanted.items()):
+    for number, (name, (source, activations, mmproj)) in enumerate(wanted.items()):
         packages[name] = folder / str(number)
-        export(source, packages[name], ExportOptions(weights="reference", activations=activations))
+        export(source, packages[name], ExportOptions(weights="reference", activations=activations, mmproj=mmproj))
     return packages
 
 

@@ -11,15 +11,21 @@ import json
 import tempfile
 from pathlib import Path
 
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
-from trigraph.runtime.doctor.examine import RECORD, compute, make_packages
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
+from trigraph.runtime.doctor.examine import IMAGES, RECORD, compute, make_packages
 
 
 def main() -> None:
     """Writes the file beside the tiny model."""
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
-        bits = compute("portable", make_packages(Path(folder)))["plain"]
-    record = {"contract_version": CONTRACT_VERSION, "bits": bits}
+        bits = dict(compute("portable", make_packages(Path(folder)))["plain"])
+    images = {IMAGES: bits.pop(IMAGES)}
+    record = {
+        "contract_version": CONTRACT_VERSION,
+        "bits": bits,
+        "image_contract_version": IMAGE_CONTRACT_VERSION,
+        "image_bits": images,
+    }
     RECORD.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

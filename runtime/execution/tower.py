@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from trigraph.custom_ops import library_function
 from trigraph.models.vision.config import VisionConfig
 from trigraph.models.vision.grid import patch_places, table_rows
 from trigraph.runtime.device.device import Device
@@ -26,9 +28,19 @@ class TowerGraph:
         self._config, self._session, self._device, self._weights = config, session, device, weights
         self._buffers, self._staging = Buffers(device), device.staging()
         self._options = device.run_options("vision") or ort.RunOptions()
+        self._began = 0  # layers that were computed before the image
+
+    @property
+    def progress(self) -> float:
+        """The part of the image in `run` that is computed. Another thread may ask.
+
+        It counts the layers of all towers in the process: with several at work, it is too large.
+        """
+        return min(1.0, (_layers() - self._began) / self._config.layers)
 
     def run(self, image: ResizedImage) -> NDArray[np.float32]:
         """The rows of an image's tokens, row by row: [tokens, hidden]."""
+        self._began = _layers()
         device, config = self._device, self._config
         index, weights = table_rows(*image.grid, config.table_side)
         given: dict[str, NDArray[Any]] = {
@@ -58,3 +70,11 @@ class TowerGraph:
     def stop(self) -> None:
         """Has a run that goes on in another thread end, and all later ones, with an error."""
         self._options.terminate = True
+
+
+def _layers() -> int:
+    """Layers of towers that the CPU's operators have computed in this process."""
+    if (function := library_function("trigraph_patch_attentions")) is None:
+        return 0
+    function.restype = ctypes.c_int64
+    return int(function())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 
 Rows = NDArray[np.float32]
 """Of an image's tokens, read-only: [tokens, hidden]."""
+_NICENESS = 5  # of the threads that read images; the scheduler of Linux gives them a third of the time of others
 _Queue = SimpleQueue[tuple[Future[Rows], ResizedImage] | None]
 
 
@@ -63,6 +66,10 @@ class Vision:
         self._collect()
         return rows
 
+    def progress(self, pixels: ResizedImage) -> float:
+        """How much of an image is read that `rows` would wait for, from 0 to 1. Any thread may call it."""
+        return self._tower.progress(pixels)
+
     def close(self) -> None:
         """Ends what the tower computes in a thread of its own. Any thread may call it."""
         if self._thread is not None:
@@ -81,12 +88,21 @@ class _Tower:
     def __init__(self, open_graph: Callable[[], TowerGraph]) -> None:
         self._open, self._lock = open_graph, threading.Lock()
         self._graph: TowerGraph | None = None
+        self._reads: ResizedImage | None = None
 
     def run(self, pixels: ResizedImage) -> Rows:
         with self._lock:
             if self._graph is None:
                 self._graph = self._open()
-            return self._graph.run(pixels)
+            self._reads = pixels
+            try:
+                return self._graph.run(pixels)
+            finally:
+                self._reads = None
+
+    def progress(self, pixels: ResizedImage) -> float:
+        """0 for an image whose turn has not come."""
+        return self._graph.progress if self._graph is not None and self._reads is pixels else 0.0
 
     def close(self) -> None:
         if self._graph is not None:
@@ -125,9 +141,21 @@ def _end(queue: _Queue, tower: _Tower) -> None:
 
 
 def _work(queue: _Queue, tower: _Tower) -> None:
+    _step_back()
     while (item := queue.get()) is not None:
         future, pixels = item
         try:
             future.set_result(tower.run(pixels))
         except BaseException as error:
             future.set_exception(error)
+
+
+def _step_back() -> None:
+    """Leaves the processors to the steps of decoding, which share them: streams go on while an image is read.
+
+    The threads of the tower's session, which this thread opens, inherit it. Linux alone has priorities of threads.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trigraph.models.errors import TrigraphError
-from trigraph.models.vision.config import VisionConfig
+from trigraph.models.vision.config import TOKEN, VisionConfig
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.limited.process import LimitedProcess
@@ -32,8 +32,8 @@ class ImageDecoder:
         self._process: LimitedProcess | None = None
         self._lock = threading.Lock()  # one image at a time, from whatever thread
 
-    def decode(self, data: bytes, name: str = "the image") -> ResizedImage:
-        """The image in a file's bytes; `name` is what errors call it.
+    def decode(self, data: bytes, name: str = "the image", size: tuple[int, int] | None = None) -> ResizedImage:
+        """The image in a file's bytes; `name` is what errors call it. `size`: height and width in tokens, if given.
 
         Raises ImageError for anything that is not such an image, and for one that exceeds a limit.
         """
@@ -43,7 +43,8 @@ class ImageDecoder:
                 "make it smaller"
             )
         least, most = self.limits.areas(self.tower)
-        request = {"bytes": len(data), "pixels": self.limits.pixels, "least": least, "most": most}
+        given = None if size is None else [side * TOKEN for side in size]
+        request = {"bytes": len(data), "pixels": self.limits.pixels, "least": least, "most": most, "size": given}
         with self._lock:
             response, content = self._started().ask(json.dumps(request).encode() + b"\n" + data, self.limits.seconds)
         if "error" in response:

@@ -40,7 +40,8 @@ def main(memory: int) -> None:
         request = json.loads(line)
         data = sys.stdin.buffer.read(request["bytes"])
         try:
-            _respond(*_answer(*read(data, request["pixels"], request["least"], request["most"])))
+            limits = request["pixels"], request["least"], request["most"]
+            _respond(*_answer(*read(data, *limits, request["size"])))
         except MemoryError:
             _respond({"error": f"it takes more than {memory >> 20} MiB of memory"})
         except Exception as error:  # whatever a decoder may raise
@@ -48,9 +49,12 @@ def main(memory: int) -> None:
         del data  # before the next request arrives
 
 
-def read(data: bytes, pixels: int, least: int, most: int) -> tuple[tuple[int, int], Image.Image]:
+def read(
+    data: bytes, pixels: int, least: int, most: int, size: list[int] | None = None
+) -> tuple[tuple[int, int], Image.Image]:
     """Height and width of a file's image, and the image itself, resized to an area from `least` to `most` pixels.
 
+    Or to a `size`, height and width.
     It has RGB, stands upright, and what is transparent is white. Raises ValueError for an image of more than `pixels`,
     before it is decoded.
     """
@@ -69,7 +73,8 @@ def read(data: bytes, pixels: int, least: int, most: int) -> tuple[tuple[int, in
     check_sides(image.height, image.width)
     image.load()
     image = opaque(upright(image))
-    return (image.height, image.width), resize(image, *smart_resize(image.height, image.width, 32, least, most))
+    rows, columns = size or smart_resize(image.height, image.width, 32, least, most)
+    return (image.height, image.width), resize(image, rows, columns)
 
 
 def check_sides(height: int, width: int) -> None:

@@ -9,6 +9,8 @@ from trigraph.models.vision.config import TOKEN, VisionConfig
 
 LEAST_TOKENS = 64
 MOST_TOKENS = 16384
+LARGEST = MOST_TOKENS + 256
+"""Tokens of an image whose sides differ a lot."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ ImageLike: TypeAlias = "str | PathLike[str] | bytes | Image | npt.NDArray[np.uin
 NO_TOWER = "the model reads text only; export it with --mmproj FILE, its mmproj-*.gguf, and it reads images"
 """What users of a model without a vision tower are told."""
 
+_Size: TypeAlias = tuple[int, int] | None
+"""Height and width in tokens; None: what follows from the image's own."""
+
 _CACHE_BYTES = 64 << 20
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "I;16")
 """Those of Pillow that PNG files keep as they are."""
@@ -44,7 +47,7 @@ class ImageReader:
         """`cache_bytes`: of the pixels that are kept, those that were used last."""
         self.tower = tower
         self._decoder = ImageDecoder(tower, limits)
-        self._cache: OrderedDict[bytes, ResizedImage] = OrderedDict()
+        self._cache: OrderedDict[tuple[bytes, _Size], ResizedImage] = OrderedDict()
         self._cache_bytes, self._held = cache_bytes, 0
         self._lock = threading.Lock()
 
@@ -53,8 +56,8 @@ class ImageReader:
         """What one image may take."""
         return self._decoder.limits
 
-    def read(self, given: ImageLike, name: str = "the image") -> ResizedImage:
-        """The image that a model sees; `name` is what errors call it, unless it has a file.
+    def read(self, given: ImageLike, name: str = "the image", size: _Size = None) -> ResizedImage:
+        """The image that a model sees; `name` is what errors call it, unless it has a file. `size`: to resize it to.
 
         Raises ImageError for what cannot be read or exceeds a limit, TrigraphError for what is not an image.
         """
@@ -62,15 +65,16 @@ class ImageReader:
             return given
         if isinstance(given, str | PathLike):
             name, given = str(given), self._file(given)
-        return self._decoded(bytes(given) if isinstance(given, bytes | bytearray) else _as_file(given, name), name)
+        data = bytes(given) if isinstance(given, bytes | bytearray) else _as_file(given, name)
+        return self._decoded(data, name, size)
 
-    def _decoded(self, data: bytes, name: str) -> ResizedImage:
-        key = hashlib.sha256(data).digest()
+    def _decoded(self, data: bytes, name: str, size: _Size) -> ResizedImage:
+        key = hashlib.sha256(data).digest(), size
         with self._lock:
             if (known := self._cache.get(key)) is not None:
                 self._cache.move_to_end(key)
                 return known
-        found = self._decoder.decode(data, name)
+        found = self._decoder.decode(data, name, size)
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = found

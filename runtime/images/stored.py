@@ -12,10 +12,10 @@ import numpy as np
 from trigraph.models.errors import TrigraphError
 from trigraph.models.vision.config import TOKEN
 from trigraph.runtime.images.image import ResizedImage
-from trigraph.runtime.images.limits import MOST_TOKENS
+from trigraph.runtime.images.limits import LARGEST
 from trigraph.runtime.text.history import Message
 
-_MOST_PIXELS = (MOST_TOKENS + 256) * TOKEN**2
+_MOST_PIXELS = LARGEST * TOKEN**2
 _MOST_CHARACTERS = 64 << 20  # a file's header holds 100 million
 
 

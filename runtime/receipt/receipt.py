@@ -22,16 +22,19 @@ from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError, named, quote
 from trigraph.models.staging import staged_file
 from trigraph.runtime.cache.identity import ModelIdentity
+from trigraph.runtime.receipt.shown import MOST_IMAGES, Shown
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.receipt.terms import Terms
 from trigraph.runtime.requests.text_stream import TextStream
 
-FORMAT, VERSION = "trigraph receipt", 1
+FORMAT = "trigraph receipt"
+VERSION, IMAGE_VERSION = 1, 2
+"""Of receipts without images, and with images."""
 _UNSEALED = ("prompt", "sha256", "signature")  # `prompt_sha256` stands for the prompt
 _REASONS = ("stop", "length", "context", "cancelled", "timeout")
 _MAX_BYTES = 8 << 20  # a prompt of a million tokens
 _MOST_TOKENS = 1 << 31
-_MOST_OBJECTS, _MOST_FIELDS = 16, 64
+_MOST_OBJECTS, _MOST_FIELDS = 16 + MOST_IMAGES, 64
 _MOST_ITEMS = 1 << 16  # of a list of the options
 ROW_DIGITS = 8
 """Digits of a token in `Receipt.rows`."""
@@ -63,11 +66,13 @@ class Receipt:
     """SHA-256 of the SHA-256s of all tokens' logits, one after the other."""
     prompt: tuple[int, ...] | None = None
     """None in a private receipt."""
+    images: Shown | None = None
+    """Those of the prompt; None where it has none."""
     signature: Signature | None = None
 
     @classmethod
-    def of(cls, stream: TextStream, model: ModelIdentity) -> Receipt:
-        """The receipt of a completion; of its tokens so far, if it goes on.
+    def of(cls, stream: TextStream, model: ModelIdentity, tower: str | None = None) -> Receipt:
+        """The receipt of a completion; of its tokens so far, if it goes on. `tower`: the hash of what reads images.
 
         Raises TrigraphError when none was asked for, or the first tokens of the completion were given.
         """
@@ -93,6 +98,7 @@ class Receipt:
             row_digits([row.digest for row in rows]),
             logits_sha256([row.digest for row in rows]),
             tuple(stream.prompt),
+            Shown.of(stream.shown, tower),
         )
 
     @classmethod
@@ -118,9 +124,9 @@ class Receipt:
             raise TrigraphError(f"{where}: is not valid JSON ({error})") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise TrigraphError(f"{where}: is not a receipt; its format would be {FORMAT!r}")
-        if content.get("version") != VERSION:
+        if (version := content.get("version")) not in (VERSION, IMAGE_VERSION):
             raise TrigraphError(
-                f"{where}: version is {quote(content.get('version'))}, this program reads {VERSION}; install the "
+                f"{where}: version is {quote(version)}, this program reads {VERSION} and {IMAGE_VERSION}; install the "
                 "version of trigraph that wrote it"
             )
         if isinstance(options := content.get("options"), dict):
@@ -129,9 +135,9 @@ class Receipt:
                     raise TrigraphError(f"{where}: options.{name} has more than {_MOST_ITEMS:,} items")
         if content.get("sha256") != _sha256(_canonical(content)):
             raise TrigraphError(f"{where}: was changed since it was written: sha256 differs; {_REMEDY}")
-        found: Receipt = decode(cls, {"prompt": None, "signature": None, **content}, where, _REMEDY)
+        found: Receipt = decode(cls, {"prompt": None, "signature": None, "images": None, **content}, where, _REMEDY)
         if found.content != _canonical(content):
-            raise TrigraphError(f"{where}: has fields that receipts of version {VERSION} do not have; {_REMEDY}")
+            raise TrigraphError(f"{where}: has fields that receipts of version {version} do not have; {_REMEDY}")
         found._check(where)
         return found
 
@@ -171,7 +177,10 @@ class Receipt:
             raise TrigraphError(f"{path}: cannot be written: {error.strerror or error}") from error
 
     def _fields(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, **_plain(self)}
+        fields = _plain(self)
+        if self.images is None:
+            del fields["images"]
+        return {"format": FORMAT, "version": VERSION if self.images is None else IMAGE_VERSION, **fields}
 
     def _check(self, where: str) -> None:
         """Raises TrigraphError for values that no receipt has."""
@@ -186,6 +195,8 @@ class Receipt:
             )
         with named(where):
             ids_sha256(self.completion)
+            if self.images is not None:
+                self.images.check()
             if self.prompt is not None and ids_sha256(self.prompt) != self.prompt_sha256:
                 raise TrigraphError(f"was changed since it was written: prompt_sha256 differs; {_REMEDY}")
         if self.signature is not None and not (
@@ -219,6 +230,8 @@ def _canonical(fields: dict[str, Any]) -> bytes:
 
 def _plain(value: Any) -> Any:
     """A dataclass as a dict. `dataclasses.asdict` copies every token of a long list by itself."""
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        return [*map(_plain, value)]
     if not dataclasses.is_dataclass(value):
         return value
     return {name: _plain(item) for name, item in vars(value).items()}

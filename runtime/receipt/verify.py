@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trigraph.models.errors import TrigraphError, named
+from trigraph.runtime.images.prompt import ImagePrompt
+from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import ROW_DIGITS, Receipt, ids_sha256, logits_sha256, row_digits
 from trigraph.runtime.receipt.software import Software
@@ -30,10 +32,18 @@ class Verdict:
         return self.difference is None
 
 
-def verify(runner: Runner, model: Model, receipt: Receipt, prompt: Sequence[int] | None = None) -> Verdict:
-    """Whether the model gives what the receipt says. `prompt`: the token ids, for a private receipt.
+def verify(
+    runner: Runner,
+    model: Model,
+    receipt: Receipt,
+    prompt: Sequence[int] | None = None,
+    images: Sequence[ImageLike] = (),
+) -> Verdict:
+    """Whether the model gives what the receipt says. `prompt`: the token ids, for a private receipt. `images`: those
+    of the prompt, in order.
 
-    Raises TrigraphError when that cannot be told: another model, no prompt or another one, options out of range.
+    Raises TrigraphError when that cannot be told: another model or tower, no prompt or another one, other images,
+    options out of range.
     """
     if receipt.model != model.identity:
         raise TrigraphError(f"the receipt is of model {receipt.model}; this is {model.identity}")
@@ -45,7 +55,7 @@ def verify(runner: Runner, model: Model, receipt: Receipt, prompt: Sequence[int]
     expected = [*receipt.completion]
     with named("the receipt's options cannot be used"):
         options = replace(receipt.options.options(), max_tokens=len(expected), receipt=True)
-    request = Request(runner, model, ids, options, replayed=expected)
+    request = Request(runner, model, _with_images(model, receipt, ids, images), options, replayed=expected)
     other = None
     try:
         request.run()
@@ -56,6 +66,25 @@ def verify(runner: Runner, model: Model, receipt: Receipt, prompt: Sequence[int]
         difference = f"{verdict.difference} (the receipt is of {receipt.software}; this is {here})"
         verdict = replace(verdict, difference=difference)
     return verdict
+
+
+def _with_images(
+    model: Model, receipt: Receipt, ids: Sequence[int], images: Sequence[ImageLike]
+) -> Sequence[int] | ImagePrompt:
+    """The prompt, with the images that the receipt is of. Raises TrigraphError for others."""
+    shown = receipt.images
+    if shown is None:
+        if images:
+            raise TrigraphError("the receipt is of a completion without images; leave them out")
+        return ids
+    reader = model.images
+    assert model.vision is not None  # which has the reader
+    if shown.tower != (tower := model.vision.sha256):
+        raise TrigraphError(
+            f"the receipt's images were read by the vision tower {shown.tower[:16]}..., and this model has "
+            f"{tower[:16]}...; name its mmproj file, or a package with the same --tower-activations"
+        )
+    return shown.prompt(ids, reader, images)
 
 
 def _compared(receipt: Receipt, request: Request, other: OtherTokenError | None) -> Verdict:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.recording import RecordedRow
@@ -25,8 +26,12 @@ _log = logging.getLogger("trigraph.requests")
 class TextStream(ABC):
     """`async for` gives the text in pieces, once. It begins then, unless it was begun before; leaving early ends it."""
 
-    def __init__(self, prompt: list[int], options: Options, transcript: Transcript) -> None:
+    def __init__(
+        self, prompt: list[int], options: Options, transcript: Transcript, shown: ImagePrompt | None = None
+    ) -> None:
         self.prompt = prompt
+        self.shown = shown
+        """The prompt with its images, if it was given so."""
         self.options = options
         self.transcript = transcript
         self.rounds: list[Round] = []

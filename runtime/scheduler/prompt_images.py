@@ -16,33 +16,48 @@ from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 class PromptImages:
     """They are read when a prefill reaches them: not at all where a cache has the prompt up to behind them."""
 
-    def __init__(self, vision: Vision | None, placed: Sequence[PlacedImage], pixels: Sequence[ResizedImage]) -> None:
-        self.placed = tuple(placed)
-        self._vision, self._pixels = vision, tuple(pixels)
+    def __init__(self, vision: Vision | None, placed: Sequence[PlacedImage], shown: ImagePrompt | None = None) -> None:
+        self.placed, self.shown = tuple(placed), shown
+        """Where they are, and the prompt with them, if it has any."""
+        self._vision: Vision | None = vision
+        self._pixels: tuple[ResizedImage, ...] = () if shown is None else shown.pixels
         self._rows: dict[int, NDArray[np.float32]] = {}
         self.waiting = False
         """Whether nothing of the prompt can be computed before an image has been read."""
+        self._awaited: int | None = None
 
     @classmethod
     def of(cls, vision: Vision | None, prompt: object) -> PromptImages:
         """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
         if not isinstance(prompt, ImagePrompt) or not prompt.images:
-            return cls(None, (), ())
+            return cls(None, ())
         if vision is None:
             raise TrigraphError(
                 "the package has no vision tower, so prompts cannot have images; put the model's mmproj-*.gguf beside "
                 "its file, and export it again"
             )
-        return cls(vision, vision.placed(prompt), prompt.pixels)
+        return cls(vision, vision.placed(prompt), prompt)
 
     def reach(self, start: int, stop: int) -> int:
         """How far a prefill from `start` to `stop` can go now. The first image that is not read yet is read next."""
+        awaited = None
         for number, image in enumerate(self.placed):
             if image.span.end > start and number not in self._rows and not self._ready(number):
                 stop = max(start, min(stop, image.span.start))
+                awaited = number
                 break
+        self._awaited = awaited
         self.waiting = start == stop
         return stop
+
+    @property
+    def reading(self) -> tuple[int, float] | None:
+        """The number of the image that the prompt waits for, from 1 on, and how much of it is read, from 0 to 1.
+
+        None where it waits for none. Any thread may ask.
+        """
+        number, vision = self._awaited, self._vision
+        return None if number is None or vision is None else (number + 1, vision.progress(self._pixels[number]))
 
     def rows(self, start: int, stop: int) -> NDArray[np.float32] | None:
         """The rows of the image tokens at places `start` to `stop` - 1 [count, hidden]; None where there are none."""

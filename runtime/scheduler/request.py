@@ -28,8 +28,8 @@ from trigraph.runtime.state.sequence import Sequence
 T = TypeVar("T")
 
 _PUBLIC = (  # the rest is for the scheduler
-    *("cancel", "done", "error", "hidden", "ids", "listen", "logprobs", "options", "progress", "prompt", "result"),
-    *("run", "speculation", "stats", "text"),
+    *("cancel", "done", "error", "hidden", "ids", "listen", "logprobs", "options", "progress", "prompt", "reading"),
+    *("result", "run", "speculation", "stats", "text"),
 )
 
 
@@ -85,16 +85,16 @@ class Request(TextStream):
         self.shown = prompt if isinstance(prompt, ImagePrompt) else None
         images = PromptImages.of(model.vision, prompt)
         if options.receipt:
-            _check_receipt(model, images)
+            _check_receipt(model)
         if replayed:
             check_vocabulary(replayed, model.vocab)
         guide = None if options.constraint is None else model.guide(options.constraint)
         check("priority", priority, int)
         if timeout is not None:
             check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
-        super().__init__(ids, options, Transcript(model.tokenizer, options, len(ids), model.context, guide))
-        self.images = images
-        """Those of the prompt."""
+        transcript = Transcript(model.tokenizer, options, len(ids), model.context, guide)
+        super().__init__(ids, options, transcript, images.shown)
+        self.images = images  # those of the prompt
         self.tokens = image_keys(images.placed, ids)
         """The prompt as sequences and caches have it, with the keys of images in their places."""
         self.priority = priority
@@ -156,6 +156,11 @@ class Request(TextStream):
         if self.first_token is not None:
             return length, length
         return min(0 if sequence is None else sequence.length, length), length
+
+    @property
+    def reading(self) -> tuple[int, float] | None:
+        """The image that the prompt waits for: its number, from 1 on, and how much of it is read, from 0 to 1."""
+        return None if self.done else self.images.reading
 
     @property
     def speculation(self) -> str:
@@ -288,9 +293,7 @@ class Request(TextStream):
             )
 
 
-def _check_receipt(model: Model, images: PromptImages) -> None:
-    if images.placed:
-        raise TrigraphError("a receipt of a completion with images is not supported; ask for none")
+def _check_receipt(model: Model) -> None:
     if model.device.library is None:
         raise TrigraphError(
             "a receipt needs the operator library: without it, bits depend on the processor; reinstall trigraph"

@@ -40,6 +40,10 @@ class Backend(Protocol):
         """What reads the images of prompts; None for a model that reads text only."""
 
     @property
+    def tower_sha256(self) -> str | None:
+        """A hash of its weights."""
+
+    @property
     def image_limits(self) -> ImageLimits:
         """What an image may take."""
 

@@ -23,7 +23,8 @@ def receipt_field(service: Service, generation: Generation, wish: ReceiptWish | 
     """The field `receipt` of a choice that has ended; nothing where none is wanted."""
     if not wish:
         return NO_RECEIPT
-    receipt = Receipt.of(generation.request, service.engine.identity)
+    engine = service.engine
+    receipt = Receipt.of(generation.request, engine.identity, engine.tower_sha256)
     if service.settings.signer is not None:
         receipt = service.settings.signer.sign(receipt)
     return {"receipt": (receipt.private() if wish == "private" else receipt).as_json()}

@@ -9,7 +9,7 @@ import pytest
 from support.command import Run
 from trigraph.custom_ops import instruction_sets
 from trigraph.exporter import export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE
@@ -38,7 +38,8 @@ def one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(monkeypatch: pytest.MonkeyPatch, path: Path, bits: object, version: int = CONTRACT_VERSION) -> None:
-    path.write_text(json.dumps({"contract_version": version, "bits": bits}))
+    images = {"image_contract_version": IMAGE_CONTRACT_VERSION, "image_bits": {}}
+    path.write_text(json.dumps({"contract_version": version, "bits": bits} | images))
     monkeypatch.setattr(examine, "RECORD", path)
 
 

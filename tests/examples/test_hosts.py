@@ -13,8 +13,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from PIL import Image
 
 from support.cpp_host import BITS, export_for_host, host_arguments
+from support.host_images import image_arguments
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load
@@ -146,6 +148,37 @@ def test_cpp_host_on_a_package_with_a_tower(
     assert ids([str(cpp_host), *library, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
+@pytest.mark.parametrize(("portable", "chunk"), [(False, 512), (False, 5), (True, 512)])
+def test_cpp_host_with_images(
+    portable: bool, chunk: int, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    """A chunk of 5 cuts images."""
+    package = make("tiny-dense", "F32", tower=True, portable=portable)
+    library = [] if portable else ["--library", str(operator_library)]
+    for drafts in (0, 3):
+        arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
+        found, _ = ids([str(cpp_host), *library, "--chunk", str(chunk), *arguments], tmp_path)
+        assert found == expected
+
+
+def test_cpp_host_refuses_images(make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path) -> None:
+    package = make("tiny-dense", "F32", tower=True)
+    Image.new("RGB", (33, 32)).save(tmp_path / "odd.ppm")
+    Image.new("RGB", (32, 32)).save(tmp_path / "good.ppm")
+    (tmp_path / "short.ppm").write_bytes((tmp_path / "good.ppm").read_bytes()[:-1])
+    (tmp_path / "other.ppm").write_bytes(b"P5 32 32 255 ")
+    for given, sentence in {
+        ("1,IMAGE",): "a prompt has no image",
+        ("--image", "good.ppm", "1"): "an image has no place",
+        ("--image", "odd.ppm", "IMAGE"): "its sides must be multiples of 32 pixels",
+        ("--image", "short.ppm", "IMAGE"): "is cut off",
+        ("--image", "other.ppm", "IMAGE"): "is not a PPM file",
+    }.items():
+        command = [str(cpp_host), "--library", str(operator_library), str(package.path), *given]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 1 and run.stderr.startswith("error: ") and sentence in run.stderr
+
+
 def test_cpp_host_prints_the_recorded_bits(
     cpp_host: Path, tiny_gguf: Path, operator_library: Path, tmp_path: Path
 ) -> None:
@@ -190,23 +223,11 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
 
 # The CPU library is in the package; its install script would only download what a GPU needs.
 NPM = (
-    "install",
-    "--ignore-scripts",
-    "--no-audit",
-    "--no-fund",
-    "--no-package-lock",
-    "--prefer-offline",
+    *("install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--prefer-offline"),
     "--fetch-retries=1",
 )
 UNREACHABLE = {
-    "ENOTFOUND",
-    "EAI_AGAIN",
-    "ECONNREFUSED",
-    "ECONNRESET",
-    "ETIMEDOUT",
-    "ERR_SOCKET_TIMEOUT",
-    "E403",
-    "E503",
+    *("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ECONNRESET", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT", "E403", "E503"),
 }
 
 
@@ -241,6 +262,13 @@ def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], t
     """Text alone, whose positions the graphs ask for."""
     package = make("tiny-dense", "F32", tower=True, portable=True)
     assert ids([*node_host, *package.arguments(3)], tmp_path)[0] == package.ids
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_node_host_with_images(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
+    package = make("tiny-dense", "F32", tower=True, portable=True)
+    arguments, expected = image_arguments(package.path, tmp_path, drafts, TOKENS)
+    assert ids([*node_host, *arguments], tmp_path)[0] == expected
 
 
 PLAIN_SESSION = """

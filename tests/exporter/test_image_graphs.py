@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 import pytest
 
+from support.calm import calmed
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
 from support.vision_oracle import load_oracle, load_tower, tower_embeddings
 from trigraph.custom_ops import library_path
@@ -31,7 +32,7 @@ AMPLIFIED = 5e-4
 GEOMETRIES = ("tiny-dense", "tiny-moe")
 SHAPES = ((1, 1), (13, 17), (2, 200))
 """Of images, in tokens."""
-EXACT = {"kv_type": "f32", "activations": "float32"}
+EXACT: dict[str, Any] = {"kv_type": "f32", "activations": "float32"}
 
 
 def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
@@ -49,12 +50,14 @@ def opened(folder: Path, graph: str, library: Path | None = None) -> ort.Inferen
     return ort.InferenceSession((folder / f"{graph}.onnx").read_bytes(), options)
 
 
+PROMPTS: list[tuple[Any, ...]] = [
+    (9,), (4, (1, 1), 3), (3, (3, 5), 4), (5, (1, 67), 3), (5, (61, 1), 3), (2, (7, 2), 3, (2, 9), 4),
+    (2, (3, 3), 2, (2, 4), 3), (1, (1, 2), 1, (11, 13), 2, (5, 1), 6),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize(
-    "parts",
-    [(9,), (4, (1, 1), 3), (3, (3, 5), 4), (5, (1, 67), 3), (5, (61, 1), 3), (2, (7, 2), 3, (2, 9), 4),
-     (2, (3, 3), 2, (2, 4), 3), (1, (1, 2), 1, (11, 13), 2, (5, 1), 6)],
-)  # fmt: skip
+@pytest.mark.parametrize("parts", PROMPTS)
 def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, parts: tuple[Any, ...]) -> None:
     """Every row's logits, drafts of the head, and the tower's rows; 0 to 3 images, odd sizes and extreme ratios."""
     oracle = load_oracle(open_model(synthetic(geometry, "F32")), tower := open_tower(seeing.tower(geometry)))
@@ -82,6 +85,38 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
         assert difference(last, expected.logits[-1:]) < AMPLIFIED
 
 
+REAL: dict[str, dict[str, Any]] = {
+    "qwen3.5-0.8b": dict(layers=4, vocab=600), "qwen3.6-35b-a3b": dict(layers=4, vocab=600, experts=8)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("geometry", "cut"),
+    [*((name, {}) for name in GEOMETRIES), *(pytest.param(*one, marks=pytest.mark.slow) for one in REAL.items())],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_transformers_from_pixels_to_logits(tmp_path: Path, geometry: str, cut: dict[str, Any]) -> None:
+    """With our own embeddings, on a model that amplifies their last bits little; images of 256 and 1024 tokens too."""
+    write_synthetic(geometry, tmp_path / "a.gguf", quant="F32", **cut)
+    write_synthetic_mmproj(f"mmproj-{geometry}", tmp_path / "b.gguf", quant="F32", layers=2)
+    source = calmed(tmp_path / "a.gguf", tmp_path / "model.gguf")
+    mmproj = calmed(tmp_path / "b.gguf", tmp_path / "mmproj-a.gguf")
+    export(source, tmp_path / "package", ExportOptions(mmproj=mmproj, **EXACT))
+    tower = open_tower(mmproj)
+    oracle = load_oracle(open_model(source), tower)
+    with load(tmp_path / "package", context=2048, threads=1) as engine:
+        for parts in (*PROMPTS, (5, (16, 16), 9), (3, (32, 32), 2)):
+            prompt = prompt_of(*parts, pad=oracle.image_token)
+            patches = [image.patches(tower.config) for image in prompt.pixels]
+            expected = oracle([*prompt.ids], patches, [image.grid for image in prompt.pixels])
+            seen = Seen(engine, prompt)
+            sequence = seen.start(engine)
+            for length in (*(span.end for span in prompt.images), len(seen)):
+                found = seen.prefill(engine, sequence, length).logits
+                assert difference(found, expected.logits[length - 1 : length]) < LOGITS, (parts, length)
+            engine.steps.release(sequence)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("quant", ["F32", "F16", "Q8_0"])
 def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None:
@@ -97,6 +132,29 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
         for pixels, theirs in zip(pictures, expected, strict=True):
             rows = vision.rows(vision.placed(prompt_of(pixels))[0], pixels)
             assert difference(rows, theirs) < EMBEDDINGS
+
+
+def test_int8_towers(seeing: SeeingPackages) -> None:
+    """Q8_0 weights times int8 activations: near the float32 tower, not equal to it, and images tell the two apart."""
+    pixels = picture((9, 7))
+    plain, fast = (seeing("tiny-dense", "F32", "Q8_0", tower_activations=kind) for kind in ("float32", "int8"))
+    rows, digests = [], []
+    for folder in (plain, fast, seeing("tiny-dense", "F32", "Q8_0", tower_activations="int8", portable=True)):
+        with load(folder, context=256, threads=1) as engine:
+            vision = engine.model.vision
+            assert vision is not None
+            (placed,) = vision.placed(prompt_of(pixels))
+            rows.append(vision.rows(placed, pixels))
+            digests.append(placed.digest)
+    assert 1e-4 < rms(rows[1] - rows[0]) / rms(rows[0]) < 0.05
+    assert difference(rows[2], rows[0]) == 0, "bodies have float32"
+    assert digests[0] == digests[2] != digests[1]
+    manifests = [read_manifest(folder).images for folder in (plain, fast)]
+    assert [images.activations for images in manifests if images] == ["float32", "int8"]
+
+
+def rms(x: npt.NDArray[np.float32]) -> float:
+    return float(np.sqrt(np.square(x, dtype=np.float64).mean()))
 
 
 def of_transformers(tower: Tower, pictures: list[ResizedImage]) -> list[npt.NDArray[np.float32]]:
@@ -178,6 +236,7 @@ def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> Non
     ("change", "error"),
     [
         ({"contract_version": 3}, "contract_version is 3, expected 4 with key 'images'"),
+        ({"activations": "int4"}, "key 'images.activations' is 'int4', expected one of float32, int8"),
         ({"images": None}, "contract_version is 4, expected 3 without key 'images'"),
         ({"graphs": ["prefill", "verify", "draft"]}, "key 'graphs' is"),
         ({"width": 0}, "key 'images.tower.width' is 0, expected 1 to"),
@@ -194,7 +253,7 @@ def test_damaged_manifests(seeing: SeeingPackages, tmp_path: Path, change: dict[
     content = json.loads((folder / "manifest.json").read_text())
     for name, value in change.items():
         part = content["images"]["tower"] if name in content["images"]["tower"] else content
-        (content["images"] if name == "weights" else part)[name] = value
+        (content["images"] if name in ("weights", "activations") else part)[name] = value
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(TrigraphError, match=error.replace("[", r"\[")):

@@ -1,10 +1,12 @@
-"""Damaged files of images: each is an image or a TrigraphError, and the process that decodes goes on or is made anew.
+"""Damaged files of images: each is an image or a TrigraphError within a second of the processor's time, and the process
+that decodes goes on or is made anew.
 
 Damage knows the formats: sizes in headers lie, and checksums of PNG chunks are made to fit, so that decoders see it.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import zlib
@@ -20,6 +22,7 @@ from trigraph.runtime.images.limits import ImageLimits
 
 _TOWER = VisionConfig("tower", 1, 96, 4, 128, 256, 8, 1e-6, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _MOST_BYTES = 3 << 29
+_MOST_SECONDS = 1.0
 _CHECKED = 50  # one of so many cases is followed by an image that must come out as ever
 
 
@@ -30,6 +33,7 @@ class Fuzzer:
         self._files = [*every_kind(24, 37).values()]
         self._decoder = ImageDecoder(_TOWER, ImageLimits(pixels=1 << 22))
         self._good = self._decoder.decode(self._files[0]).pixels
+        self._spent: dict[int, float] = {}  # processor seconds, by process
 
     def run(self, seed: int, case: int) -> str:
         """Decode a damaged file."""
@@ -48,8 +52,16 @@ class Fuzzer:
             if status.exists():
                 peak = next(line for line in status.read_text().splitlines() if line.startswith("VmPeak"))
                 assert int(peak.split()[1]) << 10 <= _MOST_BYTES, peak
+                self._check_time(process.process.pid)
         if case % _CHECKED == 0:
             np.testing.assert_array_equal(self._decoder.decode(self._files[0]).pixels, self._good)
+
+    def _check_time(self, pid: int) -> None:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        seconds = spent - self._spent.get(pid, spent)
+        self._spent = {pid: spent}
+        assert seconds <= _MOST_SECONDS, f"a case takes {seconds:.2f} s"
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:

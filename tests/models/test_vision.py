@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from support.patch_prompts import PROMPTS, make_prompt, random_patches, rows_of, with_rows
 from support.vision_oracle import Oracle, load_oracle, load_tower, tower_embeddings
 from trigraph.models import Model, open_model
-from trigraph.models.reference import Array, Reference, State
+from trigraph.models.reference import Reference, State
 from trigraph.models.rope_positions import ImageSpan, axes_of_pairs, positions, rope_sections
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.models.vision.reference import TowerReference
@@ -29,12 +30,6 @@ def write_tower(folder: Path, geometry: str, **options: Any) -> Tower:
     return open_tower(folder / "mmproj-a.gguf")
 
 
-def random_patches(height: int, width: int, seed: int = 0) -> npt.NDArray[np.float32]:
-    """Patches of an image of height x width tokens, as far apart as those of photographs."""
-    rng = np.random.default_rng([seed, height, width])
-    return rng.uniform(-1, 1, (4 * height * width, 768)).astype(np.float32)
-
-
 def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
     assert found.shape == expected.shape
     return float(np.abs(found - expected).max())
@@ -49,19 +44,6 @@ def models(
     model = open_model(synthetic(geometry, "F32"))
     tower = write_tower(tmp_path_factory.mktemp("tower"), f"mmproj-{geometry}", quant="F32")
     return model, tower, load_oracle(model, tower)
-
-
-PROMPTS: dict[str, list[tuple[int, int]]] = {
-    "no image": [],
-    "one token": [(1, 1)],
-    "odd": [(3, 5)],
-    "table size": [(4, 4)],
-    "very wide": [(1, 67)],
-    "very tall": [(61, 1)],
-    "two": [(7, 2), (2, 9)],
-    "two in a row": [(3, 3), (0, 0), (2, 4)],
-    "three": [(1, 2), (11, 13), (5, 1)],
-}
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -86,37 +68,6 @@ def test_transformers(models: tuple[Model, Tower, Oracle], prompt: str) -> None:
     before = np.concatenate([np.zeros_like(hidden[:1]), hidden[:-1]])
     _, head_logits = reference.mtp(ids, before, image_rows=rows, positions=at)
     assert difference(head_logits, expected.head_logits) < HEAD_LOGITS
-
-
-def make_prompt(
-    model: Model, sizes: list[tuple[int, int]]
-) -> tuple[list[int], list[ImageSpan], list[npt.NDArray[np.float32]]]:
-    """Tokens, of which those of images are 0, the places of images, and their patches."""
-    rng = np.random.default_rng(5)
-    tokens: list[int] = rng.integers(0, 256, 5).tolist()
-    spans, images, apart = [], [], 3
-    for number, (height, width) in enumerate(sizes):
-        if not height:
-            apart = 0
-            continue
-        tokens += [*rng.integers(0, 256, apart if number else 0).tolist(), 300]  # the image starts
-        spans.append(ImageSpan(len(tokens), height, width))
-        images.append(random_patches(height, width, number))
-        tokens += [0] * height * width + [301]
-    return tokens + rng.integers(0, 256, 4).tolist(), spans, images
-
-
-def with_rows(model: Model, tokens: list[int], spans: list[ImageSpan]) -> npt.NDArray[np.int64]:
-    """The tokens with rows of images in their places."""
-    ids, row = np.array(tokens), model.config.vocab
-    for span in spans:
-        ids[span.start : span.end] = np.arange(row, row + span.tokens)
-        row += span.tokens
-    return ids
-
-
-def rows_of(embeddings: list[Array], model: Model) -> Array:
-    return np.concatenate([np.zeros((0, model.config.hidden)), *embeddings])
 
 
 @pytest.mark.slow

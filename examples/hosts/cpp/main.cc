@@ -1,5 +1,6 @@
 // A host of trigraph packages that uses the graphs' contract and nothing else of trigraph: greedy speculative decoding
-// of several prompts in one batch. Prints the ids that follow each prompt, a line for each, and counts to stderr.
+// of several prompts in one batch. Prints the ids that follow each prompt, a line for each, and counts to stderr. A
+// prompt may show images: IMAGE in its list of ids is the next file of --image.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -7,20 +8,12 @@
 #include <sstream>
 
 #include "batch.h"
+#include "options.h"
 #include "session.h"
 
 namespace {
 
-constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images; this host gives it text alone
-
-struct Options {
-  std::filesystem::path package;
-  std::string library;  // empty: a portable package, run without operator library
-  int tokens = 32, drafts = 3, threads = 1;
-  size_t chunk = 512;  // tokens of a prompt in one prefill
-  bool bits = false;   // print a hash of all logits and hidden rows
-  std::vector<Ids> prompts;
-};
+constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
 struct Result {
@@ -46,8 +39,9 @@ class Host {
       if (port.name.find(".gates") != std::string::npos) max_pending_ = port.dims[1];
     }
     if (options.drafts < 0 || options.drafts >= max_pending_) throw std::runtime_error("--drafts is out of range");
+    read_prompts();
     size_t longest = 0;
-    for (const Ids& prompt : options.prompts) longest = std::max(longest, prompt.size());
+    for (const Prompt& prompt : prompts_) longest = std::max(longest, prompt.ids.size());
     const int64_t context = static_cast<int64_t>(longest) + options.tokens + max_pending_;
     pages_ = (context + page_size_ - 1) / page_size_;
     const int64_t texts = static_cast<int64_t>(options.prompts.size());
@@ -62,8 +56,9 @@ class Host {
   }
 
   std::vector<Text> prefill() {
-    std::vector<Text> texts(options_.prompts.size());
+    std::vector<Text> texts(prompts_.size());
     for (size_t i = 0; i < texts.size(); ++i) {
+      texts[i].prompt = &prompts_[i];
       texts[i].slot = static_cast<int32_t>(i);
       texts[i].before.assign(static_cast<size_t>(width_), 0.0f);
     }
@@ -71,10 +66,11 @@ class Host {
       Batch batch;
       std::vector<Text*> members;
       for (Text& text : texts) {
-        const Ids& prompt = options_.prompts[static_cast<size_t>(text.slot)];
+        const Ids& prompt = text.prompt->ids;
         const auto start = prompt.begin() + text.length;
         const Ids piece(start, start + std::min<int64_t>(options_.chunk, prompt.end() - start));
         if (piece.empty()) continue;
+        batch.show(text, piece.size(), width_);
         batch.add(text, piece, text.length, text.before);
         text.length += static_cast<int32_t>(piece.size());
         members.push_back(&text);
@@ -131,6 +127,26 @@ class Host {
     return env.get();
   }
 
+  void read_prompts() {
+    auto file = options_.images.begin();
+    std::unique_ptr<Tower> tower;
+    for (const std::string& text : options_.prompts) {
+      std::istringstream list(text);
+      Prompt& prompt = prompts_.emplace_back();
+      for (std::string id; std::getline(list, id, ',');) {
+        if (id != "IMAGE") {
+          prompt.add(std::stoll(id));
+          continue;
+        }
+        if (file == options_.images.end()) throw std::runtime_error("a prompt has no image: give one with --image");
+        if (!tower) tower = std::make_unique<Tower>(env(), options_.package, options_.library, options_.threads);
+        prompt.add(tower->see(read_ppm(*file++)));
+      }
+      if (prompt.ids.empty()) throw std::runtime_error("a prompt is empty");
+    }
+    if (file != options_.images.end()) throw std::runtime_error("an image has no place: write IMAGE into a prompt");
+  }
+
   std::vector<Ids> draft(const std::vector<Text*>& texts) {
     std::vector<Ids> guesses(texts.size());
     std::vector<std::vector<float>> hidden(texts.size());
@@ -175,8 +191,9 @@ class Host {
     // Of packages that read images.
     inputs.try_emplace("positions", i32, Dims{3, tokens}, batch.positions(false));
     inputs.try_emplace("last_positions", i32, Dims{3, sequences}, batch.positions(true));
-    inputs.try_emplace("image_rows", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{0, width_});
-    inputs.try_emplace("image_places", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{0, 1});
+    const int64_t shown = static_cast<int64_t>(batch.image_places.size());
+    inputs.try_emplace("image_rows", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{shown, width_}, batch.image_rows);
+    inputs.try_emplace("image_places", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{shown, 1}, batch.image_places);
 
     std::map<std::string, const OrtValue*> values;
     std::map<std::string, OrtValue*> targets;
@@ -211,46 +228,12 @@ class Host {
   }
 
   Options options_;
+  std::vector<Prompt> prompts_;
   Graph prefill_, verify_;
   std::unique_ptr<Graph> draft_;
   std::map<std::string, std::vector<Tensor>> state_;
   int64_t page_size_ = 0, width_ = 0, max_pending_ = 0, pages_ = 0;
 };
-
-Options parse(int count, char** arguments) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string argument = arguments[i];
-    const auto value = [&] {
-      if (++i == count) throw std::runtime_error(argument + " needs a value");
-      return std::string(arguments[i]);
-    };
-    if (argument == "--library") {
-      options.library = value();
-    } else if (argument == "--tokens") {
-      options.tokens = std::stoi(value());
-    } else if (argument == "--drafts") {
-      options.drafts = std::stoi(value());
-    } else if (argument == "--threads") {
-      options.threads = std::stoi(value());
-    } else if (argument == "--bits") {
-      options.bits = true;
-    } else if (argument == "--chunk") {
-      options.chunk = std::stoul(value());
-    } else if (options.package.empty()) {
-      options.package = argument;
-    } else {
-      std::istringstream list(argument);
-      options.prompts.emplace_back();
-      for (std::string id; std::getline(list, id, ',');) options.prompts.back().push_back(std::stoll(id));
-      if (options.prompts.back().empty()) throw std::runtime_error("a prompt is empty");
-    }
-  }
-  if (options.prompts.empty() || options.tokens < 1 || options.chunk < 1)
-    throw std::runtime_error(
-        "usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] [--bits] ID,ID,... ...");
-  return options;
-}
 
 }  // namespace
 

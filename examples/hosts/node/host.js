@@ -1,16 +1,19 @@
 // A host of portable trigraph packages that uses the graphs' contract, the manifest, and nothing else of trigraph:
 // greedy speculative decoding of several prompts in one batch, in a stock ONNX Runtime. Prints the ids that follow each
-// prompt, a line for each, and counts to stderr.
+// prompt, a line for each, and counts to stderr. A prompt may show images: IMAGE in its list of ids is the next file of
+// --image.
 //
-//     node host.js PACKAGE [--tokens N] [--drafts N] ID,ID,... ...
+//     node host.js PACKAGE [--tokens N] [--drafts N] [--image PPM] ID,IMAGE,ID,... ...
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
+import { inputsOf, readPpm } from "./images.js";
 
-const CONTRACT_VERSIONS = [3, 4]; // 4 has images; this host gives it text alone
+const CONTRACT_VERSIONS = [3, 4]; // 4 has images
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
-const int64 = (values) => new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), [values.length]);
+const int64 = (values, dims = [values.length]) =>
+  new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), dims);
 // The first content of state does not matter.
 const anything = {
   float32: (size) => new Float32Array(size).fill(NaN),
@@ -18,27 +21,81 @@ const anything = {
   uint8: (size) => new Uint8Array(size).fill(0xff),
 };
 
+// Of the token at a place: text behind a prompt has three equal ones.
+const positionOf = (prompt, place) => prompt.positions[place] ?? Array(3).fill(place + prompt.shift);
+
+function joined(rows, width) {
+  const found = new Float32Array(rows.length * width);
+  rows.forEach((row, i) => found.set(row, i * width));
+  return found;
+}
+
 class Host {
-  static async open(folder, { sequences, context, drafts }) {
+  static async open(folder, drafts) {
     const host = new Host();
     host.manifest = JSON.parse(readFileSync(join(folder, "manifest.json"), "utf8"));
     if (!CONTRACT_VERSIONS.includes(host.manifest.contract_version))
       throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSIONS}`);
     if (!host.manifest.portable) throw new Error(`${folder}: export it with --portable`);
     host.width = host.manifest.config.hidden;
-    host.pages = Math.ceil((context + host.manifest.max_pending) / host.manifest.page_size);
-    const sizes = { slots: sequences, pages: sequences * host.pages };
+    host.sessions = {};
+    host.folder = folder;
+    for (const name of drafts ? ["prefill", "draft", "verify"] : ["prefill", "verify"]) await host.session(name);
+    return host;
+  }
+
+  // State for so many sequences of so many tokens.
+  allocate(sequences, context) {
+    this.pages = Math.ceil((context + this.manifest.max_pending) / this.manifest.page_size);
+    const sizes = { slots: sequences, pages: sequences * this.pages };
     // A step returns new state tensors, which become the next step's input: the two buffers that bodies need.
-    host.state = new Map(
-      host.manifest.state.map(({ name, dtype, dims }) => {
+    this.state = new Map(
+      this.manifest.state.map(({ name, dtype, dims }) => {
         const shape = dims.map((size) => sizes[size] ?? size);
         return [name, new ort.Tensor(dtype, anything[dtype](shape.reduce((a, b) => a * b)), shape)];
       }),
     );
-    host.sessions = {};
-    for (const name of drafts ? ["prefill", "draft", "verify"] : ["prefill", "verify"])
-      host.sessions[name] = await ort.InferenceSession.create(join(folder, `${name}.onnx`), { logSeverityLevel: 3 });
-    return host;
+  }
+
+  async session(name) {
+    this.sessions[name] ??= await ort.InferenceSession.create(join(this.folder, `${name}.onnx`), {
+      logSeverityLevel: 3,
+    });
+    return this.sessions[name];
+  }
+
+  // A prompt from a list of ids and IMAGE: its ids (0 in the place of each token of an image), their positions on the
+  // axes time, row and column, and the rows of image tokens with their places.
+  async prompt(list, files) {
+    const prompt = { ids: [], positions: [], rows: [], places: [], shift: 0 };
+    for (const word of list.split(",")) {
+      const at = prompt.ids.length + prompt.shift;
+      if (word !== "IMAGE") {
+        prompt.positions.push([at, at, at]);
+        prompt.ids.push(Number(word));
+        continue;
+      }
+      const { rows, columns, embeddings } = await this.see(files.shift());
+      for (let token = 0; token < rows * columns; ++token) {
+        prompt.positions.push([at, at + Math.floor(token / columns), at + (token % columns)]);
+        prompt.places.push(prompt.ids.length);
+        prompt.rows.push(embeddings.subarray(token * this.width, (token + 1) * this.width));
+        prompt.ids.push(0);
+      }
+      prompt.shift += Math.max(rows, columns) - rows * columns;
+    }
+    return prompt;
+  }
+
+  async see(file) {
+    if (!file) throw new Error("a prompt has no image: give one with --image");
+    const pixels = readPpm(file);
+    const given = inputsOf(pixels, this.manifest.images.tower);
+    const feeds = Object.fromEntries(
+      Object.entries(given).map(([name, [type, values, dims]]) => [name, new ort.Tensor(type, values, dims)]),
+    );
+    const { embeddings } = await (await this.session("vision")).run(feeds);
+    return { rows: pixels.height / 32, columns: pixels.width / 32, embeddings: embeddings.data };
   }
 
   // One step of a graph. A row of `batch`: { text, tokens, past, before: hidden rows, one after the other }.
@@ -48,8 +105,13 @@ class Host {
     const pages = texts.flatMap(({ slot }) => Array.from({ length: this.pages }, (_, page) => slot * this.pages + page));
     const count = [batch.length];
     const before = batch.flatMap((row) => Array.from(row.before ?? []));
-    const positions = batch.flatMap((row) => row.tokens.map((_, place) => row.past + place));
-    const lasts = batch.map((row) => row.past + row.tokens.length - 1);
+    const positions = batch.flatMap((row) => row.tokens.map((_, i) => positionOf(row.text.prompt, row.past + i)));
+    const lasts = ends.slice(1).map((end) => positions[end - 1]);
+    const axes = (list) => int32([0, 1, 2].flatMap((axis) => list.map((at) => at[axis])), [3, list.length]);
+    // Image tokens are all computed in the prefill, which has whole prompts.
+    const shown = name === "prefill" ? texts.map((text) => text.prompt) : [];
+    const imageRows = shown.flatMap((prompt) => prompt.rows);
+    const imagePlaces = shown.flatMap((prompt, i) => prompt.places.map((place) => ends[i] + place));
     const inputs = {
       input_ids: int64(batch.flatMap((row) => row.tokens)),
       cu_seqlens: int32(ends, [batch.length + 1]),
@@ -59,10 +121,10 @@ class Host {
       slots_out: int32(texts.map((text) => text.slot), count),
       page_table: int32(pages, [batch.length, this.pages]),
       prev_hidden: new ort.Tensor("float32", Float32Array.from(before), [before.length / this.width, this.width]),
-      positions: int32([...positions, ...positions, ...positions], [3, positions.length]),
-      last_positions: int32([...lasts, ...lasts, ...lasts], [3, batch.length]),
-      image_rows: new ort.Tensor("float32", new Float32Array(), [0, this.width]),
-      image_places: new ort.Tensor("int64", new BigInt64Array(), [0, 1]),
+      positions: axes(positions),
+      last_positions: axes(lasts),
+      image_rows: new ort.Tensor("float32", joined(imageRows, this.width), [imageRows.length, this.width]),
+      image_places: int64(imagePlaces, [imagePlaces.length, 1]),
     };
     const session = this.sessions[name];
     const feeds = Object.fromEntries(
@@ -76,9 +138,9 @@ class Host {
   }
 
   async prefill(prompts) {
-    const texts = prompts.map((prompt, slot) => ({ slot, length: prompt.length, accepted: 0 }));
+    const texts = prompts.map((prompt, slot) => ({ prompt, slot, length: prompt.ids.length, accepted: 0 }));
     const before = new Float32Array(this.width);
-    const batch = texts.map((text) => ({ text, tokens: prompts[text.slot], past: 0, before }));
+    const batch = texts.map((text) => ({ text, tokens: text.prompt.ids, past: 0, before }));
     const { tokens, rows } = await this.run("prefill", batch);
     // `kept`: the model's choices of the last round; the last one is not in the state yet. `before`: the hidden row of
     // the token before each of them.
@@ -122,14 +184,20 @@ class Host {
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { tokens: { type: "string", default: "32" }, drafts: { type: "string", default: "3" } },
+  options: {
+    tokens: { type: "string", default: "32" },
+    drafts: { type: "string", default: "3" },
+    image: { type: "string", multiple: true, default: [] },
+  },
 });
 const [folder, ...lists] = positionals;
-const prompts = lists.map((list) => list.split(",").map(Number));
 const [wanted, drafts] = [Number(values.tokens), Number(values.drafts)];
-const context = wanted + Math.max(...prompts.map((prompt) => prompt.length));
 
-const host = await Host.open(folder, { sequences: prompts.length, context, drafts });
+const host = await Host.open(folder, drafts);
+const prompts = [];
+for (const list of lists) prompts.push(await host.prompt(list, values.image));
+if (values.image.length) throw new Error("an image has no place: write IMAGE into a prompt");
+host.allocate(prompts.length, wanted + Math.max(...prompts.map((prompt) => prompt.ids.length)));
 const texts = await host.prefill(prompts);
 let [drafted, agreed] = [0, 0];
 for (;;) {

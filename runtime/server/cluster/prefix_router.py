@@ -76,7 +76,8 @@ def _ticket(request: PendingRequest) -> Ticket | None:
 
 def _keys(ticket: Ticket) -> Iterator[int]:
     """A hash for each whole block of the tokens, and all those before it."""
-    tokens, key = [*ticket.prompt, *ticket.completed], 0
+    prompt = ticket.prompt if ticket.images is None else ticket.images.keys(ticket.prompt)
+    tokens, key = [*prompt, *ticket.completed], 0
     for end in range(_BLOCK, len(tokens) + 1, _BLOCK):
         key = hash((key, *tokens[end - _BLOCK : end]))
         yield key

@@ -25,6 +25,7 @@ from trigraph.runtime.scheduler.driver import EngineLoad
 from trigraph.runtime.scheduler.prompt_ids import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.replica import Description, Offer, OtherModelError, Ticket, Update
+from trigraph.runtime.server.cluster.sent_images import Outbox, UnknownImagesError
 from trigraph.runtime.server.errors import ApiError, log
 
 _MOST_LOSSES = 10  # in a row without a token: then it may be the request that brings replicas down
@@ -62,6 +63,7 @@ class RemoteEngine(Description):
         """`max_waiting`: requests that may wait for their first token."""
         super().__init__(**vars(description))
         self.replicas = replicas
+        self.outbox = Outbox()
         self.streams: set[RemoteStream] = set()
         """Those that were begun and are not done."""
         self._max_waiting = max_waiting
@@ -109,10 +111,10 @@ class RemoteStream(TextStream):
     def __init__(
         self, engine: RemoteEngine, prompt: list[int] | ImagePrompt, options: Options, checkpoints: Collection[int]
     ) -> None:
-        self._shown = prompt if isinstance(prompt, ImagePrompt) else None
+        shown = prompt if isinstance(prompt, ImagePrompt) else None
         given = prompt.ids if isinstance(prompt, ImagePrompt) else prompt
         ids = checked_prompt(given, options, engine.context, engine.vocab)
-        super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context))
+        super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context), shown)
         self.kv_usage = 0.0
         self._engine = engine
         self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
@@ -178,8 +180,10 @@ class RemoteStream(TextStream):
         losses, pause, lost = 0, _FIRST_PAUSE, None
         names: tuple[str, ...] = ()
         state: bytes | None = None
+        whole = False
         while not self.transcript.finished:
             before = len(self.ids)
+            images = await asyncio.to_thread(self._engine.outbox.packed, self.shown, whole=whole)
             ticket = Ticket(
                 self.prompt,
                 self.options,
@@ -188,7 +192,7 @@ class RemoteStream(TextStream):
                 self._weights,
                 self._fingerprint,
                 names,
-                self._shown,
+                images,
                 state,
             )
             try:
@@ -197,8 +201,14 @@ class RemoteStream(TextStream):
                         if lost is not None:
                             log.info("resumed on another replica after %.2f s", time.perf_counter() - lost)
                             lost = None
+                        self._engine.outbox.arrived(images)
                         self._take(update)
+            except UnknownImagesError:
+                if whole:
+                    raise
+                whole = True
             except (ReplicaLostError, OtherModelError) as error:
+                whole = False
                 lost = lost or time.perf_counter()
                 offer = None if isinstance(error, OtherModelError) else error.offer
                 state = None if offer is None else offer.state

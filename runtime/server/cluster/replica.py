@@ -19,7 +19,6 @@ from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.images.limits import ImageLimits
-from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
@@ -27,6 +26,7 @@ from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.server.cluster.sent_images import Inbox, SentImages
 from trigraph.runtime.server.errors import log
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -49,6 +49,7 @@ class Description:
     identity: ModelIdentity
     sampling: Sampling
     tower: VisionConfig | None
+    tower_sha256: str | None
     image_limits: ImageLimits
     pages: int
     """KV pages of an engine, each for `page_size` tokens."""
@@ -70,6 +71,7 @@ class Description:
             engine.identity,
             engine.sampling,
             engine.tower,
+            engine.tower_sha256,
             engine.image_limits,
             load.pages,
             load.page_size,
@@ -98,10 +100,15 @@ class Ticket:
     """That of the replica that began the completion."""
     lost: tuple[str, ...] = ()
     """Names of replicas that had it and were lost."""
-    shown: ImagePrompt | None = None
-    """The prompt with its images, if it has any."""
+    images: SentImages | None = None
+    """Those of the prompt, if it has any."""
     state: bytes | None = None
     """What the replica before gave of it; see Detached."""
+
+    @property
+    def large(self) -> bool:
+        """Whether it may be too large for a message: it has state, or pixels."""
+        return self.state is not None or (self.images is not None and bool(self.images.pixels))
 
 
 class Offer(NamedTuple):
@@ -143,6 +150,7 @@ class Replica:
         self.fingerprint = fingerprint(engine)
         self._drains = False
         self._requests: set[Request] = set()  # that are not done
+        self._inbox = Inbox()
 
     def describe(self) -> Description:
         """What a front has to know."""
@@ -161,18 +169,20 @@ class Replica:
     async def complete(self, ticket: Ticket) -> AsyncGenerator[Update, None]:
         """Computes a ticket; what it yields, put together, is the rest of the completion.
 
-        Raises OtherModelError, and what Engine.generate raises. One that is left early ends the request.
+        Raises OtherModelError, UnknownImagesError, and what Engine.generate raises. One that is left early ends the
+        request.
         """
         if ticket.weights != self.engine.identity.weights or ticket.fingerprint not in (None, self.fingerprint):
             raise OtherModelError(
                 f"the completion was begun with weights {ticket.weights[:8]} and fingerprint {ticket.fingerprint}; "
                 f"this replica has {self.engine.identity.weights[:8]} and {self.fingerprint}"
             )
+        prompt = ticket.prompt if ticket.images is None else self._inbox.prompt(ticket.prompt, ticket.images)
         if ticket.state is not None:
             await asyncio.to_thread(self._adopt, ticket.state)
         request = await asyncio.to_thread(  # a constraint may take long to compile
             self.engine.generate,
-            ticket.shown or ticket.prompt,
+            prompt,
             ticket.options,
             checkpoints=ticket.checkpoints,
             completed=ticket.completed,

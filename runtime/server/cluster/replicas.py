@@ -38,7 +38,7 @@ class RayReplicas:
     def __init__(self, handle: DeploymentHandle) -> None:
         self.handle = handle
         # Updates come over gRPC: as objects of Ray's store each would cost a front twice the time. But a replica takes
-        # no message of more than 4 MB, as state is.
+        # no message of more than 4 MB, as state and pixels are.
         self._stream = handle.options(stream=True, _by_reference=False).stream
         self._large = handle.options(stream=True, _by_reference=True).stream
         self._controller = ThreadPoolExecutor(1, "ray-status")
@@ -90,7 +90,7 @@ class RayReplicas:
                 if time.monotonic() >= due:
                     if len(copies) == _MOST_COPIES:
                         await _withdraw(copies, [*copies][1:])
-                    copy = (self._stream if ticket.state is None else self._large).remote(ticket)
+                    copy = (self._large if ticket.large else self._stream).remote(ticket)
                     copies[asyncio.ensure_future(anext(copy))] = copy
                     due = time.monotonic() + SILENCE_SECONDS
                 wait = min(_CHECK_SECONDS, SILENCE_SECONDS)

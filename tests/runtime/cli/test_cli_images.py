@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from support.command import Run, assert_one_line_error
 from support.pictures import encode, pixels
 from support.seeing import SeeingPackages
+from trigraph.runtime.cli.console import stream
 
 GREEDY = ("--temp", 0, "-n", 6, "-t", 1, "-c", 2048)
 
@@ -55,6 +59,29 @@ def test_a_chat(trigraph: Run, package: Path, image: Path, tmp_path: Path) -> No
     assert "error: 'nothing.png' cannot be read: No such file" in found.err
     assert "2 messages, " in found.err and "reused" in found.err
     assert "[1 image] > [2 images] > [2 images] > " in found.out
+
+
+def test_how_much_of_an_image_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line on a terminal, from a second on, written anew where it changes."""
+    clock = [100.0]
+    monkeypatch.setattr("trigraph.runtime.cli.console.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    shown: list[Callable[[], None]] = []
+    request = SimpleNamespace(text="", progress=(3, 90), reading=(1, 0.0), listen=shown.append)
+
+    def pieces() -> Iterator[str]:
+        for second, reading, progress in (
+            (0.5, (1, 0.2), (3, 90)), (1.5, (1, 0.4), (3, 90)), (1.6, (1, 0.4), (3, 90)), (2, None, (60, 90)),
+            (3, (2, 0.996), (60, 90)),
+        ):  # fmt: skip
+            clock[0], request.reading, request.progress = 100 + second, reading, progress
+            shown[0]()
+        yield "Yes."
+
+    stream(pieces(), request)  # type: ignore[arg-type]
+    found = capsys.readouterr()
+    lines = ["image 1: 40 %", "prompt: 60 of 90 tokens", "image 2: 100 %", ""]
+    assert found.err == "".join(f"\r\x1b[K{line}" for line in lines) and found.out == "Yes.\n"
 
 
 @pytest.mark.parametrize(

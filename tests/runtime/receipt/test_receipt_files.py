@@ -66,7 +66,7 @@ def without(name: str) -> Callable[[dict[str, Any]], Any]:
 BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a list": (lambda content: [content], "is not a receipt"),
     "another format": (with_field("format", "trigraph session"), "is not a receipt"),
-    "a later version": (with_field("version", 2), "version is 2, this program reads 1"),
+    "a later version": (with_field("version", 3), "version is 3, this program reads 1 and 2"),
     "no version": (without("version"), "version is None"),
     "another field": (with_field("text", "In the"), "has fields that receipts of version 1 do not have"),
     "another option": (with_field("options.mirostat", 2), "has fields that receipts of version 1 do not have"),

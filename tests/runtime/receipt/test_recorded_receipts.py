@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import pytest
 
 from support.record_receipts import RECORDED, SAMPLINGS
-from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Receipt, load
-from trigraph.runtime.doctor.examine import recorded_bits
+from trigraph.runtime.doctor.examine import recorded_bits, recorded_image_bits, short_hash
 
 HASHES = {3: "d7c9611a9b4f9a10"}
 """By contract version, the hash that `trigraph doctor` prints. Lines are added, not changed."""
+IMAGE_HASHES = {4: "8e0f84125c568f3d"}
+"""The same of images."""
 
 
-def test_the_recorded_hash_is_that_of_the_contract_version() -> None:
-    digest = hashlib.sha256(json.dumps(recorded_bits(), sort_keys=True).encode()).hexdigest()
-    assert digest[:16] == HASHES[CONTRACT_VERSION]
+def test_the_recorded_hashes_are_those_of_the_contract_versions() -> None:
+    assert short_hash(recorded_bits()) == HASHES[CONTRACT_VERSION]
+    assert short_hash(recorded_image_bits()) == IMAGE_HASHES[IMAGE_CONTRACT_VERSION]
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,8 +49,6 @@ def test_penalties_and_drafts_of_text_alone(engine: Engine) -> None:
 
 def test_what_is_refused(engine: Engine, seeing: SeeingPackages, packages: object) -> None:
     prompt = prompt_of(3, (2, 2), 3)
-    with pytest.raises(TrigraphError, match="a receipt of a completion with images is not supported"):
-        engine.submit(prompt, Options(receipt=True))
     for method in (engine.score, engine.embed):
         with pytest.raises(TrigraphError, match="are of text alone; leave the images out"):
             method(prompt)
@@ -123,6 +123,44 @@ def test_streams_go_on_while_an_image_is_read(seeing: SeeingPackages, monkeypatc
         tower.let()
         shown.result(30)
         assert shown.ids == expected[0]
+
+
+def test_what_is_read_just_now(seeing: SeeingPackages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the image, and how much of it."""
+    with load(seeing("tiny-dense", "F32"), context=256, threads=1) as engine:
+        tower = HeldTower(engine, monkeypatch)
+        request = engine.submit(prompt_of(7, (2, 5), 3, (1, 4), 2, seed=8), Options(max_tokens=4))
+        eventually(lambda: request.reading == (1, 0.0))
+        tower.let()
+        eventually(lambda: request.reading == (2, 0.0))
+        tower.let()
+        request.result(30)
+        assert request.reading is None
+
+
+def test_progress_counts_layers(seeing: SeeingPackages) -> None:
+    with load(seeing("tiny-dense", "F32"), context=256, threads=1) as engine:
+        graph = engine.model.vision._tower._open()  # type: ignore[union-attr]
+        for _ in range(2):
+            graph.run(picture((2, 3)))
+            assert graph.progress == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no priorities of threads")
+def test_the_tower_steps_back(seeing: SeeingPackages) -> None:
+    """Its threads leave the processors to those of decoding."""
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def polite() -> int:
+        tasks = [os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")]
+        return tasks.count(min(19, own + 5))
+
+    with load(seeing("tiny-dense", "F32"), context=256, threads=2) as engine:
+        before = polite()
+        engine.submit(prompt_of(9), Options(max_tokens=2)).result()
+        assert polite() == before
+        engine.submit(prompt_of(7, (2, 5), 3), Options(max_tokens=2)).result()
+        assert polite() == before + 2
 
 
 def test_a_request_that_ends_while_its_image_is_read(seeing: SeeingPackages, monkeypatch: pytest.MonkeyPatch) -> None:
