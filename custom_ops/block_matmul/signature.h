@@ -81,8 +81,8 @@ struct GatedBlockMatMulSignature {
 
   void check(const Tensor& gate, const Tensor& up, const Tensor& weight) const {
     gate.expect({-1, -1});
-    if (scale && up.rank) fail("input up is there, but attribute scale is for a gate alone");
-    if (!scale && !up.rank) fail("input up is missing");
+    if (scale != 0 && up.rank) fail("input up is there, but attribute scale is for a gate alone");
+    if (scale == 0 && !up.rank) fail("input up is missing");
     if (up.rank) up.expect({gate.dims[0], gate.dims[1]});
     if (weight.rank != 2) fail("input weight has %d dimensions, expected 2", weight.rank);
   }
