@@ -137,7 +137,7 @@ struct SplitExperts : SplitExpertsSignature {
   explicit SplitExperts(const KernelInfo& info)
       : arena_(info),
         threads_(static_cast<int>(info.integer("threads", 1))),
-        places_(reinterpret_cast<const int*>(info.integer("places", 0))),
+        places_(reinterpret_cast<const int*>(info.integer("places", 0))),  // NOLINT(performance-no-int-to-ptr)
         staged_bytes_(info.integer("staged_bytes", kStagedBytes)),
         kernels_(info) {
     if (!host) fail("the CPU library's experts are not known");
