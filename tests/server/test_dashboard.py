@@ -22,7 +22,7 @@ EXPRESSIONS = {target["expr"] for panel in PANELS for target in panel["targets"]
 
 def test_metrics_and_labels_exist() -> None:
     disk: Any = SimpleNamespace(
-        read=1, written=2, problem="the disk is full", take=lambda *given: False, offer=lambda *given: None
+        read=1, written=2, problem="the disk is full", take=lambda *given, **named: False, offer=lambda *given: None
     )
     engine = Engine(replace(replying("Yes, I think so.", template=PLAIN_TEMPLATE).model, disk=disk))
     with serving(engine) as address:
