@@ -93,7 +93,7 @@ void gated_delta_net(int64_t dim) {
   Floats state = numbers(dim * dim, 1, 3), scratch(static_cast<size_t>(scan_bytes(dim) / 4));
   scan(tokens.data(), kTokens, kCommitted, state.data(), state.data(), scratch.data(), dim);
   for (int64_t t = kCommitted; t < kTokens; ++t)
-    gated_norm(&o[t * dim], &raw[t * dim], norm.data(), dim, 1e-6f, &y[t * dim]);
+    gated_norm(&o[t * dim], &raw[t * dim], norm.data(), dim, 1e-6f, t % 2, &y[t * dim]);
   report("state " + std::to_string(dim), state);
   report("output " + std::to_string(dim), y);
 }
