@@ -7,6 +7,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from trigraph.models.geometries import GEOMETRIES
+from trigraph.models.model import open_model
+from trigraph.models.reference import Array
+from trigraph.models.reference_streams import StreamReference
 from trigraph.models.synth import write_synthetic
 
 
@@ -21,3 +24,9 @@ def write_streams(
     with patch.dict(GEOMETRIES, {"tiny-streams": changed}):
         write_synthetic("tiny-streams", path, quant=quant, mtp=mtp, seed=seed)
     return path
+
+
+def last_logits(path: Path, tokens: list[int]) -> Array:
+    """The reference's logits [vocab] after the last token."""
+    logits: Array = StreamReference(open_model(path)).trunk(tokens)[1][-1]
+    return logits
