@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,14 @@ def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, par
 REAL: dict[str, dict[str, Any]] = {
     "qwen3.5-0.8b": dict(layers=4, vocab=600), "qwen3.6-35b-a3b": dict(layers=4, vocab=600, experts=8)
 }  # fmt: skip
+LARGE = pytest.mark.skipif(
+    "TRIGRAPH_TEST_MEMORY" in os.environ, reason="takes 7 GB, more than a process of the suite may: run the file itself"
+)
 
 
 @pytest.mark.parametrize(
     ("geometry", "cut"),
-    [*((name, {}) for name in GEOMETRIES), *(pytest.param(*one, marks=pytest.mark.slow) for one in REAL.items())],
+    [*((name, {}) for name in GEOMETRIES), *(pytest.param(*one, marks=LARGE) for one in REAL.items())],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_transformers_from_pixels_to_logits(tmp_path: Path, geometry: str, cut: dict[str, Any]) -> None:
