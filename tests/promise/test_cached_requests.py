@@ -60,10 +60,10 @@ def test_each_is_answered_as_if_alone(
     packages: Packages, model: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Everything pays, however small.
-    for name, value in (("_MIN_SECONDS", 0), ("_MIN_READS", 0)):
-        monkeypatch.setattr(disk_tier, name, value)
-    for name, value in (("_OPENING", 0), ("_BYTES_A_SECOND", 1e15)):
-        monkeypatch.setattr(tensor_file, name, value)
+    for name in ("_MIN_SECONDS", "_MIN_READS"):
+        monkeypatch.setattr(disk_tier, name, 0)
+    monkeypatch.setattr(tensor_file, "_OPENING", 0)
+    monkeypatch.setattr(tensor_file, "_BYTES_A_SECOND", 1e15)
     plain = load(packages(*model), threads=1, context=400, sequences=1)
     asked = requests(plain.steps.vocab)
     wanted = alone(plain, asked)
