@@ -82,7 +82,6 @@ class Request(TextStream):
         runner.check()
         model.weights.check()
         ids = checked_prompt(prompt, options, model.context, model.vocab)
-        self.shown = prompt if isinstance(prompt, ImagePrompt) else None
         images = PromptImages.of(model.vision, prompt)
         if options.receipt:
             _check_receipt(model)

@@ -135,9 +135,10 @@ def test_streams_move_with_their_state(hold: Path, monkeypatch: pytest.MonkeyPat
 
     with engines(TINY_GGUF, 2, sequences=8, hold=hold) as engine:
         assert asyncio.run(ask()) == expected
-    # A stream whose front asks the replica that is to end stays there, and may be lost with it, without state.
-    moved = [ticket for ticket in tickets if ticket.state is not None]
-    assert moved and all(ticket.completed and ticket.lost for ticket in moved)
+    moved = [ticket for ticket in tickets if ticket.completed]
+    assert moved and all(ticket.state is not None for ticket in moved)
+    # A stream that lasts moves again, as the second replica is replaced, too; never back to one that it has left.
+    assert all(1 <= len({*ticket.lost}) == len(ticket.lost) for ticket in moved)
 
 
 @pytest.mark.slow
