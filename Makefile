@@ -27,7 +27,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
 
-.PHONY: run check test page tests/ray $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
+.PHONY: run check test page tests/ray tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
 run: $(PACKAGE)/manifest.json
 	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
@@ -58,15 +58,16 @@ else
 	@$(IN_TURNS) $(SUITES)
 endif
 
-# Every day: lint, types, and the tests that are quick. Those of CUDA compile its kernels first.
+# Every day: lint, types, and the tests that are quick, those of tests/runtime in one process. CUDA's compile first.
 check: $(VENV)/.lint
-	@$(IN_TURNS) lint $(filter-out tests/ray tests/cuda,$(SUITES)) MARK="not slow"
+	@$(IN_TURNS) tests/runtime lint $(filter-out tests/ray tests/cuda tests/runtime/%,$(SUITES)) MARK="not slow"
 
 # Status 5: every test was left out.
 tests/ray: TESTED = $(RAY_TESTS)
+tests/runtime: TESTED = $(wildcard $@/*/test_*.py)
 $(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS),$(wildcard $@/test_*.py))
-tests/ray $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
-tests/ray $(TEST_FOLDERS):
+tests/ray tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
+tests/ray tests/runtime $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 
 # What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.

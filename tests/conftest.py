@@ -19,7 +19,7 @@ from support.operators import LIBRARY
 from support.packages import Packages
 from support.random_gguf import HALF_NORMS, with_half_norms, write_random
 from support.seeing import SeeingPackages
-from trigraph.custom_ops import library_path
+from trigraph.custom_ops import instruction_sets, library_path
 from trigraph.exporter import ExportOptions, export
 from trigraph.models.synth import write_synthetic
 from trigraph.models.tiny import TINY_GGUF
@@ -151,12 +151,14 @@ def rich_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random(path, "qwen35", preset="blocks", types=HALF_NORMS, edit=with_half_norms)
 
 
-def _instruction_sets() -> list[str]:
+def _instruction_sets() -> list[pytest.ParameterSet]:
+    """Every day the sets of this processor are its best one and the portable one; the others are slow tests."""
     if LIBRARY == "cuda":
-        return ["cuda"]
-    if platform.machine() in ("aarch64", "arm64"):
-        return ["i8mm", "dotprod", "neon", "portable"]
-    return ["avx512", "avx_vnni", "avx2", "portable"]
+        return [pytest.param("cuda")]
+    arm = platform.machine() in ("aarch64", "arm64")
+    names = ["i8mm", "dotprod", "neon", "portable"] if arm else ["avx512", "avx_vnni", "avx2", "portable"]
+    daily = (instruction_sets()[0], "portable")
+    return [pytest.param(name, marks=() if name in daily else pytest.mark.slow) for name in names]
 
 
 @pytest.fixture(params=_instruction_sets())

@@ -70,6 +70,7 @@ def test_extreme_values(isa: str, activation: str) -> None:
     assert (np.abs(y[2:7]) < 1e-30).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS[1:])
 def test_pytorch(isa: str, activation: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")

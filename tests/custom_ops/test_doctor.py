@@ -17,6 +17,7 @@ from trigraph.runtime.doctor import examine
 from trigraph.runtime.doctor.bits import package_bits
 
 
+@pytest.mark.slow
 def test_every_instruction_set_agrees_with_the_record(trigraph: Run) -> None:
     found = trigraph("doctor", "--json")
     report = json.loads(found.out)

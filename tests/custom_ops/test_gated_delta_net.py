@@ -138,6 +138,7 @@ def test_companions_and_threads_leave_a_sequence_as_it_is_alone(isa: str, commit
                 offset += lengths[s]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["qwen3_next", "qwen3_5"])
 @pytest.mark.parametrize("shape", [Shape(2, 4, 64), Shape(2, 6, 32, tiled=False)], ids=str)
 def test_matches_transformers(module: str, shape: Shape) -> None:

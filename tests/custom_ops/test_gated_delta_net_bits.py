@@ -149,6 +149,7 @@ def play(isa: str, shape: Shape, threads: int, plan: Sequence[tuple[bool, list[T
         assert same_bits(state.gates[text.slot], after.gates[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     shape=st.sampled_from(SHAPES),

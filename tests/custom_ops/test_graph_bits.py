@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.marks import slow_after
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.row_bits import portable_kernels
@@ -14,9 +15,9 @@ from trigraph.runtime import load
 # geometry, quantisation, activations, keys and values: the architectures, and every block type
 MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
+    ("tiny-moe", "mixed", "int8", "f32"),
     ("tiny-dense", "Q4_K_M", "int8", "f16"),
     ("tiny-dense", "mixed", "float32", "f32"),
-    ("tiny-moe", "mixed", "int8", "f32"),
     ("tiny-next", "mixed", "int8", "f16"),
     ("tiny-next", "F16", "float32", "f16"),
     ("trained", "Q8_0", "int8", "q8_0"),
@@ -57,7 +58,7 @@ def defined(package: Path) -> list[bytes]:
         return history(package, 1, "cpu")
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_every_set_and_any_threads(isa: str, model: tuple[str, str, str, str], packages: Packages) -> None:
     geometry, quant, activations, kv_type = model
     package = packages(geometry, quant, activations=activations, kv_type=kv_type)

@@ -28,6 +28,7 @@ def test_against_reference(isa: str, width: int) -> None:
     np.testing.assert_allclose(y, layer_norm(x, weight, bias, eps=EPS), rtol=2e-5, atol=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [3, 1152])
 def test_pytorch(isa: str, width: int) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -172,6 +172,7 @@ def test_no_rows() -> None:
     assert attention(step).shape == (0, heads.kv * heads.group * heads.width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["f16", "f32"])
 def test_matches_torch(dtype: Any) -> None:
     """torch's scaled_dot_product_attention and transformers' rotary embedding, on a text written in two steps."""

@@ -98,6 +98,7 @@ def play(isa: str, index: int, threads: int, text: tuple[int, int], cuts: Sequen
 cut_lists = st.lists(st.tuples(st.integers(0, 9) | st.integers(0, _MOST_ROWS), st.integers(0, 7)), max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     index=st.integers(0, len(HEADS) - 1),

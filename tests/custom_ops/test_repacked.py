@@ -113,6 +113,7 @@ def test_a_draft_vocabulary(isa: str, packages: Packages, monkeypatch: pytest.Mo
     assert copied.rows == plain.rows and copied.bits(37) == plain.bits(37)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", sorted({*instruction_sets()} - {*SIDE_BY_SIDE}))
 def test_kernels_that_read_plain_weights(kernels: str, packages: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "instruction_set", lambda: kernels)

@@ -62,6 +62,7 @@ def test_score(tiny_package: Path) -> None:
     assert [float(line.split()[0]) for line in lines] == [round(score.logprob, 3) for score in scores]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
 def test_clients_of_a_server(client: str) -> None:
     pytest.importorskip(client, reason=f"{client} is not installed")

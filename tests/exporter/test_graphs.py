@@ -130,12 +130,14 @@ def test_transformers_on_dequantised_weights(tmp_path: Path, architecture: Archi
     compare_with_transformers(path, tmp_path)
 
 
+@pytest.mark.slow
 def test_transformers_on_a_tied_fused_model(tmp_path: Path) -> None:
     pattern = [False, True, True, False]
     path = write_random(tmp_path / "a.gguf", "qwen35moe", preset="nano", tied=True, fused=True, recurrent=pattern)
     compare_with_transformers(path, tmp_path)
 
 
+@pytest.mark.slow
 def test_int8_activations(tmp_path: Path) -> None:
     path = write_random(tmp_path / "a.gguf", "qwen35moe", preset="blocks", dtype="Q4_K", types=MIXES["Q4_K"])
     trunk, _ = load_transformers(open_model(path))

@@ -57,6 +57,7 @@ PROMPTS: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("parts", PROMPTS)
 def test_transformers(seeing: SeeingPackages, synthetic: Any, geometry: str, parts: tuple[Any, ...]) -> None:
@@ -94,6 +95,7 @@ LARGE = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("geometry", "cut"),
     [*((name, {}) for name in GEOMETRIES), *(pytest.param(*one, marks=LARGE) for one in REAL.items())],
@@ -138,6 +140,7 @@ def test_real_shapes(tmp_path: Path, quant: str, operator_library: Path) -> None
             assert difference(rows, theirs) < EMBEDDINGS
 
 
+@pytest.mark.slow
 def test_int8_towers(seeing: SeeingPackages) -> None:
     """Q8_0 weights times int8 activations: near the float32 tower, not equal to it, and images tell the two apart."""
     pixels = picture((9, 7))

@@ -187,6 +187,7 @@ def test_texts_longer_than_all_published_groups(tmp_path: Path) -> None:
         steps.release(sequence)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 def test_the_promise_beyond_all_groups(tmp_path: Path, kv_type: str) -> None:
     """Cuts, rejected tokens, companions, threads and the portable set: the same bits."""

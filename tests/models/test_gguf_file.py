@@ -102,6 +102,7 @@ def test_part_names_stay_in_the_folder(tmp_path: Path) -> None:
         GGUFFile.open(inside / "a-00001-of-00003.gguf")
 
 
+@pytest.mark.slow
 def test_a_real_vocabulary_opens_with_few_calls(tmp_path: Path) -> None:
     """Half a million texts are read in well under a second, with at most 10 function calls for each."""
     path = tmp_path / "a.gguf"

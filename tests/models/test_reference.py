@@ -113,6 +113,7 @@ def test_transformers_on_dequantised_weights(tmp_path: Path, architecture: Archi
     _compare_with_transformers(open_model(path), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_transformers_on_a_tied_model_with_listed_layers(tmp_path: Path) -> None:
     pattern = [False, True, True, False]
     path = write_random(tmp_path / "a.gguf", "qwen35moe", preset="nano", tied=True, fused=True, recurrent=pattern)

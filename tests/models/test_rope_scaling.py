@@ -85,6 +85,7 @@ def test_operators(isa: str, dtype: Any) -> None:
     assert not same_bits(y, Attention(heads).attend(step, key, value))
 
 
+@pytest.mark.slow
 def test_positions_near_a_million() -> None:
     """Keys of the last positions of four times 262,144, whose page alone is there: float32 angles would be far off."""
     heads = Heads(width=256, kv=1, group=1, page=64, dtype=np.float32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -53,9 +55,15 @@ def shifted(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([np.zeros_like(rows[:1]), rows[:-1]])
 
 
+@functools.cache
+def original() -> tuple[dict[str, Any], dict[str, Entry]]:
+    with TemporaryDirectory() as folder:
+        return contents(write_streams(Path(folder, "original.gguf")))
+
+
 def edited(folder: Path, change: Change) -> Path:
     """A small file whose metadata and tensors went through `change`."""
-    pairs, tensors = contents(write_streams(folder / "original.gguf"))
+    pairs, tensors = map(dict, original())
     change(pairs, tensors)
     (folder / "edited.gguf").write_bytes(gguf_bytes(pairs, tensors))
     return folder / "edited.gguf"

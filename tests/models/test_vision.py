@@ -46,6 +46,7 @@ def models(
     return model, tower, load_oracle(model, tower)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_transformers(models: tuple[Model, Tower, Oracle], prompt: str) -> None:
     """Heights and widths in tokens; (0, 0) leaves out the text between two images but for the tokens around them."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.marks import slow_after
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.promise import PlainText, draft_chains, row_bits, sequence_bits
@@ -22,10 +23,10 @@ from trigraph.runtime.state.sequence import Sequence
 # geometry, quantisation, activations, keys and values: the architectures, every block type
 MODELS = [
     ("trained", "Q8_0", "int8", "f16"),
+    ("tiny-moe", "Q4_K_M", "int8", "f16"),
     ("trained", "Q8_0", "float32", "f32"),
     ("tiny-dense", "F32", "float32", "f16"),
     ("tiny-dense", "mixed", "int8", "f32"),
-    ("tiny-moe", "Q4_K_M", "int8", "f16"),
     ("tiny-next", "mixed", "int8", "f32"),
     ("tiny-next", "IQ4_XS", "float32", "f16"),
     ("tiny-dense", "Q4_K_M", "int8", "q8_0"),
@@ -147,7 +148,7 @@ OPERATIONS = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(way=st.integers(0, len(WAYS) - 1), operations=st.lists(OPERATIONS, min_size=4, max_size=16))
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_no_history_shows(
     packages: Packages, model: tuple[str, ...], way: int, operations: list[tuple[Any, ...]]
 ) -> None:
@@ -163,7 +164,7 @@ def test_no_history_shows(
             found[way].steps.release(sequence)
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_a_prefill_equals_decoding_at_every_length(packages: Packages, model: tuple[str, ...]) -> None:
     """One piece of each length, beside token by token; the recurrence and tiles of rows have no favourite."""
     (engine, *_), (text, *_) = engines(packages, model)
@@ -174,7 +175,7 @@ def test_a_prefill_equals_decoding_at_every_length(packages: Packages, model: tu
         assert row == text.rows[length - 1], f"{length} tokens"
 
 
-@pytest.mark.parametrize("model", MODELS, ids="-".join)
+@pytest.mark.parametrize("model", slow_after(3, MODELS), ids="-".join)
 def test_every_number_of_tokens_verified_and_kept(packages: Packages, model: tuple[str, ...]) -> None:
     found, texts = engines(packages, model)
     history = History(found[0], texts[:1])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.marks import slow_after
 from support.operators import LIBRARY
 from support.packages import Packages
 from support.promise import draft_chains, row_bits, sequence_bits
@@ -87,7 +88,7 @@ def text(engine: Engine, change: Callable[[int], None]) -> list[object]:
 
 
 @sets
-@pytest.mark.parametrize("folder", MODELS, indirect=True)
+@pytest.mark.parametrize("folder", slow_after(1, MODELS), indirect=True)
 def test_a_change_between_any_two_steps(folder: Path) -> None:
     engine = load(folder, context=100, sequences=2, repack="off", threads=1)
     numbers: list[int] = []

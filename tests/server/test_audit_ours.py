@@ -38,6 +38,7 @@ def test_random_models_give_one_answer(synthetic: Make, geometry: str, quant: st
     check(load(synthetic(geometry, quant), threads=1))
 
 
+@pytest.mark.slow
 def test_streams_whose_replicas_are_lost_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trigraph.runtime.server.cluster.remote_engine._FIRST_PAUSE", 0.0)
     monkeypatch.setattr("trigraph.runtime.server.cluster.replica._GAP", 0.0)

@@ -111,6 +111,7 @@ def test_bodies_that_are_too_large(client: httpx.Client) -> None:
         assert response.status_code == 413 and response.json()["error"]["type"] == "request_too_large"
 
 
+@pytest.mark.slow
 def test_heads_and_bodies_that_do_not_come(impatient: tuple[str, int]) -> None:
     with socket.create_connection(impatient, timeout=60) as connection:
         connection.sendall(b"GET /health HT")
@@ -120,6 +121,7 @@ def test_heads_and_bodies_that_do_not_come(impatient: tuple[str, int]) -> None:
         assert b" 408 " in connection.recv(100)
 
 
+@pytest.mark.slow
 def test_a_body_that_drips_on_after_the_answer(impatient: tuple[str, int]) -> None:
     with socket.create_connection(impatient, timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")

@@ -10,8 +10,8 @@ from support.browser import Browser
 from support.mock_api import Answer, MockApi
 from support.page import LAST, READY, ask, says, visit
 
-ENDLESS = 20_000
-"""Words that take longer than any wait."""
+pytestmark = pytest.mark.slow  # a browser
+ENDLESS = 20_000  # words that take longer than any wait
 
 
 def test_a_conversation(page: Browser, api: MockApi) -> None:

@@ -11,6 +11,8 @@ from support.browser import Browser
 from support.mock_api import Answer, MockApi
 from support.page import LAST, READY, ask, says
 
+pytestmark = pytest.mark.slow  # a browser
+
 ENDLESS = 20_000
 
 

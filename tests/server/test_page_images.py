@@ -16,6 +16,8 @@ from support.page import LAST, READY, ask, says, visit
 from support.pictures import encode, pixels
 from trigraph.runtime.images.decoder_process import smart_resize
 
+pytestmark = pytest.mark.slow  # a browser
+
 LIMITS = {"most": 4, "min_tokens": 64, "max_tokens": 1024}
 ATTACHED = "document.querySelectorAll('#attached li')"
 # Hands a file of base64 to a listener of the page, as the clipboard or a mouse would.

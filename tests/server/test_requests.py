@@ -13,6 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from support.marks import slow_after
 from support.real_vocabulary import real_template
 from support.server import PLAIN_TEMPLATE, TEMPLATE, replying, serving
 from trigraph.runtime import Engine, load
@@ -142,7 +143,7 @@ def test_names_that_no_call_can_have(client: httpx.Client, name: str) -> None:
         assert response.status_code == 400 and "names of tools" in response.json()["error"]["message"], response.text
 
 
-@pytest.mark.parametrize("arguments", ["", "null", '{"a": "Par', "[1]", None, "nonsense", {"a": 1}])
+@pytest.mark.parametrize("arguments", slow_after(2, ["", "null", '{"a": "Par', "[1]", None, "nonsense", {"a": 1}]))
 @pytest.mark.parametrize("template", ["qwen3_6", "qwen3", "tests"])
 def test_a_bad_call_in_the_history_does_not_end_a_conversation(template: str, arguments: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}

@@ -75,12 +75,13 @@ def gguf_bytes(
     ]
     out = b"GGUF" + struct.pack("<IQQ", version, *declared)
     out += b"".join(string(key) + value(item) for key, item in pairs)
-    body = b""
+    body = bytearray()
     for name, entry in tensors:
         offset = len(body) if entry.offset is None else entry.offset
         out += string(name) + struct.pack("<I", len(entry.ne)) + struct.pack(f"<{len(entry.ne)}Q", *entry.ne)
         out += struct.pack("<IQ", entry.type, offset)
-        body += entry.data + bytes(-len(entry.data) % alignment)
+        body += entry.data
+        body += bytes(-len(entry.data) % alignment)
     return out + bytes(-len(out) % alignment) + body
 
 

@@ -10,6 +10,7 @@ from support.packages import Packages
 from trigraph.runtime.bench import RequestOptions
 
 
+@pytest.mark.slow
 def test_a_run_with_drafts_of_a_chosen_acceptance(packages: Packages, operator_library: Path) -> None:
     options = RequestOptions(4, (2,), 12, 9, repetitions=1, accept=1, draft_tokens=(3,))
     report = bench_drafts(packages("tiny-moe", "F32"), options)

@@ -92,6 +92,7 @@ def test_multiply_rates_are_of_the_size_that_a_matrix_product_reaches(operator_l
     assert 0.02 < machine.int8_gmac_s / blas < 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_bandwidth_is_measured_pass_by_pass(operator_library: Path, threads: int) -> None:
     bandwidth = memory_bandwidth(threads)

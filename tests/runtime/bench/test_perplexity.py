@@ -72,6 +72,7 @@ def test_transformers(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     assert abs(result.nll_error - error) < 1e-3
 
 
+@pytest.mark.slow
 def test_llama_cpp(engine: Callable[[str], Engine], tiny_gguf: Path) -> None:
     llama, ours = Llama(tiny_gguf, CONTEXT), engine("float32")
     values = [

@@ -122,6 +122,7 @@ def test_a_completion_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_settled(model)
 
 
+@pytest.mark.slow
 def test_an_ambiguous_grammar_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """One mask of it takes 420 ms with a real vocabulary and llguidance's own limits, and 12 with these."""
     limits = guidance.limits()

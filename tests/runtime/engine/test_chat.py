@@ -18,6 +18,7 @@ from support.chat_engine import (
     random_engine,
 )
 from support.fake_engine import assert_settled
+from support.marks import slow_after
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
@@ -145,7 +146,7 @@ def test_a_saved_conversation_goes_on(template: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", slow_after(4, range(40)))
 def test_a_loaded_conversation_goes_on_like_the_unsaved_one(seed: int, kept: bool, tmp_path: Path) -> None:
     """By tokens, which the tokenizer would choose otherwise; with and without state that is still there to save."""
     engine = random_engine()

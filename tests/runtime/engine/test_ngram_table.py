@@ -35,6 +35,7 @@ def resident(path: Path) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_table_of_real_size_is_never_read_whole(tmp_path: Path, operator_library: Path) -> None:
     """35 GB in a sparse file, of which the rows of a text are written, and then found."""
     path, tokens = tmp_path / "model.gguf", [5, 300, 7, 7, 211, 40, 6, 12]

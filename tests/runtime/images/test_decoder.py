@@ -131,6 +131,7 @@ def test_memory_of_the_largest_images(decoder: ImageDecoder) -> None:
     assert int(status[1]) * 4096 < 150 << 20
 
 
+@pytest.mark.slow
 def test_time_is_limited() -> None:
     slow = ImageDecoder(TOWER, ImageLimits(seconds=60))
     slow.decode(KINDS["png"])

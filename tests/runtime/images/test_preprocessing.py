@@ -68,6 +68,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("tokens", [64, 100, 1024, 16384])
 def test_sizes(processor: Any, size: tuple[int, int], tokens: int) -> None:
@@ -79,6 +80,7 @@ def test_sizes(processor: Any, size: tuple[int, int], tokens: int) -> None:
     np.testing.assert_array_equal(found.patches(TOWER), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", set(every_kind()) - {"jpeg turned", "png 16 bits"})
 def test_kinds_of_files(processor: Any, kind: str) -> None:
     """Colours, palettes, transparency on white, and the first frame."""

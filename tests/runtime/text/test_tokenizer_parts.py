@@ -40,6 +40,7 @@ def test_parts_have_the_ids_of_the_whole(tokenizer: Tokenizer, monkeypatch: pyte
     assert parts > 10_000
 
 
+@pytest.mark.slow
 def test_each_character_before_and_after_each_other(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "PART", 0)
     for before in PIECES:
