@@ -30,12 +30,13 @@ def main() -> None:
     wheel = options.wheel or build(ROOT)
     size = wheel.stat().st_size
     assert size <= LARGEST, f"{wheel.name} has {size:,} bytes"
-    for python in pythons():
-        attempt(python, wheel)
+    cuda = None
     if options.cuda:
         chosen = options.cuda_architectures
         settings = [] if chosen is None else [f"cmake.define.CMAKE_CUDA_ARCHITECTURES={chosen}"]
-        attempt_cuda(build(ROOT / "packaging" / "cuda", settings), wheel)
+        cuda = build(ROOT / "packaging" / "cuda", settings)
+    for python in pythons():
+        attempt(python, wheel, cuda)
 
 
 def build(project: Path, settings: Sequence[str] = ()) -> Path:
@@ -72,8 +73,11 @@ def works(python: str) -> bool:
     return subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode == 0
 
 
-def attempt(python: str, wheel: Path) -> None:
-    """Installs a wheel into a bare environment, without a compiler on the path, and runs the tiny model there."""
+def attempt(python: str, wheel: Path, cuda: Path | None) -> None:
+    """Installs a wheel into a bare environment, without a compiler on the path, and runs the tiny model there.
+
+    The CUDA library of the other wheel is looked for; to run it takes a GPU.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = Path(folder, "environment")
         run(python, "-m", "venv", environment)
@@ -88,17 +92,11 @@ def attempt(python: str, wheel: Path) -> None:
         bare["XDG_CACHE_HOME"] = folder  # of exports; pip keeps its own, or each Python downloads everything
         for command in (["export", TINY, "-o", "package"], ["run", "package", "-p", "Once", "-n", "16"], ["doctor"]):
             run(scripts / "trigraph", *command, cwd=folder, env=bare)
-    print(f"{wheel.name}: works with {python}")
-
-
-def attempt_cuda(cuda: Path, wheel: Path) -> None:
-    """Installs both wheels, with nothing that they need, and looks for the CUDA library; a GPU has to try the rest."""
-    with tempfile.TemporaryDirectory() as folder:
-        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, wheel, cuda)
-        program = "from trigraph.custom_ops import library_path as found; print(found('cuda'))"
-        # Without `site`, an editable installation cannot step in.
-        run(sys.executable, "-S", "-c", program, cwd=folder, env=os.environ | {"PYTHONPATH": folder})
-    print(f"{cuda.name}: found beside {wheel.name}; a GPU has to try it")
+        if cuda is not None:
+            run(*pip, "--no-deps", cuda, env=bare)
+            program = "from trigraph.custom_ops import library_path as found; print(found('cuda'))"
+            run(scripts / "python", "-c", program, cwd=folder, env=bare)
+    print(f"{' and '.join(path.name for path in (wheel, cuda) if path)}: installed and tried with {python}")
 
 
 @contextmanager
