@@ -24,7 +24,8 @@ class EngineConfig:
     """Bytes that the GPU may take, for weights, state and what steps need. The CPU computes routed experts that do not
     fit. None: what is free."""
     repack: str = "auto"
-    """When AVX2 and AVX-512 get a copy of K-type weights that they read faster, in memory of its own: one of REPACK."""
+    """When AVX2 and AVX-512 get copies of K-type and IQ3 weights that they read faster, in memory of their own: one of
+    REPACK."""
     threads: int | None = None
     """Threads of a step, at most the logical cores. None: the physical ones; one for a small model."""
     context: int | None = None

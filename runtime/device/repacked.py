@@ -31,7 +31,6 @@ from trigraph.runtime.device.shared_copies import SharedCopies
 SIDE_BY_SIDE = {"avx2": 8, "avx_vnni": 8, "avx512": 16}
 """Rows that lie side by side, by instruction set: those whose products read repacked weights faster."""
 
-_REPACKED = ("Q4_K", "Q5_K", "Q6_K")
 _PIECE = 16 << 20  # bytes that a thread repacks at a time
 _SMALL_PIECE = 4 << 20  # beside steps
 _SPARE = 1 << 30  # bytes that copies made beside steps leave to others
@@ -44,11 +43,18 @@ _TYPES = {
 }
 
 
+class _Copy(NamedTuple):
+    """A copy of the first `nbytes` bytes of a mapped weight."""
+
+    array: Array
+    nbytes: int
+
+
 @dataclass(frozen=True)
 class RepackingDevice(Device):
     """The processor, with weights of its own for one model."""
 
-    copies: dict[int, Array] = field(default_factory=dict, compare=False)
+    copies: dict[int, _Copy] = field(default_factory=dict, compare=False)
     """By address in the mapped files. A graph that reads the first rows of a weight comes after those that read all: a
     longer copy replaces a shorter one, whose memory goes."""
     pause: Callable[[float], None] | None = None
@@ -82,7 +88,7 @@ class RepackingDevice(Device):
             rows = shapes.get(weight.name, [1, 1])[-2]
             int8 = any(a.name == "activations" and a.s == b"int8" for a in weight.node.attribute)
             whole = rows % (2 * self._rows if fused else self._rows) == 0
-            if weight.type in _REPACKED and int8 and whole and readers[weight.name] == 1:
+            if int8 and whole and readers[weight.name] == 1 and repacked_bytes(weight.type):
                 weight.rename(weight.type + self._suffix)
                 changed = True
         return changed
@@ -90,21 +96,24 @@ class RepackingDevice(Device):
     def initializers(
         self, weights: MappedWeights, path: Path, graph: onnx.GraphProto, progress: Progress = silent
     ) -> dict[str, ort.OrtValue]:
-        """The weights of the graph in file `path`, shared by all graphs of a package."""
+        """The weights of the graph in file `path`, shared by all graphs of a package; gives it the shapes of copies."""
         values = weights.initializers(path, graph)
         types = {weight.name: weight.type for weight in _typed_weights(graph) if weight.type.endswith(self._suffix)}
         plain = {
             name: _Plain.of(values[name], type.removesuffix(self._suffix), self._rows) for name, type in types.items()
         }
         missing = [weight for weight in plain.values() if self._copied(weight) < weight.nbytes]
-        _check_memory(sum(weight.nbytes for weight in missing))
+        _check_memory(sum(weight.copy_nbytes for weight in missing))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for weight in missing:
-                self.copies[weight.address] = self._copy(weight, pool)
+                self.copies[weight.address] = _Copy(self._copy(weight, pool), weight.nbytes)
                 done = sum(copy.nbytes for copy in self.copies.values())
                 progress("repack", done, max(done, weights.nbytes))
+        for tensor in graph.initializer:
+            if tensor.name in plain:
+                tensor.dims[:] = plain[tensor.name].copy_shape
         return values | {
-            name: ort.OrtValue.ortvalue_from_numpy(self.copies[weight.address][: weight.shape[0]])
+            name: ort.OrtValue.ortvalue_from_numpy(self.copies[weight.address].array[: weight.shape[0]])
             for name, weight in plain.items()
         }
 
@@ -113,13 +122,13 @@ class RepackingDevice(Device):
             return weight.copied(pool)
         fill = partial(weight.copy_slowly, self.pause)
         if self.shared is not None:
-            return self.shared.copy(weight.address, weight.shape, fill, self.pause)
-        copy = aligned_zeros(weight.shape, np.dtype(np.uint8))
+            return self.shared.copy(weight.address, weight.copy_shape, fill, self.pause)
+        copy = aligned_zeros(weight.copy_shape, np.dtype(np.uint8))
         fill(copy)
         return copy
 
     def _copied(self, weight: _Plain) -> int:
-        """Bytes of it that were."""
+        """Bytes of it of which there is a copy."""
         return self.copies[weight.address].nbytes if weight.address in self.copies else 0
 
     def release_mapped(self) -> None:
@@ -170,36 +179,44 @@ def _check_memory(needed: int, spare: int = 0) -> None:
 
 
 class _Plain(NamedTuple):
-    """A mapped weight of `groups` groups of `rows` rows, each of `blocks` super-blocks of `block` bytes."""
+    """A mapped weight of `groups` groups of `rows` rows, each of `blocks` super-blocks."""
 
     address: int
+    type: str
     shape: tuple[int, ...]
     groups: int
     rows: int
     blocks: int
-    block: int
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def copy_shape(self) -> tuple[int, ...]:
+        return *self.shape[:-1], self.blocks * repacked_bytes(self.type)
+
+    @property
+    def copy_nbytes(self) -> int:
+        return math.prod(self.copy_shape)
+
     @classmethod
     def of(cls, value: ort.OrtValue, type: str, rows: int) -> _Plain:
-        shape, block = tuple(value.shape()), _block_bytes(type)
+        shape = tuple(value.shape())
         groups = math.prod(shape) // (rows * shape[-1])
-        return cls(value.data_ptr(), shape, groups, rows, shape[-1] // block, block)
+        return cls(value.data_ptr(), type, shape, groups, rows, shape[-1] // _block_bytes(type))
 
     def copied(self, pool: ThreadPoolExecutor) -> Array:
         """A copy with `rows` rows side by side; the system may take the mapped pages back."""
-        copy = aligned_zeros(self.shape, np.dtype(np.uint8))
+        copy = aligned_zeros(self.copy_shape, np.dtype(np.uint8))
         for _ in pool.map(partial(self._copy_piece, copy, _PIECE), self._pieces(_PIECE)):
             pass
-        release(self.address, copy.nbytes)
+        release(self.address, self.nbytes)
         return copy
 
     def copy_slowly(self, pause: Callable[[float], None], copy: Array) -> None:
         """Fills such a copy in pieces of milliseconds with pauses between; the mapped pages are still in use."""
-        _check_memory(self.nbytes, _SPARE)
+        _check_memory(self.copy_nbytes, _SPARE)
         for first in self._pieces(_SMALL_PIECE):
             started = time.perf_counter()
             self._copy_piece(copy, _SMALL_PIECE, first)
@@ -216,10 +233,31 @@ class _Plain(NamedTuple):
         repack = library_function("trigraph_repack")
         if repack is None:
             raise TrigraphError("the operator library cannot repack weights; reinstall trigraph")
-        repack.argtypes = [ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p]
+        repack.argtypes = [ctypes.c_char_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
         repack.restype = None
-        count, place = min(self._step(size), self.groups - first), first * self.rows * self.shape[-1]
-        repack(self.address + place, count, self.rows, self.blocks, self.block, copy.ctypes.data + place)
+        source, target = (first * self.rows * row for row in (self.shape[-1], self.copy_shape[-1]))
+        count = min(self._step(size), self.groups - first)
+        repack(self.type.encode(), self.address + source, count, self.rows, self.blocks, copy.ctypes.data + target)
+
+
+def repacked_bytes(type: str) -> int:
+    """Bytes of a repacked super-block of a ggml type; 0 for types that stay as they are."""
+    found = library_function("trigraph_repacked_bytes")
+    if found is None:
+        return 0
+    found.argtypes, found.restype = [ctypes.c_char_p], ctypes.c_int64
+    return int(found(type.encode()))
+
+
+def bytes_of_copies(graph: onnx.GraphProto) -> int:
+    """Bytes that copies of a graph's weights take, at most."""
+    shapes = {tensor.name: tensor.dims for tensor in graph.initializer}
+    sizes = {
+        weight.name: math.prod(shapes[weight.name]) // _block_bytes(weight.type) * block
+        for weight in _typed_weights(graph)
+        if weight.name in shapes and (block := repacked_bytes(weight.type))
+    }
+    return sum(sizes.values())
 
 
 def _block_bytes(type: str) -> int:

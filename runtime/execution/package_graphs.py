@@ -49,17 +49,19 @@ class PackageGraphs:
 
         `budget`: bytes of the device's memory; None for what is free.
         """
-        allowed = self.manifest.weight_paths(self.folder)
 
         def models() -> Mapping[str, onnx.ModelProto]:
-            return {name: load_checked(self.folder / f"{name}.onnx", allowed) for name in names}
+            return {name: self.load(name) for name in names}
 
         return self.device.place(models, state.nbytes(), budget, self.threads, self.folder / EXPERT_COUNTS)
 
+    def load(self, name: str) -> onnx.ModelProto:
+        """The graph of that name as its file has it. Raises TrigraphError for a damaged one."""
+        return load_checked(self.folder / f"{name}.onnx", self.manifest.weight_paths(self.folder))
+
     def prepare(self, name: str) -> PreparedGraph:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
-        path = self.folder / f"{name}.onnx"
-        model = load_checked(path, self.manifest.weight_paths(self.folder))
+        path, model = self.folder / f"{name}.onnx", self.load(name)
         resized = resize(model, self.manifest)
         adapted = self.device.adapt(model) or resized
         initializers = self.device.initializers(self.weights, path, model.graph, self.progress)

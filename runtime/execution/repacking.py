@@ -13,7 +13,7 @@ from trigraph.custom_ops import library_function
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.memory import free_memory, is_shortage
-from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice
+from trigraph.runtime.device.repacked import SIDE_BY_SIDE, RepackingDevice, bytes_of_copies
 from trigraph.runtime.device.shared_copies import SharedCopies, shared_copies
 from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.steps import Steps
@@ -117,7 +117,8 @@ def begin_repacking(graphs: PackageGraphs, steps: Steps, weight_bytes: int, shar
     shared = shared_copies(graphs.weights, f"R{SIDE_BY_SIDE[device.kernels]}") if share < 1 else None
     free = free_memory()
     if free is not None and not (shared is not None and shared.begun):
-        needed = 2 * weight_bytes  # copies, and the mapped files until they are made
+        # Copies, and the mapped files until they are made.
+        needed = weight_bytes + bytes_of_copies(graphs.load("verify").graph)
         if needed > (found := (share if shared is None else 1) * (1 - _MARGIN) * free):
             return f"plain: repacking takes {needed / 1e9:.1f} GB of memory, of which {found / 1e9:.1f} GB can be had"
     return Repacking(graphs, steps, shared)

@@ -1,4 +1,4 @@
-"""Repacked weights: another order of the same bytes, and the same bits of every product and of whole models."""
+"""Repacked weights: another order, and the same bits of every product and of whole models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from support.block_weights import REPACKED, MatMul, activations, random_blocks, repacked, weights
+from support.block_weights import REPACKED, MatMul, activations, known_weights, random_blocks, repacked, weights
 from support.expert_layer import Layer
 from support.operators import LIBRARY, Operator, same_bits
 from support.packages import Packages
@@ -24,16 +25,51 @@ pytestmark = pytest.mark.skipif(LIBRARY == "cuda", reason="weights are repacked 
 sets = pytest.mark.parametrize("isa", SIDE_BY_SIDE, indirect=True)
 
 
+def side_by_side(plain: NDArray[np.uint8]) -> bytes:
+    """Words of a super-block of all rows of a group, [groups, super-blocks, rows, bytes], then what is left of them."""
+    groups, blocks, rows, size = plain.shape
+    words = plain[..., : size // 4 * 4].reshape(groups, blocks, rows, -1, 4).transpose(0, 1, 3, 2, 4)
+    rest = plain[..., size // 4 * 4 :]
+    return np.concatenate([part.reshape(groups, blocks, -1) for part in (words, rest)], axis=-1).tobytes()
+
+
 @pytest.mark.parametrize("rows", [8, 16])
-@pytest.mark.parametrize("type", REPACKED)
+@pytest.mark.parametrize("type", ["Q4_K", "Q5_K", "Q6_K"])
 def test_the_order(type: str, rows: int) -> None:
-    """Words of a super-block of all rows of a group, interleaved, then the halves that are left."""
     plain = np.random.default_rng(1).integers(0, 256, (3 * rows, 3 * REPACKED[type]), np.uint8)
-    blocks = plain.reshape(3, rows, 3, REPACKED[type]).transpose(0, 2, 1, 3)  # group, super-block, row, byte
-    whole = REPACKED[type] // 4 * 4
-    words = blocks[..., :whole].reshape(3, 3, rows, -1, 4).transpose(0, 1, 3, 2, 4).reshape(3, 3, -1)
-    expected = np.concatenate([words, blocks[..., whole:].reshape(3, 3, -1)], axis=-1)
-    assert repacked(type, plain, rows).tobytes() == expected.tobytes()
+    blocks = plain.reshape(3, rows, 3, REPACKED[type]).transpose(0, 2, 1, 3)
+    assert repacked(type, plain, rows).tobytes() == side_by_side(blocks)
+
+
+def parts(packed: NDArray[np.uint8], rows: int, size: int) -> NDArray[np.uint8]:
+    """Undoes `side_by_side`: [groups, super-blocks, rows, bytes]."""
+    groups = packed.reshape(len(packed) // rows, -1, rows * size)
+    words, rest = np.split(groups, [rows * (size // 4 * 4)], axis=-1)
+    shape = (*groups.shape[:2], rows)
+    words = words.reshape(*groups.shape[:2], -1, rows, 4).swapaxes(2, 3).reshape(*shape, -1)
+    return np.concatenate([words, rest.reshape(*shape, -1)], axis=-1)
+
+
+@pytest.mark.parametrize("rows", [8, 16])
+@pytest.mark.parametrize(
+    ("type", "levels", "unit"),
+    [("IQ3_XXS", [4, 12, 20, 28, 36, 44, 52, 62], 0.25), ("IQ3_S", [1, 3, 5, 7, 9, 11, 13, 15], 1)],
+)
+def test_levels(type: str, levels: list[int], unit: float, rows: int) -> None:
+    """Four bits an element, by what `gguf.quants` says that it stands for."""
+    plain = random_blocks(type, 3 * rows, 3, seed=2).reshape(3, rows, 3, -1)
+    plain[..., :2] = np.array([1], np.float16).view(np.uint8)
+    values = known_weights(plain.reshape(3 * rows, -1), type).reshape(3, rows, 3, 8, 32).transpose(0, 2, 1, 3, 4)
+    found = repacked(type, plain.reshape(3 * rows, -1), rows)
+    table = np.array(levels + [-level for level in levels]) * unit
+    assert found.shape == (3 * rows, 3 * REPACKED[type])
+    packed = parts(found, rows, REPACKED[type])  # group, super-block, row, byte
+    assert side_by_side(packed) == found.tobytes()
+    odd = 1 + 2 * np.stack([packed[..., :4] & 15, packed[..., :4] >> 4], axis=-1).reshape(*packed.shape[:3], 8, 1)
+    codes = packed[..., 4:132].reshape(*packed.shape[:3], 8, 16)
+    numbers = np.concatenate([codes & 15, codes >> 4], axis=-1)
+    np.testing.assert_array_equal(odd * table[numbers], values)
+    assert (packed[..., 132:] == plain[..., :2].transpose(0, 2, 1, 3)).all()
 
 
 @sets
@@ -53,10 +89,13 @@ def test_products(isa: str, type: str, width: int) -> None:
 
 
 @sets
-@pytest.mark.parametrize("up_type", ["Q5_K", None])
-def test_experts(isa: str, up_type: str | None) -> None:
+@pytest.mark.parametrize(
+    ("gate_type", "down_type", "up_type"),
+    [("Q4_K", "Q6_K", "Q5_K"), ("Q4_K", "Q6_K", None), ("IQ3_XXS", "IQ3_S", "IQ3_S")],
+)
+def test_experts(isa: str, gate_type: str, down_type: str, up_type: str | None) -> None:
     shape: dict[str, Any] = dict(width=512, ffn=256, experts=6, k=3, activations="int8")
-    layer = Layer(**shape, gate_type="Q4_K", down_type="Q6_K", up_type=up_type)
+    layer = Layer(**shape, gate_type=gate_type, down_type=down_type, up_type=up_type)
     side = SIDE_BY_SIDE[isa]
     types = {name: value if name == "activations" else f"{value}_R{side}" for name, value in layer.attributes.items()}
     stacks = ((layer.gate_type, layer.gate), (layer.down_type, layer.down), (up_type, layer.up))

@@ -54,7 +54,7 @@ def known_weights(rows: NDArray[np.uint8], type: str) -> NDArray[np.float32]:
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 TYPES = [*STORED, *HALVES]
-REPACKED = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}  # bytes of a super-block
+REPACKED = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "IQ3_XXS": 134, "IQ3_S": 134}  # bytes of a repacked super-block
 BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
 
 
@@ -75,10 +75,11 @@ def activations(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
 
 def repacked(type: str, plain: NDArray[np.uint8], rows: int) -> NDArray[np.uint8]:
     """[.., rows, row_bytes] as the library repacks them, `rows` at a time."""
-    out, count = np.full_like(plain, 255), ctypes.c_int64
+    blocks = plain.shape[-1] // gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][1]
+    out, count = np.full((*plain.shape[:-1], blocks * REPACKED[type]), 255, np.uint8), ctypes.c_int64
     repack = library_function("trigraph_repack")
-    counts = (plain.size // plain.shape[-1] // rows, rows, plain.shape[-1] // REPACKED[type], REPACKED[type])
-    repack(plain.ctypes.data_as(ctypes.c_void_p), *map(count, counts), out.ctypes)
+    counts = (plain.size // plain.shape[-1] // rows, rows, blocks)
+    repack(type.encode(), plain.ctypes.data_as(ctypes.c_void_p), *map(count, counts), out.ctypes)
     return out
 
 

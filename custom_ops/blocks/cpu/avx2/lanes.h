@@ -187,7 +187,7 @@ TRIGRAPH_INLINE Ints add_dot(Ints sum, const Ints* code, const Int8Super& x, int
   constexpr int kStep = kTogether<F, N>;
   TRIGRAPH_UNROLL
   for (int start = 0; start < N; start += kStep) {
-    Ints part = first_dots<F>(code[start], broadcast(a + 4 * start), x, first);
+    Ints part = first_dots<F>(code[start], broadcast(a + 4 * start), x, first + 4 * start);
     TRIGRAPH_UNROLL
     for (int v = start + 1; v < start + kStep; ++v) part = add_dots<F>(part, code[v], broadcast(a + 4 * v));
     sum = add_scaled_dots(sum, part, scale);

@@ -3,6 +3,7 @@
 
 #include "interleaved.h"
 #include "lane_products.h"
+#include "level_lanes.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 

@@ -192,7 +192,8 @@ struct Panel {
           TRIGRAPH_UNROLL
           for (int g = 0; g < kGroups; ++g) {
             const Ints codes = code[g][run * kVectors + v];
-            part[i][g] = v == start ? first_dots<S>(codes, a, *x[i], run * S::kRun) : add_dots<S>(part[i][g], codes, a);
+            part[i][g] = v == start ? first_dots<S>(codes, a, *x[i], run * S::kRun + 4 * start)
+                                    : add_dots<S>(part[i][g], codes, a);
           }
         }
       }

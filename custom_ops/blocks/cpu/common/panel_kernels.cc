@@ -6,6 +6,7 @@
 #include "block_lanes.h"
 #include "grid_lanes.h"
 #include "k_lanes.h"
+#include "level_lanes.h"
 #include "panel.h"
 #include "panels.h"
 #include "ternary_lanes.h"
@@ -156,6 +157,8 @@ TRIGRAPH_PANELS(Q5_K, const uint8_t*);
 TRIGRAPH_PANELS(Q5_K, Interleaved);
 TRIGRAPH_PANELS(Q6_K, const uint8_t*);
 TRIGRAPH_PANELS(Q6_K, Interleaved);
+TRIGRAPH_PANELS(Levels<IQ3_XXS>, Interleaved);
+TRIGRAPH_PANELS(Levels<IQ3_S>, Interleaved);
 #endif
 #if defined(__AVXVNNI__)
 TRIGRAPH_PANELS(IQ4_XS, const uint8_t*);
