@@ -4,10 +4,10 @@
 //   S = decay S + k d^T
 // Column j of S and element j of d meet no other column, so a head is done by blocks of columns that stay in registers
 // and cache. A walk down the rows of a block applies one token and takes the products of the next one's key and query
-// with what it leaves: n tokens are n + 1 walks. Sums over rows run in ascending order.
+// with what it leaves: n tokens are n + 1 walks.
+// A sum over rows is made in four bands of D / 4 rows, each from zero and in ascending order, that are joined as
+// (0 + 1) + (2 + 3): a device makes them at the same time.
 #pragma once
-
-#include <type_traits>
 
 #include "mix.h"
 
@@ -19,6 +19,7 @@ constexpr int kWalkParts = 4;
 constexpr int kWalkParts = 2;
 #endif
 constexpr int64_t kWalkColumns = kWalkParts * kPartLanes;
+constexpr int64_t kBands = 4;
 
 struct Token {
   const float *k, *v;       // [D]
@@ -33,34 +34,52 @@ struct Products {
   Part key[V], query[V];
 };
 
+template <int V>
+inline Products<V> no_products() {
+  Products<V> sum;
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < V; ++v) sum.key[v] = sum.query[v] = zero_part();
+  return sum;
+}
+
+template <int V>
+inline Products<V> add(const Products<V>& a, const Products<V>& b) {
+  Products<V> sum;
+  TRIGRAPH_UNROLL
+  for (int v = 0; v < V; ++v) sum.key[v] = add(a.key[v], b.key[v]), sum.query[v] = add(a.query[v], b.query[v]);
+  return sum;
+}
+
 // S = decay S + k d^T over V parts of columns, from `from` to `to`, and the products of `next`, if there is one.
 template <int V, bool kNext, bool kQuery>
 inline Products<V> walk(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows,
                         const Token& token, const Part* delta, const Token* next) {
   const Part decay = splat_part(token.decay);
   const float *key = token.k, *next_key = kNext ? next->k : nullptr, *next_query = kQuery ? next->q : nullptr;
+  const int64_t band_rows = rows / kBands;
   Part d[V];
-  Products<V> sum;
   TRIGRAPH_UNROLL
-  for (int v = 0; v < V; ++v) {
-    d[v] = delta[v];
-    sum.key[v] = sum.query[v] = zero_part();
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    Part row[V];
-    TRIGRAPH_UNROLL
-    for (int v = 0; v < V; ++v) {
-      row[v] = mul(decay, load_part(from + i * from_stride + v * kPartLanes));
-      row[v] = fmadd(splat_part(key[i]), d[v], row[v]);
-      store_part(to + i * to_stride + v * kPartLanes, row[v]);
+  for (int v = 0; v < V; ++v) d[v] = delta[v];
+  Products<V> half[2];
+  for (int band = 0; band < kBands; ++band) {
+    Products<V> sum = no_products<V>();
+    for (int64_t i = band * band_rows; i < (band + 1) * band_rows; ++i) {
+      const Part k = splat_part(key[i]);
+      Part row[V];
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < V; ++v) {
+        row[v] = fmadd(k, d[v], mul(decay, load_part(from + i * from_stride + v * kPartLanes)));
+        store_part(to + i * to_stride + v * kPartLanes, row[v]);
+      }
+      TRIGRAPH_UNROLL
+      for (int v = 0; v < V; ++v) {
+        if (kNext) sum.key[v] = fmadd(splat_part(next_key[i]), row[v], sum.key[v]);
+        if (kQuery) sum.query[v] = fmadd(splat_part(next_query[i]), row[v], sum.query[v]);
+      }
     }
-    TRIGRAPH_UNROLL
-    for (int v = 0; v < V; ++v) {
-      if (kNext) sum.key[v] = fmadd(splat_part(next_key[i]), row[v], sum.key[v]);
-      if (kQuery) sum.query[v] = fmadd(splat_part(next_query[i]), row[v], sum.query[v]);
-    }
+    half[band / 2] = band % 2 ? add(half[band / 2], sum) : sum;
   }
-  return sum;
+  return add(half[0], half[1]);
 }
 
 // The same, by what `next` wants.
@@ -72,42 +91,52 @@ inline Products<V> walk(const float* from, int64_t from_stride, float* to, int64
   return walk<V, true, true>(from, from_stride, to, to_stride, rows, token, delta, next);
 }
 
-// Adds the products of a token with V parts of columns and a band of rows to key_sums and query_sums, [dim] each.
-template <int V, bool kQuery>
+// Adds the products of a token with V parts of columns and kRun rows to what the rows before them in their band made:
+// key_sums and query_sums, [kBands][dim] each.
+template <int V, int64_t kRun, bool kQuery>
 inline void add_products(const Token& token, const float* from, int64_t dim, int64_t column, int64_t first_row,
-                         int64_t rows, float* key_sums, float* query_sums) {
-  Products<V> sum;
-  for (int v = 0; v < V; ++v) {
-    sum.key[v] = load_part(key_sums + column + v * kPartLanes);
-    sum.query[v] = load_part(query_sums + column + v * kPartLanes);
+                         float* key_sums, float* query_sums) {
+  const int64_t band_rows = dim / kBands, at = first_row / band_rows * dim + column;
+  Products<V> sum = no_products<V>();
+  for (int v = 0; first_row % band_rows && v < V; ++v) {
+    sum.key[v] = load_part(key_sums + at + v * kPartLanes);
+    if (kQuery) sum.query[v] = load_part(query_sums + at + v * kPartLanes);
   }
-  for (int64_t i = first_row; i < first_row + rows; ++i)
+  for (int64_t i = first_row; i < first_row + kRun; ++i)
     for (int v = 0; v < V; ++v) {
       const Part x = load_part(from + i * dim + column + v * kPartLanes);
       sum.key[v] = fmadd(splat_part(token.k[i]), x, sum.key[v]);
       if (kQuery) sum.query[v] = fmadd(splat_part(token.q[i]), x, sum.query[v]);
     }
   for (int v = 0; v < V; ++v) {
-    store_part(key_sums + column + v * kPartLanes, sum.key[v]);
-    store_part(query_sums + column + v * kPartLanes, sum.query[v]);
+    store_part(key_sums + at + v * kPartLanes, sum.key[v]);
+    if (kQuery) store_part(query_sums + at + v * kPartLanes, sum.query[v]);
   }
 }
 
 // The walk before the first token, in the order of memory: the state may have to come from there, which likes long
-// runs.
-template <bool kQuery>
+// runs. kRun rows are of one band.
+template <int64_t kRun, bool kQuery>
 inline void first_products(const Token& token, const float* from, int64_t dim, float* key_sums, float* query_sums) {
   constexpr int V = 4;
-  constexpr int64_t kBand = 8;  // rows
-  std::memset(key_sums, 0, dim * sizeof(float));
-  std::memset(query_sums, 0, dim * sizeof(float));
-  for (int64_t row = 0; row < dim; row += kBand) {
+  for (int64_t row = 0; row < dim; row += kRun) {
     int64_t column = 0;
     for (; column + V * kPartLanes <= dim; column += V * kPartLanes)
-      add_products<V, kQuery>(token, from, dim, column, row, kBand, key_sums, query_sums);
+      add_products<V, kRun, kQuery>(token, from, dim, column, row, key_sums, query_sums);
     for (; column < dim; column += kPartLanes)
-      add_products<1, kQuery>(token, from, dim, column, row, kBand, key_sums, query_sums);
+      add_products<1, kRun, kQuery>(token, from, dim, column, row, key_sums, query_sums);
   }
+}
+template <int64_t kRun>
+inline void first_products(const Token& token, const float* from, int64_t dim, float* key_sums, float* query_sums) {
+  if (token.q) return first_products<kRun, true>(token, from, dim, key_sums, query_sums);
+  first_products<kRun, false>(token, from, dim, key_sums, query_sums);
+}
+
+// What first_products left of a part of columns.
+inline Part joined(const float* sums, int64_t dim) {
+  const auto band = [&](int64_t b) { return load_part(sums + b * dim); };
+  return add(add(band(0), band(1)), add(band(2), band(3)));
 }
 
 // Runs tokens over the V parts of columns at `column`. The state after the first `committed` tokens goes to `to`
@@ -120,8 +149,8 @@ inline void scan_columns(const Token* tokens, int64_t count, int64_t committed, 
   int64_t stride = dim;
   Products<V> sum;
   for (int v = 0; v < V; ++v) {
-    sum.key[v] = load_part(key_sums + column + v * kPartLanes);
-    sum.query[v] = load_part(query_sums + column + v * kPartLanes);
+    sum.key[v] = joined(key_sums + column + v * kPartLanes, dim);
+    if (tokens[0].q) sum.query[v] = joined(query_sums + column + v * kPartLanes, dim);
   }
   for (int64_t t = 0; t < count; ++t) {
     const Token& token = tokens[t];
@@ -142,17 +171,17 @@ inline void scan_columns(const Token* tokens, int64_t count, int64_t committed, 
   }
 }
 
-inline int64_t scan_bytes(int64_t dim) { return dim * (kWalkColumns + 2) * sizeof(float); }
+inline int64_t scan_bytes(int64_t dim) { return dim * (kWalkColumns + 2 * kBands) * sizeof(float); }
 
 // Runs at least one token. The state after the first `committed` ones is written to `to`, which may be `from`. scratch
 // has scan_bytes; dim is a multiple of 16.
 inline void scan(const Token* tokens, int64_t count, int64_t committed, const float* from, float* to, float* scratch,
                  int64_t dim) {
-  float *key_sums = scratch, *query_sums = key_sums + dim, *work = query_sums + dim;
-  if (tokens[0].q)
-    first_products<true>(tokens[0], from, dim, key_sums, query_sums);
+  float *key_sums = scratch, *query_sums = key_sums + kBands * dim, *work = query_sums + kBands * dim;
+  if (dim % 32)
+    first_products<4>(tokens[0], from, dim, key_sums, query_sums);
   else
-    first_products<false>(tokens[0], from, dim, key_sums, query_sums);
+    first_products<8>(tokens[0], from, dim, key_sums, query_sums);
   int64_t column = 0;
   for (; column + kWalkColumns <= dim; column += kWalkColumns)
     scan_columns<kWalkParts>(tokens, count, committed, from, to, key_sums, query_sums, work, dim, column);
