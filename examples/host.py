@@ -17,7 +17,7 @@ DRAFTS, TOKENS = 3, 40
 class Host:
     def __init__(self, folder: Path, library: str, context: int) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["contract_version"] not in (3, 4):
+        if manifest["contract_version"] not in (6, 7):
             sys.exit("error: the package follows another contract")
         options = ort.SessionOptions()
         options.register_custom_ops_library(library)
@@ -37,7 +37,7 @@ class Host:
         numbers |= {"accepted": [accepted], "slots_in": [0], "slots_out": [0]}
         given = {name: np.array(value, np.int32) for name, value in numbers.items()}
         given |= {"input_ids": np.array(tokens, np.int64), "prev_hidden": before}
-        # Of packages that read images (contract 4): equal positions on all axes are text.
+        # Of packages that read images (contract 7): equal positions on all axes are text.
         given["positions"] = np.tile(np.arange(past, past + len(tokens), dtype=np.int32) + self.shift, (3, 1))
         given["last_positions"] = given["positions"][:, -1:]
         given |= {"image_rows": np.zeros((0, self.hidden), np.float32), "image_places": np.zeros((0, 1), np.int64)}

@@ -47,6 +47,16 @@ def kernels(session: Session) -> None:
             session.note("kernels", f"{timed['model']}: {name}", " / ".join(times) + " us")
 
 
+def delta_rule(session: Session) -> None:
+    """The delta rule of a decode, a verify and prompts: tokens of one sequence, one after the other."""
+    report = json.loads(session.run(session.kernels(), "--only", "delta rule", "--rows", "1,4,512,4096"))
+    for timed in report["models"]:
+        for row in timed["kernels"]:
+            if row["kernel"] == "delta rule" and row["sequences"] == 1:
+                what = f"{timed['model']}: {row['rows']} tokens, us"
+                session.note("delta-rule", what, f"{row['us']:.1f}", "about 60" if row["rows"] == 512 else "")
+
+
 def operators(session: Session) -> None:
     """Each operator against its NumPy reference, fused ones and draws too; rows alone and together; errors."""
     session.note("operators", "tests", session.test(*OPERATOR_TESTS))
@@ -154,6 +164,7 @@ SOAKED = 450
 """Seconds of a piece, so that a machine that is lent for ten minutes at a time can run it."""
 STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "kernels": (kernels, 90),
+    "delta-rule": (delta_rule, 60),
     "sanitizer": (sanitizer, 120),
     "operators": (operators, 120),
     "bits": (bits, 180),
@@ -163,7 +174,7 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "served": (served, 480),
     **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},
 }
-"""And the seconds that each may take on an H100: 15 minutes in all up to `served`, without the build of gpu_kernels."""
+"""And the seconds that each may take on an H100: 16 minutes in all up to `served`, without the build of gpu_kernels."""
 
 
 def main() -> int:

@@ -56,7 +56,7 @@ class GatedDeltaNet : public GatedDeltaNetSignature {
 
     const Arena::Memory mixed = arena_.take<float>((step.rows + step.sequences * g.pending_max) * g.channels());
     const Arena::Memory verdict = arena_.take<int>(1);
-    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>(), work.alone = multiprocessors_;
+    work.mixed = mixed.as<float>(), work.verdict = verdict.as<int>();
     const dim3 chunks(static_cast<unsigned>(g.units()), blocks_of(longest, kMixTokens), sequences);
     launch(mix, chunks, threads, 0, stream, work);
     const int64_t parts = blocks_of(g.dim, kColumns);

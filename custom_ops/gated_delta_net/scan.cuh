@@ -43,7 +43,7 @@ struct Gates {
 // Tokens of a sequence on their way from memory: a thread's column of each.
 template <int D>
 struct Incoming {
-  float key[kGroup], query[kGroup], value[kGroup], z[kGroup];
+  float key[kGroup], query[kGroup], value[kGroup];
   Gates gates;  // of token `threadIdx.x`
 
   __device__ __forceinline__ void read(const Work& work, const Sequence& sequence, const float* mixed, int64_t head,
@@ -51,14 +51,12 @@ struct Incoming {
     const Geometry& g = work.geometry;
     const int64_t k_head = g.k_head(head);
     const float* token = mixed + first * g.channels() + j;
-    const float* gate = work.z + ((sequence.begin + first - sequence.pending) * g.v_heads + head) * D + j;
     if (const int t = threadIdx.x; t < count) gates.read(work, sequence, head, first + t);
 #pragma unroll
     for (int n = 0; n < kGroup; ++n) {
       if (n < count) {
         const float* own = token + n * g.channels();
         query[n] = own[k_head * D], key[n] = own[(g.k_heads + k_head) * D], value[n] = own[(2 * g.k_heads + head) * D];
-        z[n] = first + n < sequence.pending ? 0.0f : gate[n * g.v_heads * D];
       }
     }
   }
@@ -75,9 +73,17 @@ struct Tokens {
     const int j = threadIdx.x;
 #pragma unroll
     for (int n = 0; n < kGroup; ++n)
-      if (active && n < count)
-        key[n][j] = in.key[n], query[n][j] = in.query[n], value[n][j] = in.value[n], z[n][j] = in.z[n];
+      if (active && n < count) key[n][j] = in.key[n], query[n][j] = in.query[n], value[n][j] = in.value[n];
     if (j < count) take_gates(in.gates, j, first + j - pending);
+  }
+  // Asks for z of own tokens, which `finish` reads; the whole block calls.
+  __device__ __forceinline__ void ask_for_z(const Work& work, const Sequence& sequence, int64_t head, int64_t first,
+                                            int count) {
+    const int64_t row = work.geometry.v_heads * D, own = sequence.begin + first - sequence.pending;
+    for (int i = 4 * threadIdx.x; i < count * D; i += 4 * blockDim.x)
+      if (first + i / D >= sequence.pending)
+        copy_ahead(z[i / D] + i % D, work.z + (own + i / D) * row + head * D + i % D);
+    end_copies();
   }
   // Of token n, the sequence's own one `own` if that is not negative.
   __device__ __forceinline__ void take_gates(Gates& gates, int n, int64_t own) {
@@ -111,18 +117,40 @@ struct Tokens {
   }
 };
 
+// Products of some rows of a column with a key and a query.
+struct Products {
+  float key = 0, query = 0;
+  __device__ __forceinline__ friend Products operator+(const Products& a, const Products& b) {
+    return {a.key + b.key, a.query + b.query};
+  }
+};
+
+// Those of the band of rows that begins at `first`; `row` makes each what it then is.
+template <int D, class Row>
+__device__ __forceinline__ Products band_products(const float* state, const float* key, const float* query, int first,
+                                                  Row&& row) {
+  Products sum;
+#pragma unroll
+  for (int i = first; i < first + D / kBands; ++i) {
+    row(i);
+    sum.key = fmaf(key[i], state[i], sum.key), sum.query = fmaf(query[i], state[i], sum.query);
+  }
+  return sum;
+}
+
 // One column of the state, and its products with the next token's key and query.
 template <int D>
 struct Column {
   float state[D], with_key = 0, with_query = 0;
 
+  template <class Row>
+  __device__ __forceinline__ void products(const float* key, const float* query, Row&& row) {
+    const auto band = [&](int b) { return band_products<D>(state, key, query, b * (D / kBands), row); };
+    const Products sum = (band(0) + band(1)) + (band(2) + band(3));
+    with_key = sum.key, with_query = sum.query;
+  }
   __device__ __forceinline__ void products(const float* key, const float* query) {
-    with_key = with_query = 0;
-#pragma unroll
-    for (int i = 0; i < D; ++i) {
-      with_key = fmaf(key[i], state[i], with_key);
-      with_query = fmaf(query[i], state[i], with_query);
-    }
+    products(key, query, [](int) {});
   }
   // S = decay S + k d^T
   __device__ __forceinline__ void update(float decay, const float* key, float delta) {
@@ -132,13 +160,7 @@ struct Column {
   // Both at once: the products wait for their own sums only.
   __device__ __forceinline__ void update(float decay, const float* key, float delta, const float* next_key,
                                          const float* next_query) {
-    with_key = with_query = 0;
-#pragma unroll
-    for (int i = 0; i < D; ++i) {
-      state[i] = fmaf(key[i], delta, decay * state[i]);
-      with_key = fmaf(next_key[i], state[i], with_key);
-      with_query = fmaf(next_query[i], state[i], with_query);
-    }
+    products(next_key, next_query, [&](int i) { state[i] = fmaf(key[i], delta, decay * state[i]); });
   }
   __device__ __forceinline__ void read(const float* from) {
 #pragma unroll
@@ -164,7 +186,7 @@ __device__ __forceinline__ void save_gates(const Work& work, const Sequence& seq
 // grid: [value heads, sequences]; a thread for each column of the state, in whole warps. Memory is asked for a group of
 // tokens while the one before it is at work.
 template <int D>
-__global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp, 1) scan(Work work) {
+__global__ void __maxnreg__(248) scan(Work work) {
   allow_next();
   __shared__ __align__(16) Tokens<D> tokens;
   const Geometry& g = work.geometry;
@@ -190,6 +212,7 @@ __global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp, 1) scan(Work 
     __syncthreads();
     if (first + kGroup < sequence.count())
       incoming.read(work, sequence, mixed, head, j, first + kGroup, group(first + kGroup));
+    tokens.ask_for_z(work, sequence, head, first, count);
     tokens.look_at_keys(count);
     __syncthreads();
     if (active) column.products(tokens.key[0], tokens.query[0]);
@@ -203,6 +226,7 @@ __global__ void __launch_bounds__((D + kWarp - 1) / kWarp * kWarp, 1) scan(Work 
         column.update(decay, tokens.key[n], delta);
       if (!g.commit && first + n + 1 == sequence.pending) column.write(to);
     }
+    await_copies(0);
     __syncthreads();
     tokens.finish(work, sequence, head, active, norm, first, count);
     __syncthreads();

@@ -4,11 +4,10 @@
 //   S = decay S + k d^T
 // Column j of S and element j of d meet no other column, so a head is done by blocks of columns that stay in registers
 // and cache. A walk down the rows of a block applies one token and takes the products of the next one's key and query
-// with what it leaves: n tokens are n + 1 walks.
-// A sum over rows is made in four bands of D / 4 rows, each from zero and in ascending order, that are joined as
-// (0 + 1) + (2 + 3): a device makes them at the same time.
+// with what it leaves: n tokens are n + 1 walks. Sums over rows have the order of bands.h.
 #pragma once
 
+#include "bands.h"
 #include "mix.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -19,7 +18,6 @@ constexpr int kWalkParts = 4;
 constexpr int kWalkParts = 2;
 #endif
 constexpr int64_t kWalkColumns = kWalkParts * kPartLanes;
-constexpr int64_t kBands = 4;
 
 struct Token {
   const float *k, *v;       // [D]
@@ -147,7 +145,7 @@ inline void scan_columns(const Token* tokens, int64_t count, int64_t committed, 
                          const float* key_sums, const float* query_sums, float* work, int64_t dim, int64_t column) {
   const float* state = from + column;
   int64_t stride = dim;
-  Products<V> sum;
+  Products<V> sum = no_products<V>();
   for (int v = 0; v < V; ++v) {
     sum.key[v] = joined(key_sums + column + v * kPartLanes, dim);
     if (tokens[0].q) sum.query[v] = joined(query_sums + column + v * kPartLanes, dim);

@@ -1,120 +1,110 @@
 // The second launch where a sequence may have many tokens, of a step that commits them: as in scan.cuh, but a block has
-// fewer columns, so that more multiprocessors scan. A thread has a column. One warp makes the columns' products with
-// keys, and so what each token changes; another, a group of tokens behind, makes those with queries, with a state of
-// its own: each is a chain of D products a token. The others bring tokens. A third launch makes output norm and gate.
+// fewer columns, so that more multiprocessors scan, and a thread has one band of a column's rows: a chain of D / 4
+// products a token. Other warps bring tokens. A third launch makes output norm and gate.
 #pragma once
 
 #include "scan.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int kColumns = kWarp;  // of the state in a block
-constexpr int kBringers = 2;     // warps
-constexpr int kRing =
-    4 * kGroup;  // tokens in shared memory: those with queries, with keys, the next ones, and coming ones
-constexpr int kScanThreads = (2 + kBringers) * kWarp;
+constexpr int kColumns = 32;                                       // of the state in a block
+constexpr int kWarpColumns = kWarp / kBands;                       // lanes b kWarpColumns + c have band b of column c
+constexpr int kScanners = kColumns / kWarpColumns, kBringers = 4;  // warps
+constexpr int kRing = 4 * kGroup;  // tokens in shared memory: those at work, the next ones, and coming ones
+constexpr int kScanThreads = (kScanners + kBringers) * kWarp;
 
 template <int D>
 struct Ring {
+  static constexpr int kRows = D / kBands, kBand = kRows + 4;  // bands begin at different banks
   struct Row {
-    float query[D], key[D], value[kColumns], delta[kColumns];
+    float query[kBands * kBand], key[kBands * kBand], value[kColumns];
   };
   Row row[kRing];
   float decay[kRing], beta[kRing], look[kRing];
+
+  __device__ static __forceinline__ int place(int i) { return i + i / kRows * (kBand - kRows); }  // of row i
 };
 
-// A column of the state, and its product with the vector that comes next.
-template <int D>
-struct Chain {
-  float state[D], product = 0;
-
-  __device__ __forceinline__ void meet(const float* next) {
-    product = 0;
-#pragma unroll
-    for (int i = 0; i < D; ++i) product = fmaf(next[i], state[i], product);
-  }
-  // S = decay S + k d^T, and the product of that.
-  __device__ __forceinline__ void update(float decay, const float* key, float delta, const float* next) {
-    product = 0;
-    const auto *keys = reinterpret_cast<const float4*>(key), *vectors = reinterpret_cast<const float4*>(next);
-#pragma unroll
-    for (int i = 0; i < D / 4; ++i) {
-      const float4 k = keys[i], v = vectors[i];
-      float* s = state + 4 * i;
-      s[0] = fmaf(k.x, delta, decay * s[0]), product = fmaf(v.x, s[0], product);
-      s[1] = fmaf(k.y, delta, decay * s[1]), product = fmaf(v.y, s[1], product);
-      s[2] = fmaf(k.z, delta, decay * s[2]), product = fmaf(v.z, s[2], product);
-      s[3] = fmaf(k.w, delta, decay * s[3]), product = fmaf(v.w, s[3], product);
-    }
-  }
-};
-
-// A thread of the warp that has keys, or of the one that has queries.
+// A thread of the warps that scan.
 template <int D>
 class Scanner {
  public:
-  __device__ __forceinline__ Scanner(const Work& work, const Sequence& sequence, bool keys) : keys_(keys) {
-    const int first = blockIdx.x * kColumns;
-    column_ = threadIdx.x % kWarp, active_ = first + column_ < D;
+  __device__ __forceinline__ Scanner(const Work& work, const Sequence& sequence) {
+    const int first = blockIdx.x * kColumns, lane = threadIdx.x % kWarp;
+    band_ = lane / kWarpColumns, column_ = static_cast<int>(threadIdx.x) / kWarp * kWarpColumns + lane % kWarpColumns;
+    active_ = first + column_ < D;
     if (!active_) column_ = 0;
-    const int64_t head = blockIdx.y, heads = work.geometry.v_heads, at = head * D * D + first + column_;
+    const int64_t head = blockIdx.y, heads = work.geometry.v_heads;
+    const int64_t at = (head * D + band_ * kRows) * D + first + column_;
     const float* from = work.past_state + sequence.slot_in * heads * D * D + at;
     to_ = work.state + sequence.slot_out * heads * D * D + at;
     stride_ = heads * D, pending_ = static_cast<int>(sequence.pending);
     y_ = work.y + (sequence.begin - pending_) * stride_ + head * D + first + column_;
 #pragma unroll
-    for (int i = 0; i < D; ++i) own_.state[i] = sequence.fresh ? 0.0f : from[i * D];
+    for (int i = 0; i < kRows; ++i) state_[i] = sequence.fresh ? 0.0f : from[i * D];
   }
 
   // Tokens `first` to `end` of all `count`; y gets what the rule makes of own ones.
-  __device__ __forceinline__ void run(Ring<D>& ring, int first, int end, int count) {
-    if (first >= end) return;
-    if (first == 0) own_.meet(next_of(ring, 0));
-    Scalars now(ring, first, column_, keys_);
+  __device__ __forceinline__ void run(const Ring<D>& ring, int first, int end, int count) {
+    if (first == 0 && end > 0) meet(ring, 0, -0.0f);  // which changes no state
+    float* y = y_ + first * stride_;
 #pragma unroll 1
-    for (int t = first; t < end; ++t) {
-      const int slot = t % kRing, after = min(t + 1, count - 1);  // behind the last token, any vector
-      float delta = now.delta;
-      if (keys_) {
-        delta = now.beta * (now.value - now.decay * own_.product);
-        ring.row[slot].delta[threadIdx.x % kWarp] = delta;
-      } else if (t >= pending_ && active_) {
-        y_[t * stride_] = fmaf(now.look, delta, now.decay * own_.product);
-      }
-      const float decay = now.decay;
-      if (t + 1 < end) now = Scalars(ring, t + 1, column_, keys_);
-      own_.update(decay, ring.row[slot].key, delta, next_of(ring, after));
+    for (int t = first; t < end; ++t, y += stride_) {
+      const Scalars now = next_;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) state_[i] *= now.decay;  // while lanes meet
+      const float delta = now.beta * (now.value - now.decay * joined(with_key_));
+      const float out = fmaf(now.look, delta, now.decay * joined(with_query_));
+      meet(ring, static_cast<unsigned>(min(t + 1, count - 1)), delta);  // behind the last token, any one
+      if (t >= pending_ && active_ && band_ == 0) *y = out;
     }
   }
 
   // The state after all tokens.
   __device__ __forceinline__ void finish() {
-    if (!active_ || !keys_) return;
+    if (!active_) return;
 #pragma unroll
-    for (int i = 0; i < D; ++i) to_[i * D] = own_.state[i];
+    for (int i = 0; i < kRows; ++i) to_[i * D] = state_[i];
   }
 
  private:
+  static constexpr int kRows = Ring<D>::kRows;
+
   // What a thread needs of a token beside its vectors.
   struct Scalars {
-    float decay, beta, value, look, delta;
-    __device__ __forceinline__ Scalars(const Ring<D>& ring, int t, int column, bool keys)
-        : decay(ring.decay[t % kRing]),
-          beta(ring.beta[t % kRing]),
-          value(ring.row[t % kRing].value[column]),
-          look(ring.look[t % kRing]),
-          delta(keys ? 0.0f : ring.row[t % kRing].delta[threadIdx.x % kWarp]) {}
+    float decay, beta, value, look;
   };
-  __device__ __forceinline__ const float* next_of(const Ring<D>& ring, int t) const {
-    const auto& row = ring.row[t % kRing];
-    return keys_ ? row.key : row.query;
+
+  // A column's sum; all lanes call.
+  __device__ static __forceinline__ float joined(float band) {
+    band += __shfl_xor_sync(kAllLanes, band, kWarpColumns);
+    return band + __shfl_xor_sync(kAllLanes, band, 2 * kWarpColumns);
+  }
+  // S = S + k d^T with the key of the token before, and the band's products with those of token t, which is the next.
+  __device__ __forceinline__ void meet(const Ring<D>& ring, unsigned t, float delta) {
+    const unsigned slot = t % kRing;
+    const auto& row = ring.row[slot];
+    const auto* keys = reinterpret_cast<const float4*>(row.key + band_ * Ring<D>::kBand);
+    const auto* queries = reinterpret_cast<const float4*>(row.query + band_ * Ring<D>::kBand);
+    next_ = {ring.decay[slot], ring.beta[slot], row.value[column_], ring.look[slot]};
+    const auto one = [&](int i, float key, float query) {
+      state_[i] = fmaf(key_[i], delta, state_[i]), key_[i] = key;
+      with_key_ = fmaf(key, state_[i], with_key_), with_query_ = fmaf(query, state_[i], with_query_);
+    };
+    with_key_ = with_query_ = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; i += 4) {
+      const float4 k = keys[i / 4], q = queries[i / 4];
+      one(i, k.x, q.x), one(i + 1, k.y, q.y), one(i + 2, k.z, q.z), one(i + 3, k.w, q.w);
+    }
   }
 
-  bool keys_, active_;
-  int column_, pending_;
+  bool active_;
+  int band_, column_, pending_;
   int64_t stride_;
   float *to_, *y_;
-  Chain<D> own_;
+  Scalars next_{};  // of the token that comes next, as key_
+  float state_[kRows], key_[kRows] = {}, with_key_ = 0, with_query_ = 0;
 };
 
 // Brings `count` tokens from `first` on to shared memory, with the product of each query with its key, by a warp.
@@ -131,9 +121,9 @@ __device__ __forceinline__ void bring(const Work& work, const Sequence& sequence
     auto& row = ring.row[slot + n];
     const float* from = mixed + (first + n) * g.channels();
     if (at < D)
-      copy_ahead(row.query + at, from + k_head * D + at);
+      copy_ahead(row.query + ring.place(at), from + k_head * D + at);
     else if (at < 2 * D)
-      copy_ahead(row.key + at - D, from + (k_heads + k_head - 1) * D + at);
+      copy_ahead(row.key + ring.place(at - D), from + (k_heads + k_head - 1) * D + at);
     else if (column + at - 2 * D < D)
       copy_ahead(row.value + at - 2 * D, from + (2 * k_heads + head - 2) * D + column + at);
   }
@@ -148,36 +138,33 @@ __device__ __forceinline__ void bring(const Work& work, const Sequence& sequence
   for (int two = 0; two < count; two += kWarp / kLanes) {
     const int n = two + lane / kLanes;
     const auto& row = ring.row[slot + min(n, count - 1)];
-    const float look = dot(row.query, row.key, D);
+    float look = 0;
+#pragma unroll
+    for (int i = lane % kLanes; i < D; i += kLanes) look = fmaf(row.query[ring.place(i)], row.key[ring.place(i)], look);
+    look = lane_sum(look, kLanes);
     if (n < count && lane % kLanes == 0) ring.look[slot + n] = look;
   }
 }
 
-// grid: [parts of a head's columns, value heads, sequences]. In a phase, keys are a group of tokens ahead of queries,
-// and two groups behind those that come.
+// grid: [parts of a head's columns, value heads, sequences]. Tokens come two groups ahead of those at work.
 template <int D>
 __global__ void __launch_bounds__(kScanThreads, 2) scan_many(Work work) {
   constexpr int kOwn = kGroup / kBringers;
   __shared__ __align__(16) Ring<D> ring;
   const Sequence sequence(work.step, blockIdx.z);
   if (!*work.verdict) return;
-  // Warps take turns on the schedulers of a multiprocessor: of two blocks there, scanners have one each.
-  const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const int warp = (static_cast<int>(threadIdx.x) / kWarp + (block < work.alone ? 0 : kBringers)) % (2 + kBringers);
-  const int count = static_cast<int>(sequence.count()), groups = (count + kGroup - 1) / kGroup;
-  const auto from = [count](int group) { return min(max(group, 0) * kGroup, count); };
-  if (warp < 2) {
-    Scanner<D> scanner(work, sequence, warp == 0);
-    for (int phase = -2; phase <= groups; ++phase) {
-      const int group = phase - warp;
-      if (group >= 0) scanner.run(ring, from(group), from(group + 1), count);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, count = static_cast<int>(sequence.count());
+  if (warp < kScanners) {
+    Scanner<D> scanner(work, sequence);
+    for (int first = -2 * kGroup; first < count; first += kGroup) {
+      scanner.run(ring, max(first, 0), min(first + kGroup, count), count);
       __syncthreads();
     }
     scanner.finish();
   } else {
     const float* mixed = work.mixed_of(sequence, blockIdx.z);
-    for (int phase = -2; phase <= groups; ++phase) {
-      const int first = (phase + 2) * kGroup + (warp - 2) * kOwn;
+    for (int group = -2 * kGroup; group < count; group += kGroup) {
+      const int first = group + 2 * kGroup + (warp - kScanners) * kOwn;
       if (first < count) bring(work, sequence, mixed, first, min(kOwn, count - first), ring);
       __syncthreads();
     }

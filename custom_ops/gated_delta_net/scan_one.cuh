@@ -8,11 +8,11 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-// What a third of a block's threads make. The first two thirds also scan: a column of the state is in two bands of
-// rows, a thread's each.
+// What a third of a block's threads make. The first two thirds also scan: a thread has half a column of the state, two
+// bands of its rows.
 enum Role { kQuery, kKey, kValue };
 template <int D>
-constexpr int kBandThreads = (D + kWarp - 1) / kWarp * kWarp;
+constexpr int kHalfThreads = (D + kWarp - 1) / kWarp * kWarp;
 
 template <int D>
 struct OneHead {
@@ -20,28 +20,25 @@ struct OneHead {
   Tokens<D> tokens;
   float window[kHistory + kGroup][3][D];  // after the step: a thread's channel
   bool last;                              // of the value heads that read their key head's window: it may move it
-  float passed[2][D], product[2][D];      // of each column with a key and a query: of the first band, of both
+  float product[2][2][2][D];              // of a token, even or odd, by halves: of columns with its key and its query
 
-  // Both products of the column with token n, in the order of its rows; the whole block calls.
-  __device__ __forceinline__ void multiply(int n, int band, int j, const float* state) {
-#pragma unroll 1
-    for (int turn = 0; turn < 2; ++turn) {
-      if (band == turn && j < D) {
-        const float *key = tokens.key[n] + band * kRows, *query = tokens.query[n] + band * kRows;
-        float x = turn ? passed[0][j] : 0.0f, y = turn ? passed[1][j] : 0.0f;
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) x = fmaf(key[i], state[i], x), y = fmaf(query[i], state[i], y);
-        float (*to)[D] = turn ? product : passed;
-        to[0][j] = x, to[1][j] = y;
-      }
-      __syncthreads();
+  // What a half of a column's rows makes with token n; the whole block calls.
+  __device__ __forceinline__ void multiply(int n, int half, int j, const float* state) {
+    if (half < 2 && j < D) {
+      const float *key = tokens.key[n] + half * kRows, *query = tokens.query[n] + half * kRows;
+      const auto band = [&](int b) { return band_products<D>(state, key, query, b * (kRows / 2), [](int) {}); };
+      const Products sum = band(0) + band(1);
+      float (*made)[D] = product[n % 2][half];
+      made[0][j] = sum.key, made[1][j] = sum.query;
     }
+    __syncthreads();
   }
   // Output of token n, and S = decay S + k d^T, by the threads that scan.
-  __device__ __forceinline__ void update(int n, int band, int j, float* state) {
-    const float decay = tokens.decay[n], delta = tokens.beta[n] * (tokens.value[n][j] - decay * product[0][j]);
-    if (band == 0) tokens.out[n][j] = fmaf(tokens.look[n], delta, decay * product[1][j]);
-    const float* key = tokens.key[n] + band * kRows;
+  __device__ __forceinline__ void update(int n, int half, int j, float* state) {
+    const auto made = [&](int with) { return product[n % 2][0][with][j] + product[n % 2][1][with][j]; };
+    const float decay = tokens.decay[n], delta = tokens.beta[n] * (tokens.value[n][j] - decay * made(0));
+    if (half == 0) tokens.out[n][j] = fmaf(tokens.look[n], delta, decay * made(1));
+    const float* key = tokens.key[n] + half * kRows;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) state[i] = fmaf(key[i], delta, decay * state[i]);
   }
@@ -98,12 +95,12 @@ __device__ __forceinline__ void make_tokens(const Work& work, const Sequence& se
 // grid: [value heads]. `done` [key heads]: counts the value heads that have read the window of their key head. The
 // state is asked for before the step is known to hold.
 template <int D>
-__global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, unsigned* done) {
+__global__ void __launch_bounds__(3 * kHalfThreads<D>, 1) scan_one(Work work, unsigned* done) {
   allow_next();
   __shared__ __align__(16) OneHead<D> shared;
   const Geometry& g = work.geometry;
   const int64_t head = blockIdx.x, k_head = g.k_head(head), size = g.v_heads * D * D;
-  const int role = threadIdx.x / kBandThreads<D>, j = threadIdx.x % kBandThreads<D>;
+  const int role = threadIdx.x / kHalfThreads<D>, j = threadIdx.x % kHalfThreads<D>;
   const Sequence sequence(work.step, 0);
   const bool scans = role < 2 && j < D, kept_before = !sequence.fresh && sequence.reads_a_slot(work.step);
   const int64_t at = (head * D + role * (D / 2)) * D + j;
@@ -121,7 +118,7 @@ __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, un
   for (int64_t first = 0; first < sequence.count(); first += kGroup) {
     const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
     make_tokens(work, sequence, head, role, j, channel, first, count, shared);
-    if (first + count == sequence.count() && threadIdx.x == kValue * kBandThreads<D>) {
+    if (first + count == sequence.count() && threadIdx.x == kValue * kHalfThreads<D>) {
       __threadfence();  // the block has read the window, as a barrier says, before it counts
       before = atomicInc(done + k_head, static_cast<unsigned>(g.group()) - 1);
     }
@@ -135,7 +132,7 @@ __global__ void __launch_bounds__(3 * kBandThreads<D>, 1) scan_one(Work work, un
         for (int i = 0; i < D / 2; ++i) to[i * D] = state[i];
       }
     }
-    if (threadIdx.x == kValue * kBandThreads<D>) {
+    if (threadIdx.x == kValue * kHalfThreads<D>) {
       shared.last = before + 1 == g.group();
       __threadfence();  // and what the last one writes comes after the others' reads
     }

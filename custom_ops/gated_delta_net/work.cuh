@@ -1,6 +1,7 @@
 // What the two launches of a step share on a device: buffers, sequences, and whether the step can be.
 #pragma once
 
+#include "bands.h"
 #include "holds.cuh"
 #include "signature.h"
 
@@ -18,7 +19,6 @@ struct Work {
   float* mixed;  // [rows + sequences * K][channels]: after convolution, keys and queries of unit length
   int* verdict;  // whether the first launch found the step to be right; nullptr: there is one alone
   ErrorRecord* record;
-  int64_t alone;  // blocks that have a multiprocessor each, the first ones
 
   // A sequence's tokens in `mixed`.
   __device__ float* mixed_of(const Sequence& sequence, int64_t s) const {

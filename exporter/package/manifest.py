@@ -15,13 +15,13 @@ from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
 from trigraph.models.vision.config import VisionConfig
 
-CONTRACT_VERSION = 3
+CONTRACT_VERSION = 6
 """Version of the graphs' inputs, outputs and state, theirs as well as the manifest's, in packages of text alone.
 
 Texts have the same bits in other packages, so what is saved of them is of this version there, too."""
-IMAGE_CONTRACT_VERSION = 4
+IMAGE_CONTRACT_VERSION = 7
 """The same with a vision tower: graphs have inputs for images, and there is one more."""
-STREAMS_CONTRACT_VERSION = 5
+STREAMS_CONTRACT_VERSION = 8
 """Of models with residual streams: their hidden rows are as wide as all streams, and graphs know previous tokens."""
 CONTRACT_VERSIONS = (CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION)
 FORMAT = "trigraph package"

@@ -128,7 +128,7 @@ def test_inputs_for_images(seeing: SeeingPackages) -> None:
                     stated |= dict.fromkeys(re.findall(r"`(\w+)`", names), read(kind, package.sizes))
         assert ports(package, name, "past")[0] == stated
         model = onnx.load(folder / f"{name}.onnx", load_external_data=False)
-        assert model.model_version == IMAGE_CONTRACT_VERSION == 4
+        assert model.model_version == IMAGE_CONTRACT_VERSION == 7
     assert re.search(r"`vision.onnx` is `embeddings`, (float32 \[N/4, hidden\])", PAGE)
     assert ports(package, "vision", "present")[0] == {"embeddings": (TYPES["float32"], ("N/4", 256))}
 

@@ -226,7 +226,7 @@ def test_function_bodies(seeing: SeeingPackages, geometry: str) -> None:
 def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> None:
     folder = seeing("tiny-dense", "F32")
     manifest = read_manifest(folder)
-    assert manifest.graphs == ("prefill", "verify", "draft", "vision") and manifest.contract_version == 4
+    assert manifest.graphs == ("prefill", "verify", "draft", "vision") and manifest.contract_version == 7
     assert manifest.images is not None
     assert manifest.images.tower == open_tower(seeing.tower("tiny-dense")).config
     described = describe(folder)
@@ -234,7 +234,7 @@ def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> Non
     # Without a tower nothing changes: version, keys, inputs.
     export(synthetic("tiny-dense", "F32"), tmp_path / "plain", ExportOptions(weights="reference"))
     content = json.loads((tmp_path / "plain" / "manifest.json").read_text())
-    assert content["contract_version"] == 3 and "images" not in content
+    assert content["contract_version"] == 6 and "images" not in content
     session = opened(tmp_path / "plain", "prefill", library_path("cpu"))
     assert not {value.name for value in session.get_inputs()} & {"positions", "image_rows", "image_places"}
 
@@ -242,9 +242,9 @@ def test_manifest(seeing: SeeingPackages, synthetic: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"contract_version": 3}, "contract_version is 3, expected 4 with key 'images'"),
+        ({"contract_version": 6}, "contract_version is 6, expected 7 with key 'images'"),
         ({"activations": "int4"}, "key 'images.activations' is 'int4', expected one of float32, int8"),
-        ({"images": None}, "contract_version is 4, expected 3 without key 'images'"),
+        ({"images": None}, "contract_version is 7, expected 6 without key 'images'"),
         ({"graphs": ["prefill", "verify", "draft"]}, "key 'graphs' is"),
         ({"width": 0}, "key 'images.tower.width' is 0, expected 1 to"),
         ({"hidden": 5}, "key 'images.tower.hidden' is 5, expected 256"),

@@ -43,7 +43,7 @@ def change(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (change("contract_version", 1), "contract_version is 1, this program reads 3"),
+        (change("contract_version", 1), "contract_version is 1, this program reads 6"),
         (change("contract_version", None), "contract_version is None"),
         (change("format", "other"), "is not the manifest of a trigraph package"),
         (change("kv_type", None), "key 'kv_type' is missing"),

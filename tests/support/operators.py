@@ -27,6 +27,7 @@ OPERATOR_TESTS = (
     "custom_ops/test_gated_delta_net.py",
     "custom_ops/test_gated_delta_net_bits.py",
     "custom_ops/test_gated_delta_net_errors.py",
+    "custom_ops/test_gated_delta_net_order.py",
     "custom_ops/test_grouped_expert_ffn.py",
     "custom_ops/test_layer_norm.py",
     "custom_ops/test_ngrams.py",

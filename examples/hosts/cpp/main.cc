@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t kContractVersions[] = {3, 4};  // 4 has images
+constexpr int64_t kContractVersions[] = {6, 7};  // 7 has images
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
 struct Result {

@@ -10,7 +10,7 @@ import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
 import { inputsOf, readPpm } from "./images.js";
 
-const CONTRACT_VERSIONS = [3, 4]; // 4 has images
+const CONTRACT_VERSIONS = [6, 7]; // 7 has images
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values, dims = [values.length]) =>
   new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), dims);
