@@ -10,9 +10,9 @@ from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Receipt, load
 from trigraph.runtime.doctor.examine import recorded_bits, recorded_image_bits, short_hash
 
-HASHES = {3: "d7c9611a9b4f9a10"}
+HASHES = {3: "d7c9611a9b4f9a10", 6: "e20d2fb7deff036d"}
 """By contract version, the hash that `trigraph doctor` prints. Lines are added, not changed."""
-IMAGE_HASHES = {4: "8e0f84125c568f3d"}
+IMAGE_HASHES = {4: "8e0f84125c568f3d", 7: "5a7d50af57cca07f"}
 """The same of images."""
 
 
