@@ -184,7 +184,7 @@ __device__ __forceinline__ void save_gates(const Work& work, const Sequence& seq
 }
 
 // grid: [value heads, sequences]; a thread for each column of the state, in whole warps. Memory is asked for a group of
-// tokens while the one before it is at work.
+// tokens while the one before it is at work. Left alone, the compiler takes all registers to look ahead.
 template <int D>
 __global__ void __maxnreg__(248) scan(Work work) {
   allow_next();

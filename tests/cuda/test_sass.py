@@ -23,7 +23,7 @@ EARLY = ("few_", "normed_", "quantised_", "normalize_rows", "route_rows", "scan_
 """What names of kernels of a decode begin with."""
 REGISTERS = {"scan": 248, "tiles": 168, "products": 128, "attend": 160, "mix": 96} | dict.fromkeys(FEW, 128)
 """Of a thread; 64 for all others. Two blocks of 256 threads fit with 128."""
-MORE = {("sm_89", "scan<112>"): 254, ("sm_80", "attend<float, 8>"): 164}
+MORE = {("sm_80", "attend<float, 8>"): 164}
 """Kernels that take more there; as many of their blocks share a multiprocessor."""
 
 pytestmark = pytest.mark.skipif(
