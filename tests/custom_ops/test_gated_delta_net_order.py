@@ -36,7 +36,8 @@ def dot(a: F32, b: F32) -> F32:
 
 
 def unit(x: F32, scale: float) -> F32:
-    return x * (np.float32(scale) / np.sqrt(dot(x, x) + np.float32(EPS)))
+    factor: F32 = np.float32(scale) / np.sqrt(dot(x, x) + np.float32(EPS))
+    return x * factor
 
 
 def over_rows(state: F32, x: F32) -> F32:
