@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trigraph.exporter import ExportOptions, export
 
-BITS = "bits 889c938e416c017a"
+BITS = "bits d75387ed4e2ab66d"
 
 
 def export_for_host(model: Path, folder: Path) -> Path:
