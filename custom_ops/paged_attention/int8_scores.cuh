@@ -21,7 +21,8 @@ __device__ __forceinline__ void round_query(const float* own, int m, int width, 
   for (int b = 0; b < width / kQ8Width; ++b) {
     const float x = own[b * kQ8Width + lane];
     uint32_t largest = __float_as_uint(x) & 0x7fffffff;
-    for (int offset = kWarp / 2; offset; offset /= 2) largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
+    for (int offset = kWarp / 2; offset; offset /= 2)
+      largest = max(largest, __shfl_xor_sync(kAllLanes, largest, offset));
     const float magnitude = __uint_as_float(largest);
     const bool finite = largest < 0x7f800000, some = finite && magnitude > 1e-36f;
     const uint32_t bits = some ? __float_as_uint(x * (127.0f / magnitude) + 12582912.0f) : 0;
@@ -58,8 +59,7 @@ __device__ __forceinline__ void int8_scores(const Q8* keys, const uint32_t* entr
         const int word = static_cast<int>(low[n] | high[n] << 16);
         int sum[Q];
 #pragma unroll
-        for (int m = 0; m < Q; ++m)
-          sum[m] = __dp4a(word, static_cast<int>(codes[(first + n) * kWords * Q + m]), 0);
+        for (int m = 0; m < Q; ++m) sum[m] = __dp4a(word, static_cast<int>(codes[(first + n) * kWords * Q + m]), 0);
 #pragma unroll
         for (int half = Q / 2, lanes = kWords / 2; half; half /= 2, lanes /= 2)
 #pragma unroll

@@ -134,6 +134,17 @@ def paged_kv_write(
     return key, value
 
 
+def turned_queries(
+    q_gate: Array, q_norm: Array, cu_seqlens: Ints, past_lens: Ints, positions: Ints | None = None,
+    *, rotated: bool, rotary: Rotary,
+) -> Array:  # fmt: skip
+    """Queries of q_gate [R, H * 2D], normed and turned, as keys of a cache of rotated heads are: float64 [R, H, D]."""
+    q = q_gate.reshape(len(q_gate), -1, 2 * len(q_norm))[..., : len(q_norm)]
+    _, position = _positions(cu_seqlens, past_lens)
+    q = _norm_rotate(q, q_norm, _turning(position, positions, rotary), rotary)
+    return rotate(q, MOST_KEY) if rotated else q
+
+
 def paged_attention(
     q_gate: Array,
     q_norm: Array,
@@ -152,11 +163,10 @@ def paged_attention(
     page, kv_heads, width = key.shape[1], key.shape[2], len(q_norm)
     rotated = key.dtype == np.uint8
     heads = q_gate.shape[1] // (2 * width)
-    q_gate = q_gate.reshape(-1, heads, 2 * width)
     sequence, position = _positions(cu_seqlens, past_lens)
-    q = _norm_rotate(q_gate[..., :width], q_norm, _turning(position, positions, rotary), rotary)
-    q = round_blocks(rotate(q, MOST_KEY)) if rotated else q
-    gate = q_gate[..., width:].astype(np.float64)
+    q = turned_queries(q_gate, q_norm, cu_seqlens, past_lens, positions, rotated=rotated, rotary=rotary)
+    q = round_blocks(q) if rotated else q
+    gate = q_gate.reshape(-1, heads, 2 * width)[..., width:].astype(np.float64)
     out = np.empty((len(q), heads, width), np.float32)
     for row, (s, last) in enumerate(zip(sequence, position, strict=True)):
         seen = np.arange(last + 1)

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_close, make_step
+from support.attention_step import Attention, Heads, Step, assert_attended, make_step
 from support.operators import Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import decode, paged_attention, paged_kv_write, rotate
 
@@ -92,7 +92,7 @@ def test_matches_the_reference(isa: str, width: int, group: int) -> None:
         off = np.abs(decode(found[changed]) - decode(wanted[changed])).reshape(-1, 32) / np.maximum(steps, 1e-30)
         assert off.max() <= 1.01 and (off > 0.1).mean() < 1e-3
     wanted = paged_attention(*step.attend(key, value), **heads.rotary)
-    assert_close(attention.attend(step, key, value), wanted, 4e-6)
+    assert_attended(heads, step, attention.attend(step, key, value), wanted, 4e-6)
 
 
 def outliers(step: Step) -> Step:
