@@ -57,7 +57,7 @@ constexpr int kRowsAtOnce = 8;
 constexpr int kRowsAtOnce = 4;
 #endif
 
-// Adds what a part of N queries makes of the first `blocks` blocks of the keys; kFirst: to +0.
+// Adds what a part of N queries makes of the first `blocks` blocks of the keys; the first part begins from +0.
 template <int N>
 TRIGRAPH_NOINLINE void add_scores(const Keys& keys, int blocks, bool first, const QueryPart* const* part,
                                   float* scores) {
