@@ -33,9 +33,6 @@ const OrtCustomOp* gated_delta_net();
 const OrtCustomOp* paged_kv_write_f16();
 const OrtCustomOp* paged_kv_write_f32();
 const OrtCustomOp* paged_kv_write_q8_0();
-const OrtCustomOp* paged_attention_f16();
-const OrtCustomOp* paged_attention_f32();
-const OrtCustomOp* paged_attention_q8_0();
 
 }  // namespace trigraph::TRIGRAPH_BASE
 
@@ -44,6 +41,9 @@ namespace trigraph::TRIGRAPH_ISA {
 const OrtCustomOp* block_matmul();
 const OrtCustomOp* gated_block_matmul();
 const OrtCustomOp* grouped_expert_ffn();
+const OrtCustomOp* paged_attention_f16();
+const OrtCustomOp* paged_attention_f32();
+const OrtCustomOp* paged_attention_q8_0();
 
 std::vector<const OrtCustomOp*> operators() {
   using namespace TRIGRAPH_BASE;

@@ -69,8 +69,9 @@ __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values,
   }
 }
 
-// Queries normed, rotated and scaled, a warp for each; `own` [width] is the warp's.
-template <int Q>
+// Queries normed, rotated and scaled, a warp for each, and rounded for a cache of Q8_0 blocks; `own` [width] is the
+// warp's.
+template <class T, int Q>
 __device__ __forceinline__ void prepare_query(const Rotation& rotation, const AttentionShape& shape,
                                               const Shared<Q>& shared, int count, const float* q_gate,
                                               const float* norm, float* own, float* query) {
@@ -81,7 +82,13 @@ __device__ __forceinline__ void prepare_query(const Rotation& rotation, const At
     norm_rotate(q_gate + shared.head[m] * 2 * width, norm, rotation, shared.at[m], width, scale, own);
     if (shape.key_rotation) rotate(own, width, shape.key_rotation);
   }
-  for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
+  if constexpr (std::is_same_v<T, Q8>) {
+    for (int i = lane; m >= count && i < width; i += kWarp) own[i] = 0.0f;
+    __syncwarp();
+    round_query<Q>(own, m, width, query);
+  } else {
+    for (int i = lane; i < width; i += kWarp) query[query_at<Q>(m, i)] = m < count ? own[i] : 0.0f;
+  }
 }
 
 // Scores to exp(score - largest), and what merging the split takes: kLanes threads for each query.

@@ -14,6 +14,7 @@
 #include "../simd.h"
 #include "../softmax.h"
 #include "entry.h"
+#include "int8_scores.h"
 #include "split.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -38,13 +39,20 @@ struct Attention : AttentionStep {
     walk_split(*this, tile, q, split, result);
   }
 
-  // The tile's queries, normed, rotated and scaled: [rows, width].
+  // Floats of a tile's query.
+  int64_t query_floats() const { return rotated ? int8_query_floats(width()) : width(); }
+
+  // The tile's queries, normed, rotated and scaled: [rows, width], or rounded.
   void prepare(const HeadTile& tile, float* q) const {
+    struct Exact;
     const float scale = 1.0f / std::sqrt(static_cast<float>(width()));
-    for (int64_t m = 0; m < tile.count * group; ++m) {
-      rotary.apply(query(tile, m), norm, angles + (tile.row + m / group) * rotary.angle_size(), width(), scale,
-                   q + m * width());
-      if (rotated) rotate(q + m * width(), width(), key_rotation(width()));
+    auto* exact = rotated ? static_cast<float*>(scratch<Exact>(width() * sizeof(float))) : nullptr;
+    for (int64_t m = 0; m < tile.count * group; ++m, q += query_floats()) {
+      float* to = rotated ? exact : q;
+      rotary.apply(query(tile, m), norm, angles + (tile.row + m / group) * rotary.angle_size(), width(), scale, to);
+      if (!rotated) continue;
+      rotate(exact, width(), key_rotation(width()));
+      round_query(exact, width(), q);
     }
   }
 
@@ -75,9 +83,10 @@ struct Attention : AttentionStep {
     const auto count = static_cast<int64_t>(tiles.size());
     context.parallel_for(count, [&](int64_t i) {
       struct Memory;
-      auto* q = static_cast<float*>(scratch<Memory>((rows * width() + 2 * softmax_size()) * sizeof(float)));
-      const Softmax total = Softmax::at(q + rows * width(), rows, width());
-      const Softmax next = Softmax::at(q + rows * width() + softmax_size(), rows, width());
+      const int64_t q_size = rows * query_floats();
+      auto* q = static_cast<float*>(scratch<Memory>((q_size + 2 * softmax_size()) * sizeof(float)));
+      const Softmax total = Softmax::at(q + q_size, rows, width());
+      const Softmax next = Softmax::at(q + q_size + softmax_size(), rows, width());
       const HeadTile& tile = tiles[count - 1 - i];  // the last tiles of a sequence are the longest: they start first
       prepare(tile, q);
       walk(tile, q, 0, total);
@@ -94,7 +103,7 @@ struct Attention : AttentionStep {
     struct Memory;
     const auto count = static_cast<int64_t>(tiles.size());
     const int64_t wave = std::clamp<int64_t>(kPartialFloats / (count * softmax_size()), 1, most_splits);
-    const int64_t q_size = rows * width();
+    const int64_t q_size = rows * query_floats();
     auto* memory = static_cast<float*>(scratch<Memory>(count * ((wave + 1) * softmax_size() + q_size) * sizeof(float)));
     float* queries = memory + count * (wave + 1) * softmax_size();
     const auto partial = [&](int64_t tile, int64_t i) {  // the last one of a tile is its total

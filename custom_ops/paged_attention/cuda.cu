@@ -87,7 +87,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotatio
     __syncthreads();
     prefetch_entries(keys, values, shared.entry, seen, shape.stride);
     if (split == begin)
-      prepare_query<Q>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width, query);
+      prepare_query<T, Q>(rotation, shape, shared, shared.count, q_gate, norm, total + thread / kWarp * width, query);
     __syncthreads();
     score<T, Q>(keys, shared.entry, seen, shape.stride, width, query, stage, shared.weight);
     __syncthreads();

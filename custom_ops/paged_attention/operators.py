@@ -29,13 +29,17 @@ def _write_cost(node: Node, work: Workload) -> Cost:
 def _attention_cost(node: Node, work: Workload) -> Cost:
     """The keys and values of each sequence are read once; each row multiplies with both at every position.
 
-    Where rows choose groups, a sequence's rows are taken to choose the same ones.
+    Queries are int8 where the cache has blocks. Where rows choose groups, a sequence's rows are taken to choose the
+    same ones.
     """
     out, seen = node.outputs[0], work.context
     if (group := node.attributes.get("group")) is not None:
         seen = min(seen, (int(node.given(_GROUPS).dims[1]) + 1) * group)
     read = (_position_bytes(node.given(2)) + _position_bytes(node.given(3))) * seen * work.sequences
-    return Cost(bytes=read, float32_products=2 * out.item_elements * seen * out.rows(work))
+    products = out.item_elements * seen * out.rows(work)
+    if "type" in node.attributes:
+        return Cost(bytes=read, float32_products=products, int8_products=products)
+    return Cost(bytes=read, float32_products=2 * products)
 
 
 def _write_body(attributes: Mapping[str, Any], inputs: int) -> Function:

@@ -60,6 +60,15 @@ def quantise(heads: Tensor) -> Tensor:
 
 
 @body
+def round_blocks(heads: Tensor) -> Tensor:
+    """Heads [..., D] rounded in blocks of 32 to integers, up to 127, times the block's largest magnitude / 127."""
+    blocks = op.Reshape(heads, [-1, 32])
+    most = op.ReduceMax(op.Abs(blocks), [1], keepdims=1)
+    codes = op.Round(blocks * op.Where(most > 0.0, 127.0 / most, 0.0))
+    return op.Reshape(codes * (most / 127.0), op.Shape(heads))
+
+
+@body
 def quantised_entries(cache: Tensor, page_table: Tensor, ends: Tensor) -> Tensor:
     """Rotated keys or values of each sequence up to the longest: float32 [S, positions, KV, D]."""
     stored = stored_entries(cache, page_table, ends)
@@ -131,7 +140,7 @@ def attended_q8_0(
     )  # fmt: skip
     ends = sequence_ends(cu_seqlens, past_lens)
     keys, values = quantised_entries(key, page_table, ends), quantised_entries(value, page_table, ends)
-    y = attend_rows(rotate(q, most=MOST_KEY), keys, values, sequence, number, place, cu_seqlens)
+    y = attend_rows(round_blocks(rotate(q, most=MOST_KEY)), keys, values, sequence, number, place, cu_seqlens)
     y = rotate(op.Reshape(y, op.Shape(gate)), most=MOST_VALUE)
     return op.Flatten(y * op.Sigmoid(gate))
 

@@ -6,7 +6,8 @@ Row i of sequence s has position past_lens[s] + i, and position p of sequence s 
 size] at offset p % page size.
 Heads in Q8_0 blocks are rotated by Hadamard matrices first, which spreads outliers over a block: keys by the largest
 that fits, values by blocks of at most 64 (llama.cpp #21038). Queries turn as keys do, so that scores do not change, and
-the values' rotation is undone after attention.
+the values' rotation is undone after attention. Queries then are rounded to 8 bits in blocks of 32, so that scores are
+made of exact integers.
 Rotary embedding: NEOX pairs (i, i + rope_dims / 2) of the first rope_dims dimensions, angle p theta^(-2i / rope_dims).
 With a context extended by YaRN, pairs from rope_ramp_end on are rope_factor times slower, those up to rope_ramp_start
 keep their speed, and sines and cosines are multiplied with rope_magnitude.
@@ -95,6 +96,14 @@ def decode(stored: Cache) -> Array:
     return quants.dequantize(stored, GGMLQuantizationType.Q8_0).astype(np.float64)
 
 
+def round_blocks(x: Array) -> Array:
+    """Heads [..., D] rounded in blocks of 32 to integers, up to 127, times the block's largest magnitude / 127."""
+    blocks = x.reshape(*x.shape[:-1], -1, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / 127
+    rounded: Array = np.rint(blocks / np.where(scale > 0, scale, 1)) * scale
+    return rounded.reshape(x.shape)
+
+
 def _positions(cu_seqlens: Ints, past_lens: Ints) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sequence and position of every row."""
     lengths = np.diff(cu_seqlens)
@@ -125,6 +134,17 @@ def paged_kv_write(
     return key, value
 
 
+def turned_queries(
+    q_gate: Array, q_norm: Array, cu_seqlens: Ints, past_lens: Ints, positions: Ints | None = None,
+    *, rotated: bool, rotary: Rotary,
+) -> Array:  # fmt: skip
+    """Queries of q_gate [R, H * 2D], normed and turned, as keys of a cache of rotated heads are: float64 [R, H, D]."""
+    q = q_gate.reshape(len(q_gate), -1, 2 * len(q_norm))[..., : len(q_norm)]
+    _, position = _positions(cu_seqlens, past_lens)
+    q = _norm_rotate(q, q_norm, _turning(position, positions, rotary), rotary)
+    return rotate(q, MOST_KEY) if rotated else q
+
+
 def paged_attention(
     q_gate: Array,
     q_norm: Array,
@@ -143,11 +163,10 @@ def paged_attention(
     page, kv_heads, width = key.shape[1], key.shape[2], len(q_norm)
     rotated = key.dtype == np.uint8
     heads = q_gate.shape[1] // (2 * width)
-    q_gate = q_gate.reshape(-1, heads, 2 * width)
     sequence, position = _positions(cu_seqlens, past_lens)
-    q = _norm_rotate(q_gate[..., :width], q_norm, _turning(position, positions, rotary), rotary)
-    q = rotate(q, MOST_KEY) if rotated else q
-    gate = q_gate[..., width:].astype(np.float64)
+    q = turned_queries(q_gate, q_norm, cu_seqlens, past_lens, positions, rotated=rotated, rotary=rotary)
+    q = round_blocks(q) if rotated else q
+    gate = q_gate.reshape(-1, heads, 2 * width)[..., width:].astype(np.float64)
     out = np.empty((len(q), heads, width), np.float32)
     for row, (s, last) in enumerate(zip(sequence, position, strict=True)):
         seen = np.arange(last + 1)

@@ -3,6 +3,7 @@
 
 #include "../cuda/last_block.cuh"
 #include "heads.cuh"
+#include "int8_scores.cuh"
 #include "pairs.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -138,9 +139,9 @@ class StagedScores {
   uint4 next_[kPositions];
 };
 
-// Keys go to registers: in steps of kSlots * kPositions positions and, in each, R rows of kLanes elements, which are
-// read before those before them are used.
-template <class T, int Q, int R>
+// Keys go to registers: in steps of kSlots * kPositions positions and, in each, rows of kLanes elements, of which the
+// next one is read before the last is used.
+template <class T, int Q>
 class Scores {
  public:
   __device__ __forceinline__ Scores(const T* keys, const uint32_t* entry, int seen, int stride, int width)
@@ -152,20 +153,14 @@ class Scores {
     read(0);
     for (int step = 0; step < steps_; ++step) {
       ScoreSums<kPositions, Q> sums;
-      for (int first = 0; first < rows_; first += R) {
-        Pair<T> now[kPositions * R];
+      for (int row = 0; row < rows_; ++row) {
+        float2 key[kPositions];
 #pragma unroll
-        for (int n = 0; n < kPositions * R; ++n) now[n] = next_[n];
-        const bool more = first + R < rows_;
+        for (int i = 0; i < kPositions; ++i) key[i] = next_[i].wide();
+        const bool more = row + 1 < rows_;
         if (!more) locate(min(step + 1, steps_ - 1));
-        read(more ? first + R : 0);
-#pragma unroll
-        for (int j = 0; j < R; ++j) {
-          float2 key[kPositions];
-#pragma unroll
-          for (int i = 0; i < kPositions; ++i) key[i] = now[i * R + j].wide();
-          sums.add(key, query + (first + j) * kLanes * Q);
-        }
+        read(more ? row + 1 : 0);
+        sums.add(key, query + row * kLanes * Q);
       }
       sums.write(step, weight);
     }
@@ -181,19 +176,17 @@ class Scores {
       head_[i] = keys_ + uint64_t{entry_[position]} * static_cast<uint32_t>(stride_);
     }
   }
-  __device__ __forceinline__ void read(int first) {
+  __device__ __forceinline__ void read(int row) {
     const int column = threadIdx.x % kPairs * 2;
 #pragma unroll
-    for (int j = 0; j < R; ++j)
-#pragma unroll
-      for (int i = 0; i < kPositions; ++i) next_[i * R + j].read(head_[i] + first * Pair<T>::kRowSize, j, column);
+    for (int i = 0; i < kPositions; ++i) next_[i].read(head_[i], row, column);
   }
 
   const T* keys_;
   const uint32_t* entry_;
   int steps_, stride_, rows_;
   const T* head_[kPositions];
-  Pair<T> next_[kPositions * R];
+  Pair<T> next_[kPositions];
 };
 
 // Whether heads go through shared memory, and leave room for queries and values there.
@@ -205,13 +198,13 @@ __host__ __device__ bool staged(int width) {
 // `stage`: of StagedScores, if the heads are staged.
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
-                                      const float* query, char* stage, float* weight) {
-  constexpr int kMany = 8, kFew = std::is_same_v<T, Q8> ? 2 : 1;  // rows; heads of any width are made of few
-  if constexpr (!std::is_same_v<T, Q8>)
+                                      float* query, char* stage, float* weight) {
+  if constexpr (std::is_same_v<T, Q8>) {
+    int8_scores<Q>(keys, entry, seen, stride, width, query, weight);
+  } else {
     if (staged<T>(width)) return StagedScores<T, Q>(keys, entry, seen, stride, width, stage)(query, weight);
-  if constexpr (std::is_same_v<T, Q8>)
-    if (width % (kMany * kLanes) == 0) return Scores<T, Q, kMany>(keys, entry, seen, stride, width)(query, weight);
-  Scores<T, Q, kFew>(keys, entry, seen, stride, width)(query, weight);
+    Scores<T, Q>(keys, entry, seen, stride, width)(query, weight);
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "entry.h"
+#include "int8_scores.h"
 #include "tile.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -79,10 +80,13 @@ struct SplitWalk {
     locate(tile, step.keys, first + positions, next, entries + 2 * positions);
     std::fill(entries + 2 * positions + next, entries + 2 * positions + kAhead, entries[2 * positions - 1]);
 
-    for_groups(entries, positions, tile_rows, wide,
-               [&](int64_t m, auto n, int64_t p, int64_t count, const auto& group_entries) {
-                 dot<n>(q + m * width(), group_entries, count, width(), scores + m * kSplit + p);
-               });
+    if constexpr (std::is_same_v<T, Q8>)
+      int8_scores(q, tile_rows, entries, positions, cache(), scores);
+    else
+      for_groups(entries, positions, tile_rows, wide,
+                 [&](int64_t m, auto n, int64_t p, int64_t count, const auto& group_entries) {
+                   dot<n>(q + m * width(), group_entries, count, width(), scores + m * kSplit + p);
+                 });
     for (int64_t m = 0; m < tile_rows; ++m) {
       const Weights weights = seen(m) ? exponentiate(scores + m * kSplit, seen(m)) : Weights{0, 0};
       result.largest[m] = weights.largest;

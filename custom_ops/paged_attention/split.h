@@ -6,7 +6,8 @@
 
 namespace trigraph::TRIGRAPH_ISA {
 
-constexpr int64_t kSplit = 256;  // positions that share one softmax; a score row is this long
+constexpr int64_t kSplit = 256;     // positions that share one softmax; a score row is this long
+constexpr int64_t kKeysAhead = 32;  // positions between a head in use and the one to ask memory for
 
 // The positions of one row that sees some groups of consecutive ones, and those behind the last whole group.
 struct Selection {
@@ -47,12 +48,13 @@ struct AttentionStep {
   float* out;
   int64_t group;  // query heads of a kv head
   int64_t rows;   // most rows of a tile
-  bool rotated;   // the heads of the cache are
+  bool rotated;   // the heads of the cache are, in Q8_0 blocks
 
   int64_t width() const { return cache.width; }
 };
 
-// The softmax of a tile's normed and rotated queries q [rows, width] over a split, for a cache of T.
+// The softmax of a tile's normed and rotated queries over a split, for a cache of T: q [rows, width], or rounded, as
+// int8_scores.h has them.
 using WalkSplit = void(const AttentionStep& step, const HeadTile& tile, const float* q, int64_t split,
                        const Softmax& result);
 template <class T>

@@ -27,7 +27,7 @@ constexpr int kTileRows = 4, kTileColumns = 3;
 #define TRIGRAPH_TILE_UNROLL TRIGRAPH_UNROLL
 #endif
 constexpr int64_t kGroup = 24;  // positions whose entries stay in L1 while all rows use them, at most kAhead
-constexpr int64_t kAhead = 32;  // positions between an entry in use and the one to ask memory for
+constexpr int64_t kAhead = kKeysAhead;
 
 // Whether an entry of floats or halves is widened once for all rows. On x86-64 the conversion is part of the load that
 // each use makes anyway.

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow  # compiles kernels for each set
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS, HERE = ROOT / "custom_ops", ROOT / "tests" / "custom_ops"
+VECTOR_BITS = HERE / "vector_bits.cc", KERNELS / "paged_attention" / "int8_scores.cc"
 # Super-blocks in one, two or four at a time, by those of a row.
 WIDTHS = {1: (77, 1027), 32: (288, 1056, 1024), 64: (320, 1088), 128: (640, 1152), 256: (512, 2304, 1024)}
 WEIGHT_ROWS = (17, 4, 5, 1, 8, 9, 3, 2, 16, 7)
@@ -149,17 +150,17 @@ def vector_bits(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     if not native:
         pytest.skip("needs a C++ compiler")
     program = str(tmp_path_factory.mktemp("portable") / "vector_bits")
-    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", str(HERE / "vector_bits.cc"), "-o", program]
+    options = ["-std=c++17", "-O1", "-ffp-contract=off", f"-I{KERNELS}", *map(str, VECTOR_BITS), "-o", program]
     subprocess.run([native, "-DTRIGRAPH_ISA=portable", "-DTRIGRAPH_ISA_portable=1", *options], check=True)
     lines = subprocess.run([program], capture_output=True, check=True, text=True).stdout.splitlines()
     assert len(lines) > 30
     return lines
 
 
-@pytest.mark.parametrize("name", ["neon", "avx512"])
+@pytest.mark.parametrize("name", ["neon", "dotprod", "avx_vnni", "avx512"])
 def test_gated_delta_net_and_attention(name: str, vector_bits: list[str], tmp_path: Path) -> None:
     """vector_bits.cc prints the same lines for both instruction sets."""
-    command = SETS[name].build(tmp_path / name, HERE / "vector_bits.cc")
+    command = SETS[name].build(tmp_path / name, *VECTOR_BITS)
     assert subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines() == vector_bits
 
 

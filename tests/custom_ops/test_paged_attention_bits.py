@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_close, make_step
+from support.attention_step import Attention, Heads, Step, assert_attended, make_step
 from support.operators import LIBRARY, THREADS, same_bits
 from trigraph.custom_ops.paged_attention.reference import paged_attention
 
@@ -63,7 +63,7 @@ def decoded(index: int, rows: int, seed: int) -> tuple[Step, NDArray[np.float32]
         y, cache = run(portable, text.part(0, row, 1), cache)
         outputs.append(y)
     wanted = np.concatenate(outputs)
-    assert_close(wanted, paged_attention(*text.attend(*cache), **heads.rotary), 4e-6)
+    assert_attended(heads, text, wanted, paged_attention(*text.attend(*cache), **heads.rotary), 4e-6)
     return text, wanted, cache
 
 

@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from support.attention_step import Attention, Heads, Step, assert_close, make_step
+from support.attention_step import Attention, Heads, Step, assert_attended, assert_close, make_step
 from support.operators import Operator, same_bits
 from trigraph.custom_ops.paged_attention.reference import decode, paged_attention, paged_kv_write, rotate
 
@@ -92,7 +92,7 @@ def test_matches_the_reference(isa: str, width: int, group: int) -> None:
         off = np.abs(decode(found[changed]) - decode(wanted[changed])).reshape(-1, 32) / np.maximum(steps, 1e-30)
         assert off.max() <= 1.01 and (off > 0.1).mean() < 1e-3
     wanted = paged_attention(*step.attend(key, value), **heads.rotary)
-    assert_close(attention.attend(step, key, value), wanted, 4e-6)
+    assert_attended(heads, step, attention.attend(step, key, value), wanted, 4e-6)
 
 
 def outliers(step: Step) -> Step:
@@ -130,6 +130,25 @@ def test_bad_values_stay_in_their_row(isa: str) -> None:
         dirty = attention(replace(step, v=rows))
         assert same_bits(dirty[:2], clean[:2])
         assert np.isnan(dirty[2:]).any(-1).all()
+
+
+def test_queries_of_nothing_and_bad_ones(isa: str) -> None:
+    """Zeros attend to all alike; what is not finite stays in its head."""
+    heads = cached(96, group=2)
+    attention = Attention(heads)
+    step = make_step(heads, [4], [61])
+    step.q_gate[1, :96] = 0
+    key, value = attention.write(step)
+    clean = attention.attend(step, key, value)
+    wanted = paged_attention(*step.attend(key, value), **heads.rotary)
+    assert_close(clean[1, :96], wanted[1, :96], 4e-6)
+    for bad in (np.nan, np.inf):
+        rows = step.q_gate.copy()
+        rows[2, 7] = bad
+        dirty = attention.attend(replace(step, q_gate=rows), key, value)
+        assert np.isnan(dirty[2, :96]).all()
+        dirty[2, :96] = clean[2, :96]
+        assert same_bits(dirty, clean)
 
 
 def test_other_blocks_are_refused() -> None:

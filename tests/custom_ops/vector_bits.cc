@@ -8,6 +8,7 @@
 #include "bias_activation/activate.h"
 #include "gated_delta_net/scan.h"
 #include "paged_attention/angles.h"
+#include "paged_attention/int8_scores.h"
 #include "paged_attention/tile.h"
 #include "patch_attention/block.h"
 
@@ -122,6 +123,29 @@ void attention(int64_t width, int64_t positions) {
   report("attended " + name, out);
 }
 
+// Rounded queries with heads one stride apart, but for the last ones.
+void rounded_attention(int64_t width, int64_t positions, int64_t rows) {
+  const int64_t bytes = width / kQ8Width * kQ8Bytes, floats = int8_query_floats(width);
+  const Floats q = numbers(rows * width, 1), wide = numbers(positions * width, 2, 5);
+  std::vector<Q8> cache(static_cast<size_t>(2 * positions * bytes));
+  std::vector<const Q8*> list(static_cast<size_t>(positions + kAhead), cache.data());
+  for (int64_t p = 0; p < positions; ++p) {
+    Q8* head = &cache[static_cast<size_t>(2 * (p < positions - 3 ? p : 2 * positions - 4 - p) * bytes)];
+    list[p] = head;
+    for (int64_t i = 0; i < width; i += kQ8Width, head += kQ8Bytes) quantise_block(&wide[p * width + i], head);
+  }
+  Floats memory(rows * floats + 16), scores(rows * kSplit);
+  auto* queries = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+  for (int64_t m = 0; m < rows; ++m) round_query(&q[m * width], width, queries + m * floats);
+  trigraph::Tensor entries;
+  entries.type = trigraph::DType::u8, entries.rank = 4;
+  entries.dims[0] = 1, entries.dims[1] = positions, entries.dims[2] = 2, entries.dims[3] = bytes;
+  int8_scores(queries, rows, list.data(), positions, CacheShape(entries, entries), scores.data());
+  Floats found;
+  for (int64_t m = 0; m < rows; ++m) found.insert(found.end(), &scores[m * kSplit], &scores[m * kSplit] + positions);
+  report("rounded " + std::to_string(width), found);
+}
+
 // Two images, the second one of several splits.
 void patch_attention(int64_t width) {
   constexpr int64_t kHeads = 2, kSecond = 7, kCount = 7 + 530;
@@ -184,6 +208,7 @@ int main() {
     attention<uint16_t, 4>(width, 24);
     attention<uint16_t, 3>(width, 5);
   }
+  for (int64_t width : {32, 96, 256, 288}) rounded_attention(width, 53, 13);
   for (int64_t width : {4, 20, 64, 72}) patch_attention(width);
   widened();
   angles();

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from support.operators import LIBRARY, Operator
-from trigraph.custom_ops.paged_attention.reference import MOST_KEY, MOST_VALUE, encode
+from trigraph.custom_ops.paged_attention.reference import MOST_KEY, MOST_VALUE, encode, turned_queries
 
 ROPE = {"rope_theta": 1e7, "eps": 1e-6}
 UNUSED_PAGE = 1 << 30  # stands where no position lies: reading it would be far outside the cache
@@ -159,3 +159,26 @@ class Attention:
 def assert_close(found: NDArray[Any], wanted: NDArray[Any], tolerance: float) -> None:
     difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
     assert difference.max() <= tolerance, f"{difference.max()} at {np.unravel_index(difference.argmax(), found.shape)}"
+
+
+def near_ties(heads: Heads, step: Step) -> NDArray[np.bool_]:
+    """Queries of a cache of blocks, [R, H], some element of which is so near the middle of two codes that float32 may
+    round it otherwise than float64."""
+    sequences = step.cu_seqlens, step.past_lens, step.positions
+    q = turned_queries(step.q_gate, step.q_norm, *sequences, rotated=True, rotary=heads.rotary)  # type: ignore[arg-type]
+    blocks = q.reshape(*q.shape[:2], -1, 32)
+    code = np.abs(blocks) * (127 / np.abs(blocks).max(-1, keepdims=True))
+    near: NDArray[np.bool_] = (np.abs(code % 1 - 0.5) < 1e-4).any((-1, -2))
+    return near
+
+
+def assert_attended(heads: Heads, step: Step, found: NDArray[Any], wanted: NDArray[Any], tolerance: float) -> None:
+    """Close, but for a code or two of queries near a tie."""
+    if heads.dtype != np.uint8:
+        return assert_close(found, wanted, tolerance)
+    tied = near_ties(heads, step)
+    assert tied.mean() < 0.1
+    by_head = [y.reshape(*tied.shape, -1) for y in (found, wanted)]
+    assert_close(by_head[0][~tied], by_head[1][~tied], tolerance)
+    assert_close(by_head[0], by_head[1], 5e-3)
+    return None

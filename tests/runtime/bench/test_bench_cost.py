@@ -99,6 +99,16 @@ def test_blocks_count_as_they_are_stored(packages: Packages, activations: str) -
     assert (cost.float32_products, cost.int8_products) == (others + in_float32, in_int8)
 
 
+def test_scores_of_blocks_are_int8(packages: Packages) -> None:
+    scores = TOKENS * 256 * CONTEXT
+    floats, blocks = (
+        GraphCost(packages("tiny-dense", "F32", kv_type=kv_type) / "verify.onnx").of(work())
+        for kv_type in ("f32", "q8_0")
+    )
+    assert (blocks.float32_products, blocks.int8_products) == (floats.float32_products - scores, scores)
+    assert blocks.bytes < floats.bytes
+
+
 def test_an_unknown_operator_is_an_error(packages: Packages, tmp_path: Path) -> None:
     model = onnx.load(packages("tiny-dense", "F32") / "verify.onnx", load_external_data=False)
     (writing,) = (node for node in model.graph.node if node.op_type == "PagedKVWrite")

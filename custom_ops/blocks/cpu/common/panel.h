@@ -63,6 +63,36 @@ struct Panel {
     }
   }
 
+  // What step `step` makes of N activation rows, but for their scale.
+  template <int N>
+  TRIGRAPH_INLINE void block_values(const Int8Super* const* x, int step, Floats (*value)[kGroups]) const {
+    Ints sum[N][kGroups];
+    const auto dots = [&](int run, int sums) TRIGRAPH_INLINE_LAMBDA {  // `sums`: which sum16 the run begins with
+      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
+        sum[i][g] = ints(0);
+        if constexpr (kBiased && S::kPaired) sum[i][g] = add_pairs(sum[i][g], ints(x[i]->sum16[sums] & 0xffff), bias);
+        if constexpr (kBiased && !S::kPaired) sum[i][g] = add_pairs(sum[i][g], broadcast(x[i]->sum16 + sums), bias);
+      });
+      add_run<N>(run, x, sum);
+    };
+    if constexpr (S::kPaired) {
+      dots(2 * step + 1, 2 * step + 1);
+      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { value[i][g] = mul(less[g][step], to_floats(sum[i][g])); });
+      dots(2 * step, 2 * step);
+      each<N>([&](int i, int g)
+                  TRIGRAPH_INLINE_LAMBDA { value[i][g] = fmadd(d[g][step], to_floats(sum[i][g]), value[i][g]); });
+    } else {
+      dots(step, 2 * step);
+      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
+        const Floats first = to_floats(sum[i][g]);
+        if constexpr (S::kMin)
+          value[i][g] = fmsub(d[g][step], first, mul(less[g][step], to_floats(ints(x[i]->sum32[step]))));
+        else
+          value[i][g] = mul(d[g][step], first);
+      });
+    }
+  }
+
  private:
   template <class F, class At>
   TRIGRAPH_INLINE void unpack_scaled(At p, int64_t stride, int g) {
@@ -146,35 +176,6 @@ struct Panel {
           keep_order(&sum[i][g]);
         }
       }
-    }
-  }
-
-  template <int N>
-  TRIGRAPH_INLINE void block_values(const Int8Super* const* x, int step, Floats (*value)[kGroups]) const {
-    Ints sum[N][kGroups];
-    const auto dots = [&](int run, int sums) TRIGRAPH_INLINE_LAMBDA {  // `sums`: which sum16 the run begins with
-      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
-        sum[i][g] = ints(0);
-        if constexpr (kBiased && S::kPaired) sum[i][g] = add_pairs(sum[i][g], ints(x[i]->sum16[sums] & 0xffff), bias);
-        if constexpr (kBiased && !S::kPaired) sum[i][g] = add_pairs(sum[i][g], broadcast(x[i]->sum16 + sums), bias);
-      });
-      add_run<N>(run, x, sum);
-    };
-    if constexpr (S::kPaired) {
-      dots(2 * step + 1, 2 * step + 1);
-      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA { value[i][g] = mul(less[g][step], to_floats(sum[i][g])); });
-      dots(2 * step, 2 * step);
-      each<N>([&](int i, int g)
-                  TRIGRAPH_INLINE_LAMBDA { value[i][g] = fmadd(d[g][step], to_floats(sum[i][g]), value[i][g]); });
-    } else {
-      dots(step, 2 * step);
-      each<N>([&](int i, int g) TRIGRAPH_INLINE_LAMBDA {
-        const Floats first = to_floats(sum[i][g]);
-        if constexpr (S::kMin)
-          value[i][g] = fmsub(d[g][step], first, mul(less[g][step], to_floats(ints(x[i]->sum32[step]))));
-        else
-          value[i][g] = mul(d[g][step], first);
-      });
     }
   }
 
