@@ -29,7 +29,7 @@ from trigraph.runtime.device.cuda_sampler import CudaSampler
 from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables, shortage
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.exchange import Exchange
+from trigraph.runtime.device.exchange import Array, Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.moving_experts import MovingExperts
 
@@ -222,21 +222,35 @@ class CudaDevice(Device):
     def place(
         self,
         models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state_bytes: int,
+        state: Mapping[str, int],
         budget: int | None,
         threads: int,
         counts: Path,
     ) -> Sequence[str]:
-        """Decides which weights lie here; what the user should know of that.
+        """Decides which weights and state lie here; what the user should know of that.
 
-        `budget`: bytes that weights and state may take, the state being there; None for what is free.
+        `budget`: bytes that these may take; None for what is free.
         """
-        placement = placed(self.functions, weights_of(models()), state_bytes, budget, all_on_host=self.experts == "cpu")
-        if not placement.is_split:
+        weights, state_bytes = weights_of(models(), state), sum(state.values())
+        placement = placed(self.functions, weights, state_bytes, budget, all_on_host=self.experts == "cpu")
+        if not placement.is_split and not placement.host_layers:
             return ()
-        moving = MovingExperts(self.functions, placement, counts) if self.provider == PROVIDER else None
+        moves = placement.is_split and self.provider == PROVIDER
+        moving = MovingExperts(self.functions, placement, counts) if moves else None
         self.sharing.begin(placement, threads, moving)
         return [placement.sentence()]
+
+    @property
+    def host_layers(self) -> int:
+        """Of the trunk's layers, how many the CPU computes as a whole, the first ones."""
+        return self.sharing.placement.host_layers if self.sharing.placement else 0
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        """Fills rows of the host's array from their addresses on the GPU, once it has made them; 0 leaves a row."""
+        for row, source, count in spans(sources, array.nbytes // len(array)):
+            self.functions.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
+        if any(sources):
+            self.functions.wait()
 
     def before_step(self, graph: str) -> None:
         """Moves experts ahead of a verify."""
