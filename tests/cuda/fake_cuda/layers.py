@@ -8,7 +8,7 @@ import pytest
 from support.fake_cuda import FakeDevice, copied, count
 from support.moved import asked, moved_between
 from support.packages import Packages
-from support.placed import budget_for_layers
+from support.placed import budget_for_layers, weights_of_package
 from support.promise import sequence_bits
 from support.seeing import SeeingPackages, prompt_of
 from support.step_rows import rows_of_steps
@@ -204,12 +204,24 @@ def test_experts_of_all_other_layers_on_the_cpu(packages: Packages) -> None:
     assert texts(engine) == texts(on_cpu(package))
 
 
+def test_experts_go_back_when_others_take_memory(packages: Packages, gpu: FakeDevice) -> None:
+    """A step that fails has moved the state of the CPU's layers, and is computed again from its tokens."""
+    package = packages("tiny-moe", "Q4_K_M")
+    engine, expected = engine_of(package, 1, 400_000), texts(on_cpu(package))
+    with gpu.full():
+        found = texts(engine)
+    assert found == expected == texts(engine)
+
+
 def test_without_an_mtp_head(package: Path) -> None:
     """And so without its weights and an embedding on the GPU."""
     budget = budget_for_layers(package, 3, CAPACITY, 3)
     config = EngineConfig(context=CAPACITY, sequences=3, speculation=False)
     found = load(package, config, device="cuda", gpu_memory=budget)
-    assert 0 < cast(CudaDevice, found.model.device).host_layers < 3
+    placement = cast(CudaDevice, found.model.device).sharing.placement
+    assert placement is not None and placement.host_layers
+    _, rest = weights_of_package(package).divided(placement.host_layers)
+    assert placement.weights.trunk_bytes < rest.trunk_bytes
     assert texts(found) == texts(load(package, config))
 
 
