@@ -20,6 +20,7 @@ from trigraph.custom_ops import host_experts, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
+from trigraph.runtime.device.cuda_captures import cleared, kept
 from trigraph.runtime.device.cuda_checks import captured_at, check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_experts import pieces, split, weights_of
@@ -148,38 +149,13 @@ class CudaDevice(Device):
             if may:
                 _apart.release()
 
-    @contextlib.contextmanager
-    def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
-        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before.
+    def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> AbstractContextManager[None]:
+        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""
+        return kept(self.functions, memories, rows)
 
-        The copies are one piece of memory: to take and give back one for each would take long.
-        """
-        copies = self.zeros((sum(memory.row_bytes for memory in memories) * len(rows),), np.dtype(np.uint8))
-        moves, copy = [], copies.address
-        for memory in memories:
-            for _, source, count in spans([memory.row(row) for row in rows], memory.row_bytes):
-                moves.append((source, copy, count * memory.row_bytes))
-                copy += count * memory.row_bytes
-        for source, copy, size in moves:
-            self.functions.copy(copy, source, size)
-        try:
-            yield
-        finally:
-            for source, copy, size in moves:
-                self.functions.copy(source, copy, size)
-
-    @contextlib.contextmanager
-    def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
+    def cleared(self, memories: Sequence[CudaArray]) -> AbstractContextManager[None]:
         """While a step is captured: these hold zeros, and afterwards what they held before."""
-        copies = [(memory, self.zeros((2, *memory.shape), memory.dtype)) for memory in memories]
-        for memory, copy in copies:
-            self.functions.copy(copy.row(0), memory.address, memory.nbytes)
-            self.functions.copy(memory.address, copy.row(1), memory.nbytes)
-        try:
-            yield
-        finally:
-            for memory, copy in copies:
-                self.functions.copy(memory.address, copy.row(0), memory.nbytes)
+        return cleared(self.functions, memories)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """Memory that is touched when it is first used."""
