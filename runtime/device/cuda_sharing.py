@@ -19,7 +19,13 @@ from trigraph.runtime.device.placement import WORKING_BYTES, Placement, Weights,
 
 Values = Mapping[str, ort.OrtValue]
 
-_SHORTAGE = ("out of memory", "Failed to allocate memory", "bytes of memory left", "Available memory of")
+_SHORTAGE = (
+    "out of memory",
+    "Failed to allocate memory",
+    "bytes of memory left",
+    "Available memory of",
+    "ONNX Runtime failed in GetOutput",  # the memory of a node's output
+)
 """How CUDA, ONNX Runtime and our kernels word it."""
 
 

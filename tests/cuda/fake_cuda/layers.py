@@ -204,13 +204,25 @@ def test_experts_of_all_other_layers_on_the_cpu(packages: Packages) -> None:
     assert texts(engine) == texts(on_cpu(package))
 
 
-def test_experts_go_back_when_others_take_memory(packages: Packages, gpu: FakeDevice) -> None:
+def test_experts_go_back_when_others_take_memory(
+    packages: Packages, gpu: FakeDevice, caplog: pytest.LogCaptureFixture
+) -> None:
     """A step that fails has moved the state of the CPU's layers, and is computed again from its tokens."""
     package = packages("tiny-moe", "Q4_K_M")
-    engine, expected = engine_of(package, 1, 400_000), texts(on_cpu(package))
-    with gpu.full():
+    engine, expected = engine_of(package, 1, 500_000), texts(on_cpu(package))
+    with gpu.full(left=250_000):
         found = texts(engine)
+    assert "the GPU has no memory left: it gives back that of" in caplog.text
     assert found == expected == texts(engine)
+
+
+def test_with_nothing_to_give_back_requests_fail_alone(packages: Packages, gpu: FakeDevice) -> None:
+    """In a sentence; later ones do not, once there is memory."""
+    package = packages("tiny-dense", "Q4_K_M")
+    engine, expected = engine_of(package, 2), texts(on_cpu(package))
+    with gpu.full(), pytest.raises(TrigraphError, match=r"(the GPU has no memory left; close|MB are needed; load)"):
+        texts(engine)
+    assert texts(engine) == expected
 
 
 def test_without_an_mtp_head(package: Path) -> None:
