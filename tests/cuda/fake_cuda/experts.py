@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
+from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.packages import Packages
 from support.placed import budget_for
 from support.step_rows import rows_of_steps
@@ -62,14 +62,7 @@ def test_what_a_step_does(
 ) -> None:
     """No copy but of inputs and results, and one wait; a layer calls the host twice, and the GPU works between."""
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1" if captured else "0")
-    engine = engine_of(package, share)
-    sequence, tokens = engine.steps.new_sequence(), [4, 5]
-    engine.steps.prefill([sequence], [PROMPT])
-    seen: list[list[str]] = []
-    for _ in range(4):
-        gpu.events()
-        engine.steps.verify([sequence], [tokens])
-        seen.append(gpu.events())
+    seen = events_of_verifies(gpu, engine_of(package, share), PROMPT, [4, 5])
     events = seen[-1]
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error", "capture"))]
     assert count(events, "wait") == 1

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
+from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.moved import asked, moved_between
 from support.packages import Packages
 from support.placed import budget_for_layers, weights_of_package
@@ -100,12 +100,7 @@ def test_what_a_step_does(
     """One wait, at the end, and one copy in and one out: rows go with the inputs, and no weights and no state."""
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1" if captured else "0")
     engine = engine_of(package, on_host)
-    sequence, tokens = engine.steps.new_sequence(), [4, 5]
-    engine.steps.prefill([sequence], [PROMPT])
-    for _ in range(4):
-        gpu.events()
-        engine.steps.verify([sequence], [tokens])
-        events = gpu.events()
+    events = events_of_verifies(gpu, engine, PROMPT, tokens := [4, 5])[-1]
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error", "capture"))]
     assert count(events, "wait") == 1 and events[-1].startswith("wait")
     assert copied(events, "pageable", "device") == copied(events, "device", "pageable") == 0
