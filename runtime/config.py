@@ -22,7 +22,7 @@ class EngineConfig:
     """Where routed experts are computed when the device is a GPU: "gpu" or "cpu"."""
     gpu_memory: int | None = None
     """Bytes that the GPU may take, for weights, state and what steps need. The CPU computes routed experts that do not
-    fit. None: what is free."""
+    fit, and layers if all else does not. None: what is free."""
     repack: str = "auto"
     """When AVX2 and AVX-512 get copies of K-type and IQ3 weights that they read faster, in memory of their own: one of
     REPACK."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from trigraph.runtime.cache.identity import ModelIdentity, tower_sha256
 from trigraph.runtime.config import DEFAULT_CONTEXT, REPACK, EngineConfig
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.layers import state_of_layers
 from trigraph.runtime.device.mapped_weights import MappedWeights, table_bytes
 from trigraph.runtime.device.memory import explained_shortage, free_memory
 from trigraph.runtime.engine import Engine
@@ -29,7 +31,7 @@ from trigraph.runtime.execution.package_graphs import PackageGraphs
 from trigraph.runtime.execution.pending import with_pending
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking, begin_repacking
-from trigraph.runtime.execution.sessions import SessionGraph
+from trigraph.runtime.execution.sessions import Graph
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.threads import choose_threads
 from trigraph.runtime.execution.vision import Vision
@@ -39,7 +41,7 @@ from trigraph.runtime.package_cache import CachedPackage, cached_package
 from trigraph.runtime.requests.draft_length import OFF
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.state.sequence import StateLimits
-from trigraph.runtime.state.sizes import Budgets
+from trigraph.runtime.state.sizes import Budgets, StateSizes
 from trigraph.runtime.state.state import State
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.template_renderer import Renderer
@@ -84,11 +86,14 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     no_draft = _no_draft(manifest, config.speculation)
     needed = weight_bytes + _WORKING_BYTES
     budgets = Budgets(config.sequences, config.kv_memory, config.checkpoint_memory, config.memory_share)
-    state = _state(manifest, limits, budgets, device, needed)
-    with explained_shortage(f"{folder}: the model", needed, "close other programs"):
+    sizes = _state_sizes(manifest, limits, budgets, device, needed)
+    enough_memory = partial(explained_shortage, f"{folder}: the model", needed, "close other programs")
+    with enough_memory():
         weights = MappedWeights(manifest.weight_paths(folder))
         graphs = PackageGraphs(folder, manifest, device, weights, threads, progress)
-        placed = graphs.place(_graph_names(manifest, no_draft), state, config.gpu_memory)
+        placed = graphs.place(_graph_names(manifest, no_draft), sizes.nbytes(manifest.state), config.gpu_memory)
+    state = _state(manifest, limits, sizes, device)
+    with enough_memory():
         chunk = device.chunk if config.chunk is None else config.chunk
         steps = _steps(graphs, state, chunk, draft=no_draft is None)
     if device.reads_mapped_weights:
@@ -183,7 +188,7 @@ def _graph_names(manifest: Manifest, no_draft: str | None) -> list[str]:
 def _steps(graphs: PackageGraphs, state: State, chunk: int, *, draft: bool) -> Steps:
     """The steps of the graphs; without `draft` they have none."""
 
-    def opened(name: str) -> SessionGraph:
+    def opened(name: str) -> Graph:
         return graphs.open(graphs.prepare(name), state)
 
     prefill, verify = opened("prefill"), opened("verify")  # first: see RepackingDevice.copies
@@ -203,14 +208,20 @@ def _repacking(
     return (begun, None) if isinstance(begun, str) else ("", begun)
 
 
-def _state(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> State:
-    """State with as much memory as the budgets say, on a machine where the model needs `needed` bytes."""
+def _state_sizes(manifest: Manifest, limits: StateLimits, budgets: Budgets, device: Device, needed: int) -> StateSizes:
+    """How much memory state takes by the budgets, on a machine where the model needs `needed` bytes."""
     double_buffered = device.library is None
     free = None  # each step copies all of the state, or the device takes all memory at once: as little as will do
     if device.lazy_memory and not double_buffered:
         free = max(0, (free_memory() or _UNKNOWN_MEMORY) - needed)
-    sizes = budgets.sizes(manifest.state, limits, free, 1 + double_buffered)
-    return State(manifest.state, limits, sizes, device, double_buffered=double_buffered)
+    return budgets.sizes(manifest.state, limits, free, 1 + double_buffered)
+
+
+def _state(manifest: Manifest, limits: StateLimits, sizes: StateSizes, device: Device) -> State:
+    """State where the device has it; that of layers that the CPU computes in the host's memory."""
+    on_host = state_of_layers([tensor.name for tensor in manifest.state], device.host_layers)
+    double_buffered = device.library is None
+    return State(manifest.state, limits, sizes, device, double_buffered=double_buffered, on_host=on_host)
 
 
 def _limits(manifest: Manifest, context: int | None) -> StateLimits:

@@ -1,7 +1,8 @@
-"""Times a model whose routed experts do not all fit: `python tools/gpu_experts.py MODEL [--shares 1,0.5,0]`.
+"""Times a model that does not fit: `python tools/gpu_experts.py MODEL [--shares 1,0.5,0] [--layers 8,32]`.
 
-Loads it with budgets that hold these shares of the experts, and prints for each what lies where, times of prompts,
-decodes and verifies, tokens a second of completions, and a hash of a text, which must be one for all of them.
+Loads it with budgets that hold these shares of the routed experts, and with those that leave so many layers to the CPU.
+Prints for each what lies where, times of prompts, decodes and verifies, tokens a second of completions, and a hash of a
+text, which must be one for all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.placed import budget_for
+from support.placed import budget_for, budget_for_layers
 from trigraph.exporter import ExportOptions
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.bench.completions import time_completions
@@ -34,25 +36,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--shares", default="1,0.5,0.1,0")
+    parser.add_argument("--layers", default="")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     package = cached_package(options.model, ExportOptions()).folder
-    hashes = {time_share(package, share, options) for share in map(float, options.shares.split(","))}
+    context, sequences = 2 * options.prompt + 1024, 4
+    shares, layers = ([part for part in given.split(",") if part] for given in (options.shares, options.layers))
+    budgets = {
+        **{f"share {share}": budget_for(package, float(share), context, sequences) for share in shares},
+        **{f"layers {count}": budget_for_layers(package, int(count), context, sequences) for count in layers},
+    }
+    config = EngineConfig(device="cuda", threads=options.threads, context=context, sequences=sequences)
+    hashes = {time_budget(package, name, replace(config, gpu_memory=budgets[name]), options) for name in budgets}
     print("one hash" if len(hashes) == 1 else f"DIFFERENT: {hashes}")
 
 
-def time_share(package: Path, share: float, options: Any) -> str:
+def time_budget(package: Path, name: str, config: EngineConfig, options: Any) -> str:
     """One budget; the hash of its text."""
-    context, sequences = 2 * options.prompt + 1024, 4
     started = time.perf_counter()
-    budget = budget_for(package, share, context, sequences)
-    settings = EngineConfig(
-        device="cuda", gpu_memory=budget, threads=options.threads, context=context, sequences=sequences
-    )
-    engine = load(package, settings)
-    print(f"\nshare {share}: budget {budget / 1e9:.2f} GB, loaded in {time.perf_counter() - started:.1f} s")
+    engine = load(package, config)
+    budget = config.gpu_memory or 0
+    print(f"\n{name}: budget {budget / 1e9:.2f} GB, loaded in {time.perf_counter() - started:.1f} s")
     print(*[notice for notice in engine.model.notices if "GPU" in notice], sep="\n")
     prompt = RandomTokens(engine.steps.vocab).draw(options.prompt)
     steps = {"prefill": prefill(engine, prompt)} | verifies(engine, prompt)

@@ -120,7 +120,7 @@ class ModelArguments:
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="GPU memory to use, such as 12G; the CPU computes experts that do not fit (default: what is free)",
+            help="GPU memory to use, such as 12G; the CPU computes what does not fit (default: what is free)",
         ),
     ] = None
     repack: Repack = "auto"

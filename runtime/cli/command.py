@@ -25,7 +25,7 @@ _OF_LLAMA_CPP = {
     ("-hff", "--hf-file"): ("name the quantisation: -hf USER/REPO:Q4_K_M", "--hf-repo"),
     ("-md", "--model-draft"): ("drafts come from the model's own MTP head; --mtp names a file with it", "--mtp"),
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): (
-        "--device cuda runs all layers on the GPU; --gpu-memory 12G leaves experts that do not fit to the CPU",
+        "--device cuda runs all layers that fit on the GPU; --gpu-memory 12G says how much memory they may take",
         "--device",
     ),
     ("-dev",): ("use --device", "--device"),

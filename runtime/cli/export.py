@@ -14,6 +14,7 @@ from trigraph.exporter import export as export_package
 from trigraph.exporter.describe.description import Description, model_of
 from trigraph.exporter.describe.picture import write_picture
 from trigraph.exporter.package.reader import is_package
+from trigraph.exporter.package.state_tensors import MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.models.model import open_model
@@ -25,6 +26,8 @@ from trigraph.runtime.cli.naming import Hub, given_model
 from trigraph.runtime.config import DEFAULT_CONTEXT
 from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.placement import Placement, place, weights_of_file
+from trigraph.runtime.state.sequence import StateLimits
+from trigraph.runtime.state.sizes import Budgets
 
 _SYNTHETIC = (*GEOMETRIES, *VISION_GEOMETRIES)
 
@@ -140,9 +143,11 @@ def inspect(
 def _placed(path: Path, description: Description, budget: int) -> Placement:
     """What a GPU holds that serves two sequences, of at most DEFAULT_CONTEXT positions, as `load` does by default."""
     model = model_of(path, read_manifest(path)) if path.is_dir() else open_model(path)
-    state = 4 * description.state_bytes
-    state += 2 * description.kv_bytes * min(DEFAULT_CONTEXT, description.context) // description.context
-    return place(weights_of_file(model), state, budget)
+    tensors = state_tensors(model.config, description.kv_type)
+    context = min(DEFAULT_CONTEXT, description.context)
+    limits = StateLimits(context, PAGE_SIZE, MAX_PENDING, model.config.residual)
+    state = Budgets().sizes(tensors, limits, None).nbytes(tensors)
+    return place(weights_of_file(model, state), sum(state.values()), budget)
 
 
 def synth(

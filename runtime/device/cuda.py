@@ -20,6 +20,7 @@ from trigraph.custom_ops import host_experts, library_path
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
+from trigraph.runtime.device.cuda_captures import cleared, kept
 from trigraph.runtime.device.cuda_checks import captured_at, check_driver, check_provider
 from trigraph.runtime.device.cuda_exchange import CudaExchange, Staging, spans
 from trigraph.runtime.device.cuda_experts import pieces, split, weights_of
@@ -29,7 +30,7 @@ from trigraph.runtime.device.cuda_sampler import CudaSampler
 from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables, shortage
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.device.exchange import Exchange
+from trigraph.runtime.device.exchange import Array, Exchange
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.device.moving_experts import MovingExperts
 
@@ -148,38 +149,13 @@ class CudaDevice(Device):
             if may:
                 _apart.release()
 
-    @contextlib.contextmanager
-    def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> Iterator[None]:
-        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before.
+    def kept(self, memories: Sequence[CudaArray], rows: Sequence[int]) -> AbstractContextManager[None]:
+        """While a step is captured: whatever the block does to these rows, they are afterwards as they were before."""
+        return kept(self.functions, memories, rows)
 
-        The copies are one piece of memory: to take and give back one for each would take long.
-        """
-        copies = self.zeros((sum(memory.row_bytes for memory in memories) * len(rows),), np.dtype(np.uint8))
-        moves, copy = [], copies.address
-        for memory in memories:
-            for _, source, count in spans([memory.row(row) for row in rows], memory.row_bytes):
-                moves.append((source, copy, count * memory.row_bytes))
-                copy += count * memory.row_bytes
-        for source, copy, size in moves:
-            self.functions.copy(copy, source, size)
-        try:
-            yield
-        finally:
-            for source, copy, size in moves:
-                self.functions.copy(source, copy, size)
-
-    @contextlib.contextmanager
-    def cleared(self, memories: Sequence[CudaArray]) -> Iterator[None]:
+    def cleared(self, memories: Sequence[CudaArray]) -> AbstractContextManager[None]:
         """While a step is captured: these hold zeros, and afterwards what they held before."""
-        copies = [(memory, self.zeros((2, *memory.shape), memory.dtype)) for memory in memories]
-        for memory, copy in copies:
-            self.functions.copy(copy.row(0), memory.address, memory.nbytes)
-            self.functions.copy(memory.address, copy.row(1), memory.nbytes)
-        try:
-            yield
-        finally:
-            for memory, copy in copies:
-                self.functions.copy(memory.address, copy.row(0), memory.nbytes)
+        return cleared(self.functions, memories)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> CudaArray:
         """Memory that is touched when it is first used."""
@@ -222,21 +198,35 @@ class CudaDevice(Device):
     def place(
         self,
         models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state_bytes: int,
+        state: Mapping[str, int],
         budget: int | None,
         threads: int,
         counts: Path,
     ) -> Sequence[str]:
-        """Decides which weights lie here; what the user should know of that.
+        """Decides which weights and state lie here; what the user should know of that.
 
-        `budget`: bytes that weights and state may take, the state being there; None for what is free.
+        `budget`: bytes that these may take; None for what is free.
         """
-        placement = placed(self.functions, weights_of(models()), state_bytes, budget, all_on_host=self.experts == "cpu")
-        if not placement.is_split:
+        weights, state_bytes = weights_of(models(), state), sum(state.values())
+        placement = placed(self.functions, weights, state_bytes, budget, all_on_host=self.experts == "cpu")
+        if not placement.is_split and not placement.host_layers:
             return ()
-        moving = MovingExperts(self.functions, placement, counts) if self.provider == PROVIDER else None
+        moves = placement.is_split and self.provider == PROVIDER
+        moving = MovingExperts(self.functions, placement, counts) if moves else None
         self.sharing.begin(placement, threads, moving)
         return [placement.sentence()]
+
+    @property
+    def host_layers(self) -> int:
+        """Of the trunk's layers, how many the CPU computes as a whole, the first ones."""
+        return self.sharing.placement.host_layers if self.sharing.placement else 0
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        """Fills rows of the host's array from their addresses on the GPU, once it has made them; 0 leaves a row."""
+        for row, source, count in spans(sources, array.nbytes // len(array)):
+            self.functions.copy(array[row:].ctypes.data, source, array[row : row + count].nbytes)
+        if any(sources):
+            self.functions.wait()
 
     def before_step(self, graph: str) -> None:
         """Moves experts ahead of a verify."""

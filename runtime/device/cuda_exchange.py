@@ -99,6 +99,7 @@ class CudaExchange(Exchange):
     def send(self, device_inputs: DeviceInputs = NO_DEVICE_INPUTS) -> None:
         """Copies all inputs at once, and over them the rows that are on the device."""
         assert self._block is not None
+        self._block.taken = self._library.waits  # the device may have been waited for since it was filled
         self._library.copy(self._start, self._block.address, self._size)
         for name, sources in device_inputs.items():
             memory = self._taken[name]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
-from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, first_slots
+from trigraph.runtime.device.layers import layer_count, layer_of, leaving, looked_up, state_by_layer
+from trigraph.runtime.device.placement import Block, ExpertLayer, Placement, Weights, first_slots
 
 CUDA_DOMAIN = "trigraph.cuda"
 SPLIT = "SplitExperts"
@@ -18,16 +20,22 @@ _STACKS = slice(3, 6)  # inputs of an expert node: gate, down, up or none
 _INPUTS = 8
 
 
-def weights_of(models: Mapping[str, ModelProto]) -> Weights:
-    """What the graphs of a package, by name, read."""
+def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = MappingProxyType({})) -> Weights:
+    """What the graphs of a package, by name, read. `state`: bytes of state tensors by name."""
     sizes: dict[tuple[str, ...], int] = {}  # by place in a file: graphs share weights
+    levels: dict[tuple[str, ...], int] = {}  # how many layers they leave a GPU with
+    tables: set[tuple[str, ...]] = set()
     layers: dict[str, ExpertLayer] = {}
     for name, model in sorted(models.items(), key=lambda item: item[0] == "draft"):
         tensors = _external(model)
         routed = {stack for node in _expert_nodes(model) for stack in _stacks(node)}
+        left, few = leaving(model), looked_up(model)
         for tensor in tensors.values():
             if tensor.name not in routed:
-                sizes[tuple(entry.value for entry in tensor.external_data)] = _bytes(tensor)
+                place = tuple(entry.value for entry in tensor.external_data)
+                sizes[place] = _bytes(tensor)
+                levels[place] = max(levels.get(place, 0), left.get(tensor.name, 0))
+                tables |= {place} if tensor.name in few else set()
         for node in _expert_nodes(model):
             gate = tensors[node.input[3]]
             layers[gate.name] = ExpertLayer(
@@ -36,8 +44,15 @@ def weights_of(models: Mapping[str, ModelProto]) -> Weights:
                 expert_bytes=sum(_bytes(tensors[stack]) for stack in _stacks(node)) // gate.dims[0],
                 chosen=_chosen(model, node),
                 head=name == "draft" and gate.name not in layers,
+                block=layer_of(gate.name),
             )
-    return Weights(trunk_bytes=sum(sizes.values()), layers=tuple(layers.values()))
+    of_layer = state_by_layer(state)
+    blocks = []
+    for number in range(layer_count(models["verify"]) if "verify" in models else 0):
+        own = [place for place, level in levels.items() if level == number + 1]
+        read = sum(sizes[place] for place in own if place not in tables)
+        blocks.append(Block(nbytes=sum(sizes[place] for place in own), read_bytes=read, state_bytes=of_layer[number]))
+    return Weights(trunk_bytes=sum(sizes.values()), layers=tuple(layers.values()), blocks=tuple(blocks))
 
 
 def split(model: ModelProto, placement: Placement, threads: int, places: Mapping[str, int]) -> None:

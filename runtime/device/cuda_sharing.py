@@ -15,20 +15,26 @@ from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.memory import RetryError
 from trigraph.runtime.device.moving_experts import MovingExperts, Stack
-from trigraph.runtime.device.placement import Placement, Weights, nowhere, place
+from trigraph.runtime.device.placement import WORKING_BYTES, Placement, Weights, nowhere, place, without_experts
 
 Values = Mapping[str, ort.OrtValue]
 
-_SHORTAGE = ("out of memory", "Failed to allocate memory", "bytes of memory left", "Available memory of")
+_SHORTAGE = (
+    "out of memory",
+    "Failed to allocate memory",
+    "bytes of memory left",
+    "Available memory of",
+    "ONNX Runtime failed in GetOutput",  # the memory of a node's output
+)
 """How CUDA, ONNX Runtime and our kernels word it."""
 
 
 @dataclass
 class Sharing:
-    """Which experts are the CPU's."""
+    """Which layers and experts are the CPU's."""
 
     placement: Placement | None = None
-    """What lies where; None before that is decided, and where the GPU has all of them."""
+    """What lies where; None before that is decided, and where the GPU has all."""
     threads: int = 1
     """Of the CPU, for its experts."""
     moving: MovingExperts | None = None
@@ -48,22 +54,18 @@ class Sharing:
 def placed(
     library: CudaLibrary, weights: Weights, state_bytes: int, budget: int | None, *, all_on_host: bool
 ) -> Placement:
-    """Where the weights go. `budget`: bytes that they and the state, which is there, may take; None for what is free.
+    """Where weights and state go. `budget`: bytes that they may take; None for what is free.
 
     Raises TrigraphError for a budget that is above what the GPU has, or too small.
     """
     free, total = library.free_memory()
     if budget is not None and budget > total:
         raise TrigraphError(f"gpu_memory is {budget / 1e9:,.2f} GB, and the GPU has {total / 1e9:,.2f} GB in all")
-    most = free + state_bytes if budget is None else min(budget, free + state_bytes)
-    try:
-        found = place(weights, state_bytes, most)
-    except TrigraphError:
-        if budget is not None:
-            raise
-        place(weights, state_bytes, most, working_bytes=0)  # or it cannot do at all
-        return nowhere(weights, state_bytes)
-    return nowhere(weights, state_bytes) if all_on_host else found
+    most = free if budget is None else min(budget, free)
+    if budget is None and weights.trunk_bytes + state_bytes <= most < weights.trunk_bytes + state_bytes + WORKING_BYTES:
+        return nowhere(weights, state_bytes)  # which may just do
+    found = place(weights, state_bytes, most)
+    return without_experts(found) if all_on_host else found
 
 
 def shortage(error: Exception, moving: MovingExperts | None) -> TrigraphError | None:

@@ -151,18 +151,26 @@ class Device:
     def place(
         self,
         models: Callable[[], Mapping[str, onnx.ModelProto]],
-        state_bytes: int,
+        state: Mapping[str, int],
         budget: int | None,
         threads: int,
         counts: Path,
     ) -> Sequence[str]:
         """Decides which weights of the graphs lie here, before any is adapted; what the user should know of that.
 
-        `budget`: bytes that weights and state may take, the state being there; None for what is free. `counts`: the
-        file that says from one start to the next how often experts were chosen. Raises TrigraphError for a budget that
-        is too small.
+        `state`: bytes of the state tensors by name. `budget`: bytes that weights and state may take; None for what is
+        free. `counts`: the file that says from one start to the next how often experts were chosen. Raises
+        TrigraphError for a budget that is too small.
         """
         return ()
+
+    @property
+    def host_layers(self) -> int:
+        """Of the trunk's layers, how many the CPU computes in this device's place, the first ones."""
+        return 0
+
+    def fetch(self, array: Array, sources: Sequence[int]) -> None:
+        """Fills rows of the host's array from their addresses on the device; 0 leaves a row."""
 
     def before_step(self, graph: str) -> None:
         """What is to be done on the device between steps, ahead of one of the prefill, draft or verify graph."""

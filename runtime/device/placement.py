@@ -1,16 +1,26 @@
-"""Which weights a GPU holds within its budget, and which routed experts stay in the host's memory."""
+"""Which weights a GPU holds within its budget, and which layers and routed experts stay in the host's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
-from trigraph.models.names import FFN_DOWN_EXPS, FFN_GATE_EXPS, FFN_GATE_UP_EXPS, FFN_UP_EXPS, in_block
+from trigraph.models.names import (
+    FFN_DOWN_EXPS,
+    FFN_GATE_EXPS,
+    FFN_GATE_UP_EXPS,
+    FFN_UP_EXPS,
+    NEXTN_EMBED_TOKENS,
+    TOKEN_EMBD,
+    in_block,
+)
+from trigraph.runtime.device.layers import layer_of, state_by_layer
 
 WORKING_BYTES = 1 << 30
 """Of a budget, for CUDA itself and for what steps need beside weights and state."""
@@ -28,6 +38,19 @@ class ExpertLayer:
     """How many a token chooses."""
     head: bool = False
     """Whether the layer is the MTP head's."""
+    block: int | None = None
+    """The number of the layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A layer of the trunk, without its routed experts: what a GPU need not hold when the CPU computes the layer."""
+
+    nbytes: int
+    """Of weights; the first layer's with the embedding, unless a GPU needs that for something else."""
+    read_bytes: int
+    """Of these, what a step reads."""
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +60,20 @@ class Weights:
     trunk_bytes: int
     """All but routed experts."""
     layers: tuple[ExpertLayer, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    """The trunk's layers, which `trunk_bytes` includes."""
+
+    def divided(self, count: int) -> tuple[Weights, Weights]:
+        """Those of the first layers, so many of them, and all others."""
+        size = sum(block.nbytes for block in self.blocks[:count])
+        mine = {layer.name for layer in self.layers if layer.block is not None and layer.block < count}
+        first, rest = (
+            tuple(layer for layer in self.layers if (layer.name in mine) == inside) for inside in (True, False)
+        )
+        return (
+            Weights(trunk_bytes=size, layers=first, blocks=self.blocks[:count]),
+            Weights(trunk_bytes=self.trunk_bytes - size, layers=rest, blocks=self.blocks[count:]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +81,22 @@ class Placement:
     """What lies where."""
 
     weights: Weights
+    """All but those of the host's layers."""
     state_bytes: int
+    """On the GPU."""
     slots: Mapping[str, int]
     """By layer, how many of its experts the GPU holds: the first ones."""
+    host: Weights = Weights(trunk_bytes=0)
+    """The first layers, which the CPU computes as a whole."""
+
+    @property
+    def host_layers(self) -> int:
+        """How many layers the CPU computes as a whole."""
+        return len(self.host.blocks)
 
     @property
     def is_split(self) -> bool:
-        """Whether some experts are the host's."""
+        """Whether some experts of the GPU's layers are the host's."""
         return any(self.slots[layer.name] < layer.experts for layer in self.weights.layers)
 
     @property
@@ -63,29 +109,55 @@ class Placement:
     @property
     def host_bytes(self) -> int:
         """Weights in the host's memory."""
-        return sum((layer.experts - self.slots[layer.name]) * layer.expert_bytes for layer in self.weights.layers)
+        routed = sum(layer.experts * layer.expert_bytes for layer in self.host.layers)
+        others = sum((layer.experts - self.slots[layer.name]) * layer.expert_bytes for layer in self.weights.layers)
+        return self.host.trunk_bytes + routed + others
 
     @property
     def host_bytes_per_token(self) -> float:
         """What a token's step reads from the host's memory, if all experts of a layer are chosen equally often."""
+        whole = sum(block.read_bytes for block in self.host.blocks)
+        routed = sum(layer.chosen * layer.expert_bytes for layer in self.host.layers)
+        return whole + routed + self._chosen_bytes(lambda layer: layer.experts - self.slots[layer.name])
+
+    @property
+    def device_bytes_per_token(self) -> float:
+        """What it reads on the GPU at most: the head's weights are among these, and all rows of embeddings."""
+        return self.weights.trunk_bytes + self._chosen_bytes(lambda layer: self.slots[layer.name])
+
+    def _chosen_bytes(self, experts: Callable[[ExpertLayer], int]) -> float:
+        """What a token reads of so many experts of the GPU's layers in the trunk."""
         return sum(
-            layer.chosen * layer.expert_bytes * (1 - self.slots[layer.name] / layer.experts)
+            layer.chosen * layer.expert_bytes * experts(layer) / layer.experts
             for layer in self.weights.layers
             if not layer.head
         )
 
     def sentence(self) -> str:
         """What lies where, for the user."""
-        if not self.is_split:
+        if not self.is_split and not self.host_layers:
             return (
                 f"the GPU holds all {self.device_bytes / 1e9:,.1f} GB of weights and {self.state_bytes / 1e9:,.1f} GB "
                 "of state"
             )
         held, experts = sum(self.slots.values()), sum(layer.experts for layer in self.weights.layers)
-        return (
-            f"the GPU holds {self.device_bytes / 1e9:,.1f} GB of weights, with {held:,} of {experts:,} routed experts, "
-            f"and {self.state_bytes / 1e9:,.1f} GB of state; the CPU computes the other experts, "
-            f"{self.host_bytes / 1e9:,.1f} GB, of which a token reads {self.host_bytes_per_token / 1e9:,.2f} GB"
+        routed = f", with {held:,} of {experts:,} routed experts," if self.is_split else ""
+        on_gpu = (
+            f"the GPU holds {self.device_bytes / 1e9:,.1f} GB of weights{routed} and {self.state_bytes / 1e9:,.1f} GB "
+            "of state; the CPU computes "
+        )
+        if not self.host_layers:
+            return on_gpu + (
+                f"the other experts, {self.host_bytes / 1e9:,.1f} GB, of which a token reads "
+                f"{self.host_bytes_per_token / 1e9:,.2f} GB"
+            )
+        others = " and the other experts" if self.is_split else ""
+        state = sum(block.state_bytes for block in self.host.blocks)
+        return on_gpu + (
+            f"the first {self.host_layers} of {self.host_layers + len(self.weights.blocks)} layers{others}, "
+            f"{self.host_bytes / 1e9:,.1f} GB with {state / 1e9:,.1f} GB of state; a token reads "
+            f"{self.host_bytes_per_token / 1e9:,.2f} GB of the host's memory and at most "
+            f"{self.device_bytes_per_token / 1e9:,.2f} GB of the GPU's"
         )
 
 
@@ -96,9 +168,10 @@ def first_slots(experts: int, held: int) -> NDArray[np.int32]:
     return slots
 
 
-def weights_of_file(model: Model) -> Weights:
-    """What the graphs of a model's file will read."""
-    config, layers = model.config, []
+def weights_of_file(model: Model, state: Mapping[str, int] = MappingProxyType({})) -> Weights:
+    """What the graphs of a model's file will read. `state`: bytes of state tensors by name."""
+    config, layers, blocks = model.config, list[ExpertLayer](), list[Block]()
+    of_layer, total = state_by_layer(state), sum(tensor.nbytes for tensor in model.tensors.values())
     for number in range(config.trunk_layers + config.mtp_layers):
         names = (in_block(number, name) for name in (FFN_GATE_UP_EXPS, FFN_GATE_EXPS, FFN_UP_EXPS, FFN_DOWN_EXPS))
         size = sum(tensor.nbytes for name in names if (tensor := model.find(name)) is not None)
@@ -110,55 +183,78 @@ def weights_of_file(model: Model) -> Weights:
                     expert_bytes=size // config.experts,
                     chosen=config.experts_used,
                     head=number >= config.trunk_layers,
+                    block=number,
                 )
             )
+        if number < config.trunk_layers:
+            whole = sum(tensor.nbytes for name, tensor in model.tensors.items() if layer_of(name) == number)
+            blocks.append(Block(nbytes=whole - size, read_bytes=whole - size, state_bytes=of_layer[number]))
+    if blocks and not _needs_embedding(model):
+        blocks[0] = replace(blocks[0], nbytes=blocks[0].nbytes + model.tensor(TOKEN_EMBD).nbytes)
     routed = sum(layer.experts * layer.expert_bytes for layer in layers)
-    total = sum(tensor.nbytes for tensor in model.tensors.values())
-    return Weights(trunk_bytes=total - routed, layers=tuple(layers))
+    return Weights(trunk_bytes=total - routed, layers=tuple(layers), blocks=tuple(blocks))
+
+
+def _needs_embedding(model: Model) -> bool:
+    """Whether something behind the trunk's layers reads the embedding."""
+    config = model.config
+    own = model.find(in_block(config.trunk_layers, NEXTN_EMBED_TOKENS))
+    return config.tied or (config.mtp_layers > 0 and own is None)
 
 
 def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = WORKING_BYTES) -> Placement:
     """What a GPU holds that may take `budget` bytes: trunk and state, the MTP head's experts, then as many as fit.
 
-    The other layers get equally many experts, the first layers one more. Raises TrigraphError when the budget holds
-    the trunk and the state not at all.
+    If trunk and state do not fit, no more layers than need be are the CPU's, the first ones. The other layers get
+    equally many experts, the first of them one more. Raises TrigraphError when the budget holds not even what is
+    behind the layers.
     """
-    left = budget - working_bytes - weights.trunk_bytes - state_bytes
-    if left < 0:
-        raise _too_small(weights, state_bytes, budget, working_bytes)
+    for count in range(len(weights.blocks) + 1):
+        host, rest = weights.divided(count)
+        state = state_bytes - sum(block.state_bytes for block in host.blocks)
+        left = budget - working_bytes - rest.trunk_bytes - state
+        if left >= 0:
+            break
+    else:
+        raise _too_small(rest, state, budget, working_bytes)
     slots: dict[str, int] = {}
     for head in (True, False):
-        layers = [layer for layer in weights.layers if layer.head == head]
+        layers = [layer for layer in rest.layers if layer.head == head]
         slots |= _even(layers, left)
         left -= sum(slots[layer.name] * layer.expert_bytes for layer in layers)
-    return Placement(weights=weights, state_bytes=state_bytes, slots=slots)
+    return Placement(weights=rest, state_bytes=state, slots=slots, host=host)
 
 
 def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int) -> TrigraphError:
     """Says what is needed, and what would fit."""
     needed = working_bytes + weights.trunk_bytes + state_bytes
-    even = ", even with all routed experts on the CPU" if weights.layers else ""
     state_room = budget - working_bytes - weights.trunk_bytes
-    weights_room = budget - working_bytes - state_bytes
     if state_room > 0:
         fits = (
             f"a state of {state_room / 1e9:,.2f} GB fits: load with a smaller context, fewer sequences or less "
             "--kv-memory, or export with --kv-type q8_0"
         )
-    elif weights_room > 0 and not weights.layers:
-        fits = f"with this state, a file of {weights_room / 1e9:,.2f} GB fits: take one with fewer bits a weight"
     else:
-        fits = "load with a smaller context or fewer sequences"
+        fits = "take a file with fewer bits a weight"
     return TrigraphError(
-        f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB there{even}: "
-        f"{weights.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
+        f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB there, even with all "
+        f"layers on the CPU: {weights.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
         f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use --device cpu"
     )
 
 
 def nowhere(weights: Weights, state_bytes: int) -> Placement:
-    """All routed experts are the host's."""
-    return Placement(weights=weights, state_bytes=state_bytes, slots={layer.name: 0 for layer in weights.layers})
+    """All layers are the GPU's, and all routed experts the host's."""
+    return Placement(weights=weights, state_bytes=state_bytes, slots=_no_slots(weights))
+
+
+def without_experts(placement: Placement) -> Placement:
+    """The same, but for routed experts: all are the host's."""
+    return replace(placement, slots=_no_slots(placement.weights))
+
+
+def _no_slots(weights: Weights) -> dict[str, int]:
+    return {layer.name: 0 for layer in weights.layers}
 
 
 def _even(layers: Sequence[ExpertLayer], room: int) -> dict[str, int]:

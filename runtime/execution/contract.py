@@ -16,11 +16,16 @@ Port: TypeAlias = tuple[str, tuple[int | str, ...]]
 """Element type and dimensions of an input or output; names are sizes that the host chooses."""
 
 
-def check_contract(session: ort.InferenceSession, path: Path, manifest: Manifest) -> None:
-    """Raises TrigraphError when the graph in file `path` is not the one that the manifest describes."""
+def check_contract(sessions: Sequence[ort.InferenceSession], path: Path, manifest: Manifest) -> None:
+    """Raises TrigraphError when the graph in file `path` is not the one that the manifest describes.
+
+    `sessions`: of the graph, or of its parts, which hand values to each other.
+    """
     inputs, outputs = expected_ports(path.stem, manifest)
-    _compare(path, "input", session.get_inputs(), inputs)
-    _compare(path, "output", session.get_outputs(), outputs)
+    taken = {arg.name: arg for session in sessions for arg in session.get_inputs()}
+    made = {arg.name: arg for session in sessions for arg in session.get_outputs()}
+    _compare(path, "input", [arg for arg in taken.values() if arg.name not in made], inputs)
+    _compare(path, "output", [arg for arg in made.values() if arg.name not in taken], outputs)
 
 
 def expected_ports(graph: str, manifest: Manifest) -> tuple[Mapping[str, Port], Mapping[str, Port]]:

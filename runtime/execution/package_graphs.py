@@ -14,11 +14,14 @@ from trigraph.exporter.package.external import load_checked
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
+from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.device.device import Device
+from trigraph.runtime.device.layers import cut
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.execution.contract import check_contract
+from trigraph.runtime.execution.layered_graph import LayeredGraph
 from trigraph.runtime.execution.pending import resize
-from trigraph.runtime.execution.sessions import SessionGraph, open_session
+from trigraph.runtime.execution.sessions import Graph, SessionGraph, open_session
 from trigraph.runtime.execution.tower import TowerGraph
 from trigraph.runtime.state.state import State
 
@@ -31,6 +34,8 @@ class PreparedGraph:
     changed: onnx.ModelProto | None
     """What runs in place of the file."""
     initializers: dict[str, ort.OrtValue]
+    host: PreparedGraph | None = None
+    """The first layers, where the CPU computes those in the device's place."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +49,16 @@ class PackageGraphs:
     threads: int
     progress: Progress = silent
 
-    def place(self, names: Sequence[str], state: State, budget: int | None) -> Sequence[str]:
+    def place(self, names: Sequence[str], state: Mapping[str, int], budget: int | None) -> Sequence[str]:
         """Has the device decide which weights of these graphs lie there; what the user should know of that.
 
-        `budget`: bytes of the device's memory; None for what is free.
+        `state`: bytes of the state tensors by name. `budget`: bytes of the device's memory; None for what is free.
         """
 
         def models() -> Mapping[str, onnx.ModelProto]:
             return {name: self.load(name) for name in names}
 
-        return self.device.place(models, state.nbytes(), budget, self.threads, self.folder / EXPERT_COUNTS)
+        return self.device.place(models, state, budget, self.threads, self.folder / EXPERT_COUNTS)
 
     def load(self, name: str) -> onnx.ModelProto:
         """The graph of that name as its file has it. Raises TrigraphError for a damaged one."""
@@ -62,25 +67,38 @@ class PackageGraphs:
     def prepare(self, name: str) -> PreparedGraph:
         """Reads the graph of that name, and has its weights ready. Raises TrigraphError for a damaged one."""
         path, model = self.folder / f"{name}.onnx", self.load(name)
-        resized = resize(model, self.manifest)
+        resized, host = resize(model, self.manifest), None
+        if self.device.host_layers and name in ("prefill", "verify"):
+            first, model = cut(model, self.device.host_layers, self.manifest.config.hidden)
+            host = PreparedGraph(path, first, self.weights.initializers(path, first.graph))
         adapted = self.device.adapt(model) or resized
         initializers = self.device.initializers(self.weights, path, model.graph, self.progress)
-        return PreparedGraph(path, model if adapted else None, initializers)
+        return PreparedGraph(path, model if adapted else None, initializers, host)
 
-    def open(self, graph: PreparedGraph, state: State) -> SessionGraph:
+    def open(self, graph: PreparedGraph, state: State) -> Graph:
         """Opens it. Raises TrigraphError when it is not the graph that the manifest describes."""
-        session = self._session(graph)
-        return SessionGraph(graph.path.stem, session, self.device, state.buffers, state.limits.pages, self.weights)
+
+        def opened(session: ort.InferenceSession, device: Device) -> SessionGraph:
+            return SessionGraph(graph.path.stem, session, device, state.buffers, state.limits.pages, self.weights)
+
+        session = self._session(graph, self.device)
+        if graph.host is None:
+            check_contract([session], graph.path, self.manifest)
+            return opened(session, self.device)
+        cpu = open_device("cpu")
+        first = self._session(graph.host, cpu)
+        check_contract([first, session], graph.path, self.manifest)
+        return LayeredGraph(opened(first, cpu), opened(session, self.device), self.device)
 
     def open_tower(self) -> TowerGraph:
         """Opens the graph of the vision tower. Raises TrigraphError when it is not the one of the contract."""
         images = self.manifest.images
         if images is None:
             raise TrigraphError("the package has no vision tower")
-        return TowerGraph(images.tower, self._session(self.prepare("vision")), self.device, self.weights)
+        session = self._session(graph := self.prepare("vision"), self.device)
+        check_contract([session], graph.path, self.manifest)
+        return TowerGraph(images.tower, session, self.device, self.weights)
 
-    def _session(self, graph: PreparedGraph) -> ort.InferenceSession:
-        path, base = graph.path, self.manifest.weights_base(self.folder)
-        session = open_session(path, graph.changed, graph.initializers, base, self.threads, self.device)
-        check_contract(session, path, self.manifest)
-        return session
+    def _session(self, graph: PreparedGraph, device: Device) -> ort.InferenceSession:
+        base = self.manifest.weights_base(self.folder)
+        return open_session(graph.path, graph.changed, graph.initializers, base, self.threads, device)

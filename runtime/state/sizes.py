@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trigraph.exporter.package.state_tensors import StateTensor
@@ -24,6 +24,15 @@ class StateSizes:
     sequences: int
     slots: int
     pages: int
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Rows of the state tensors, by the name of their first dimension."""
+        return {"slots": self.slots, "pages": self.pages}
+
+    def nbytes(self, tensors: Iterable[StateTensor]) -> Mapping[str, int]:
+        """Bytes of the state tensors by name, in one buffer each."""
+        return {tensor.name: self.counts[str(tensor.dims[0])] * tensor.item_bytes for tensor in tensors}
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,16 @@ class State:
         device: Device = HOST,
         *,
         double_buffered: bool = False,
+        on_host: abc.Collection[str] = (),
     ) -> None:
-        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it."""
+        """`double_buffered`: a step writes other buffers than it reads, as ONNX Runtime's own operators need it.
+
+        `on_host`: tensors that lie in the host's memory, all others on the device.
+        """
         self.limits, self.sequences = limits, sizes.sequences
         self.slots = Pool(sizes.slots, "state slots", "sequences")
         self.pages = Pool(sizes.pages, "KV pages", "kv_memory")
-        counts = {"slots": sizes.slots, "pages": sizes.pages}
+        counts = sizes.counts
         needed = {
             rows: (1 + double_buffered) * sum(count * tensor.item_bytes for tensor in tensors if tensor.dims[0] == rows)
             for rows, count in counts.items()
@@ -86,7 +90,7 @@ class State:
                     tuple(counts[dim] if isinstance(dim, str) else dim for dim in tensor.dims),
                     np.dtype(tensor.dtype),
                     double_buffered=double_buffered,
-                    device=device,
+                    device=HOST if tensor.name in on_host else device,
                 )
                 for tensor in tensors
             }

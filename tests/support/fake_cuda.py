@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trigraph.runtime import Engine
+
 _OWN = re.compile(r"own ([0-9a-f]+) (\d+ \d+ \d+ \d+ \d+)")
 
 
@@ -95,6 +97,17 @@ class FakeDevice:
             yield raised
         finally:
             self._library.fake_cuda_in_captures(None)
+
+
+def events_of_verifies(gpu: FakeDevice, engine: Engine, prompt: list[int], tokens: list[int]) -> list[list[str]]:
+    """What four verifies of the same tokens do, of which the first may be captured."""
+    sequence, found = engine.steps.new_sequence(), []
+    engine.steps.prefill([sequence], [prompt])
+    for _ in range(4):
+        gpu.events()
+        engine.steps.verify([sequence], [tokens])
+        found.append(gpu.events())
+    return found
 
 
 def count(events: Sequence[str], beginning: str) -> int:

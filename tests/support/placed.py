@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from trigraph.exporter import read_manifest
 from trigraph.exporter.package.external import load_checked
@@ -10,22 +12,34 @@ from trigraph.runtime.device.cuda_experts import weights_of
 from trigraph.runtime.device.placement import WORKING_BYTES, Weights
 from trigraph.runtime.state.sequence import StateLimits
 from trigraph.runtime.state.sizes import Budgets
-from trigraph.runtime.state.state import State
 
 
-def weights_of_package(package: Path) -> Weights:
-    """What its graphs read."""
+def weights_of_package(package: Path, state: Mapping[str, int] = MappingProxyType({})) -> Weights:
+    """What its graphs read. `state`: bytes of state tensors by name."""
     manifest = read_manifest(package)
     allowed = manifest.weight_paths(package)
-    return weights_of({name: load_checked(package / f"{name}.onnx", allowed) for name in manifest.graphs})
+    return weights_of({name: load_checked(package / f"{name}.onnx", allowed) for name in manifest.graphs}, state)
+
+
+def state_of_package(package: Path, context: int, sequences: int) -> Mapping[str, int]:
+    """Bytes of the state tensors with which `load` with these settings serves it on a GPU."""
+    manifest = read_manifest(package)
+    limits = StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
+    return Budgets(sequences).sizes(manifest.state, limits, None).nbytes(manifest.state)
 
 
 def budget_for(package: Path, share: float, context: int, sequences: int) -> int:
     """Bytes for which `load` with these settings puts that share of the experts on the GPU, and the head's if any."""
-    manifest, weights = read_manifest(package), weights_of_package(package)
-    limits = StateLimits(context, manifest.page_size, manifest.max_pending, manifest.config.hidden)
-    state = State(manifest.state, limits, Budgets(sequences).sizes(manifest.state, limits, None))
+    weights, state = weights_of_package(package), sum(state_of_package(package, context, sequences).values())
     head, layers = ([layer for layer in weights.layers if layer.head == is_head] for is_head in (True, False))
     experts = sum(layer.experts * layer.expert_bytes for layer in layers)
     head_bytes = sum(layer.experts * layer.expert_bytes for layer in head) if share else 0
-    return WORKING_BYTES + weights.trunk_bytes + state.nbytes() + head_bytes + int(share * experts)
+    return WORKING_BYTES + weights.trunk_bytes + state + head_bytes + int(share * experts)
+
+
+def budget_for_layers(package: Path, host_layers: int, context: int, sequences: int) -> int:
+    """The least budget that leaves so many layers to the CPU, and all routed experts of the others."""
+    state = state_of_package(package, context, sequences)
+    host, rest = weights_of_package(package, state).divided(host_layers)
+    left = sum(state.values()) - sum(block.state_bytes for block in host.blocks)
+    return WORKING_BYTES + rest.trunk_bytes + left

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cuda import FakeDevice, copied, count
+from support.fake_cuda import FakeDevice, copied, count, events_of_verifies
 from support.packages import Packages
 from support.placed import budget_for
 from support.step_rows import rows_of_steps
@@ -62,14 +62,7 @@ def test_what_a_step_does(
 ) -> None:
     """No copy but of inputs and results, and one wait; a layer calls the host twice, and the GPU works between."""
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", "1" if captured else "0")
-    engine = engine_of(package, share)
-    sequence, tokens = engine.steps.new_sequence(), [4, 5]
-    engine.steps.prefill([sequence], [PROMPT])
-    seen: list[list[str]] = []
-    for _ in range(4):
-        gpu.events()
-        engine.steps.verify([sequence], [tokens])
-        seen.append(gpu.events())
+    seen = events_of_verifies(gpu, engine_of(package, share), PROMPT, [4, 5])
     events = seen[-1]
     assert not [event for event in events if event.startswith(("allocate", "free", "fill", "error", "capture"))]
     assert count(events, "wait") == 1
@@ -113,7 +106,7 @@ def test_weights_go_to_the_device_for_long_prompts(
 
 def test_budgets_that_cannot_be(package: Path) -> None:
     for budget, words in (
-        (1 << 30, r"the GPU may take 1\.07 GB, and the model needs 1\.\d+ GB there, even with all routed experts"),
+        (1 << 30, r"the GPU may take 1\.07 GB, and the model needs 1\.\d+ GB there, even with all layers on the CPU"),
         (1 << 40, r"gpu_memory is 1,099\.51 GB, and the GPU has 137\.44 GB in all"),
         (0, "gpu_memory"),
     ):
@@ -122,10 +115,9 @@ def test_budgets_that_cannot_be(package: Path) -> None:
 
 
 def test_a_gpu_that_others_fill(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default the device takes what is free, beside the state, which here holds a part of the experts."""
+    """By default the device takes what is free, which here holds a part of the experts."""
     budget, total = budget_for(package, 0.5, context=CAPACITY, sequences=2), 128 << 30
-    state = load(package, device="cuda", context=CAPACITY).steps.state.nbytes()
-    monkeypatch.setattr(CudaLibrary, "free_memory", lambda library: (budget - state, total))
+    monkeypatch.setattr(CudaLibrary, "free_memory", lambda library: (budget, total))
     engine = load(package, device="cuda", context=CAPACITY)
     assert any("the GPU holds" in notice for notice in engine.model.notices)
     assert texts(engine) == texts(load(package, device="cpu", context=CAPACITY))

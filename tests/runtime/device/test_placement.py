@@ -7,13 +7,21 @@ from typing import cast
 import pytest
 
 from support.packages import Packages
-from support.placed import weights_of_package
+from support.placed import state_of_package, weights_of_package
 from trigraph.exporter import read_manifest
 from trigraph.exporter.describe.description import model_of
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.cuda_library import CudaLibrary
 from trigraph.runtime.device.cuda_sharing import placed as decide
-from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, nowhere, place, weights_of_file
+from trigraph.runtime.device.placement import (
+    Block,
+    ExpertLayer,
+    Placement,
+    Weights,
+    nowhere,
+    place,
+    weights_of_file,
+)
 
 SMALL = ExpertLayer(name="small", experts=8, expert_bytes=10, chosen=2)
 LARGE = replace(SMALL, name="large", expert_bytes=15)
@@ -62,9 +70,10 @@ def test_a_dense_model() -> None:
         placed(-1, dense)
 
 
-def test_a_budget_below_the_trunk_is_an_error() -> None:
-    for layers, words in (((SMALL,), ", even with all routed experts on the CPU: 10"), ((), ": 10")):
-        with pytest.raises(TrigraphError, match=r"may take 11\.00 GB, and the model needs 12\.07 GB there" + words):
+def test_a_budget_below_what_is_behind_the_layers_is_an_error() -> None:
+    words = r"may take 11\.00 GB, and the model needs 12\.07 GB there, even with all layers on the CPU: 10"
+    for layers in ((SMALL,), ()):
+        with pytest.raises(TrigraphError, match=words):
             place(Weights(trunk_bytes=10**10, layers=layers), 10**9, 11 * 10**9)
 
 
@@ -73,14 +82,8 @@ def test_a_budget_below_the_trunk_is_an_error() -> None:
     [
         (5, 8, (), r"; a state of 5\.00 GB fits: load with a smaller context, fewer sequences or less --kv-memory, or"),
         (5, 8, (SMALL,), r"; a state of 5\.00 GB fits: "),
-        (
-            16,
-            2,
-            (),
-            r"; with this state, a file of 8\.00 GB fits: take one with fewer bits a weight, or use --device cpu",
-        ),
-        (16, 2, (SMALL,), "; load with a smaller context or fewer sequences, or use --device cpu"),
-        (16, 11, (), "; load with a smaller context or fewer sequences, or use --device cpu"),
+        (16, 2, (), "; take a file with fewer bits a weight, or use --device cpu"),
+        (16, 11, (SMALL,), "; take a file with fewer bits a weight, or use --device cpu"),
     ],
 )
 def test_what_would_fit(trunk: int, state: int, layers: tuple[ExpertLayer, ...], words: str) -> None:
@@ -97,9 +100,69 @@ def test_without_a_budget_what_is_free_may_just_do(layers: tuple[ExpertLayer, ..
         library = cast(CudaLibrary, SimpleNamespace(free_memory=lambda: (free, 10**12)))
         return decide(library, weights, 10**8, None, all_on_host=False)
 
-    assert found(10**9).device_bytes == 10**9
-    with pytest.raises(TrigraphError, match=r"may take 1\.00 GB, and the model needs 1\.10 GB there"):
-        found(10**9 - 10**8 - 1)
+    assert found(11 * 10**8).device_bytes == 10**9
+    with pytest.raises(TrigraphError, match=r"may take 1\.10 GB, and the model needs 2\.17 GB there"):
+        found(11 * 10**8 - 1)
+
+
+BLOCKS = (
+    Block(nbytes=35, read_bytes=15, state_bytes=8),  # with an embedding of 20
+    Block(nbytes=10, read_bytes=10, state_bytes=2),
+    Block(nbytes=15, read_bytes=15, state_bytes=8),
+)
+LAYERED = Weights(
+    trunk_bytes=100,
+    layers=(replace(SMALL, block=0), replace(LARGE, block=2), replace(HEAD, block=3)),
+    blocks=BLOCKS,
+)
+
+
+@pytest.mark.parametrize(
+    ("left", "on_host", "slots"),
+    [
+        (0, 0, {"small": 0, "large": 0, "head": 0}),
+        (-1, 1, {"large": 0, "head": 4}),  # there are 42 bytes left, of which an expert of the head takes 10
+        (-43, 1, {"large": 0, "head": 0}),
+        (-44, 2, {"large": 0, "head": 1}),
+        (-55, 2, {"large": 0, "head": 0}),
+        (-56, 3, {"head": 2}),
+        (-78, 3, {"head": 0}),
+    ],
+)
+def test_the_first_layers_go_to_the_cpu(left: int, on_host: int, slots: dict[str, int]) -> None:
+    """As few as will do; then experts of the others."""
+    found = placed(left, LAYERED)
+    assert (found.host_layers, found.slots) == (on_host, slots)
+    assert found.state_bytes == 50 - sum(block.state_bytes for block in BLOCKS[:on_host])
+    assert found.device_bytes + found.state_bytes <= 150 + left
+    assert found.device_bytes + found.host_bytes == 100 + 80 + 120 + 80
+    with pytest.raises(TrigraphError, match="even with all layers on the CPU"):
+        placed(-79, LAYERED)
+
+
+def test_layers_of_a_dense_model() -> None:
+    found = placed(-1, Weights(trunk_bytes=100, blocks=BLOCKS))
+    assert (found.host_layers, found.is_split) == (1, False)
+    assert (found.device_bytes, found.host_bytes, found.host_bytes_per_token) == (65, 35, 15)
+    assert found.device_bytes_per_token == 65
+
+
+def test_what_a_token_reads_of_layers() -> None:
+    found = placed(-1, LAYERED)
+    assert found.host_bytes_per_token == 15 + 2 * 10 + 2 * 15
+    assert found.device_bytes_per_token == 65
+
+
+def test_without_a_budget_all_of_the_trunk_may_just_do() -> None:
+    """Without room to spare; with less, layers go to the CPU so that there is some."""
+
+    def found(free: int) -> Placement:
+        library = cast(CudaLibrary, SimpleNamespace(free_memory=lambda: (free, 10**12)))
+        block = Block(nbytes=10**9, read_bytes=10**9)
+        return decide(library, Weights(trunk_bytes=5 * 10**9, blocks=(block,) * 3), 0, None, all_on_host=False)
+
+    assert found(7 * 10**9).host_layers == found(5 * 10**9).host_layers == 0
+    assert found(5 * 10**9 - 1).host_layers == 2
 
 
 def test_what_a_token_reads_from_the_host() -> None:
@@ -116,11 +179,39 @@ def test_the_sentence() -> None:
     assert "holds all 10.0 GB of weights and 1.0 GB of state" in place(large, 10**9, 10**11).sentence()
 
 
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        (
+            (),
+            "the GPU holds 2.0 GB of weights and 1.0 GB of state; the CPU computes the first 1 of 2 layers, 2.0 GB "
+            "with 0.5 GB of state; a token reads 1.50 GB of the host's memory and at most 2.00 GB of the GPU's",
+        ),
+        (
+            (replace(SMALL, expert_bytes=10**9, block=1),),
+            "the GPU holds 2.0 GB of weights, with 0 of 8 routed experts, and 1.0 GB of state; the CPU computes the "
+            "first 1 of 2 layers and the other experts, 10.0 GB with 0.5 GB of state; a token reads 3.50 GB of the "
+            "host's memory and at most 2.00 GB of the GPU's",
+        ),
+    ],
+)
+def test_the_sentence_of_layers(layers: tuple[ExpertLayer, ...], words: str) -> None:
+    first = Block(nbytes=2 * 10**9, read_bytes=1_500_000_000, state_bytes=500_000_000)
+    weights = Weights(trunk_bytes=4 * 10**9, layers=layers, blocks=(first, replace(first, state_bytes=0)))
+    assert place(weights, 1_500_000_000, 4 * 10**9, working_bytes=10**9).sentence() == words
+
+
 @pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense"])
 def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: str) -> None:
     """But for tensors that an export converts."""
     package = packages(geometry, "Q4_K_M")
-    read, told = weights_of_package(package), weights_of_file(model_of(package, read_manifest(package)))
+    state = state_of_package(package, 64, 1)
+    read, told = weights_of_package(package, state), weights_of_file(model_of(package, read_manifest(package)), state)
     assert [replace(layer, name="") for layer in read.layers] == [replace(layer, name="") for layer in told.layers]
     assert read.trunk_bytes == pytest.approx(told.trunk_bytes, rel=0.1)
     assert bool(read.layers) == (geometry != "tiny-dense")
+    assert len(read.blocks) == len(told.blocks) == 4
+    for found, expected in zip(read.blocks, told.blocks, strict=True):
+        assert found.state_bytes == expected.state_bytes > 0
+        assert found.nbytes == pytest.approx(expected.nbytes, rel=0.1)
+        assert found.read_bytes == pytest.approx(expected.read_bytes, rel=0.1) and found.read_bytes > 0
