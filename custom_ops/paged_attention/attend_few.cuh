@@ -142,7 +142,7 @@ __device__ __forceinline__ void few_merge(int count, const Partials& partials, c
   constexpr int kSplits = 16;  // that are read together
   static_assert(kFewQueries * W / 4 <= kFewThreads && kSplits <= kWarp);
   const int lane = threadIdx.x % kWarp, own = threadIdx.x / kWarp;
-  const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
+  const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
   const int m = threadIdx.x / (W / 4), column = threadIdx.x % (W / 4) * 4, most = splits(count - 1);
   const bool active = m < count;
   float4 all{}, gate{};
@@ -208,7 +208,7 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int count, f
 // One split of a tile; the whole block calls. The first warps make the
 // queries, the others bring the values.
 template <int W>
-__device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
+__device__ __forceinline__ void few_split(const Ragged& sequences, const Lists& lists, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, int split, bool begins,
                                           const __half* keys, const __half* values, const Partials& partials,
                                           FewShared<W>& shared) {
@@ -217,7 +217,9 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
   auto* own_values = reinterpret_cast<uint4*>(shared_memory());
   auto* scratch = reinterpret_cast<float*>(own_values + kSplit * kPieces);
   if (thread < seen) {
-    const int64_t entry = sequences.entry(tile.sequence, int64_t{split} * kSplit + thread, shared.bad);
+    const int row = tile.first / shape.group, number = split * kSplit + thread;
+    const int position = lists.place(tile.start + row, tile.past + row, number, shared.wrong);
+    const int64_t entry = sequences.entry(tile.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y;
   }
   __syncthreads();
@@ -249,35 +251,39 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
 // grid: [tiles, kv heads, splits that are walked at once].
 template <int W>
 __global__ void __launch_bounds__(kFewThreads, 1)
-    attend_few(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
-               const __half* keys, const __half* values, Partials partials, float* y) {
+    attend_few(Ragged sequences, Lists lists, Rotation rotation, AttentionShape shape, const float* q_gate,
+               const float* norm, const __half* keys, const __half* values, Partials partials, float* y) {
   allow_next();
   __shared__ FewShared<W> shared;
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   await_previous();
-  const AttendTile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
-  const int count = tile.count, splits = tile.splits(shape.group);
+  const AttendTile tile(sequences, lists, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
+  const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] =
         int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
-    shared.position[thread] = tile.past + row;
+    shared.last[thread] = lists.seen(tile.past + row) - 1;
     shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
-  if (thread == 0) shared.bad = -1;
+  if (thread == 0) shared.bad = shared.wrong = -1;
   if (!sequences.holds() || !count) return;
   if (const int m = thread / kWarp; m < count) {
     auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);
     ask_for_query<W>(q_gate + shared.head[m] * 2 * W, norm, scratch + m * 2 * W);
   }
   for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
-    few_split<W>(sequences, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
+    few_split<W>(sequences, lists, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
     __syncthreads();
   }
   if (thread == 0 && shared.bad >= 0) sequences.tell_page(tile.sequence, shared.bad);
+  if (thread == 0 && shared.wrong >= 0) {
+    const int row = tile.first / shape.group;
+    lists.tell(sequences, tile.start + row, tile.past + row, shared.wrong);
+  }
   const int blocks = min(splits, static_cast<int>(gridDim.z));
   if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
     few_merge<W>(count, partials, q_gate, shared, y);

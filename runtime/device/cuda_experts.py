@@ -9,6 +9,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.models.names import NGRAM_TABLE
 from trigraph.runtime.device.placement import ExpertLayer, Placement, Weights, first_slots
 
 CUDA_DOMAIN = "trigraph.cuda"
@@ -19,14 +20,14 @@ _INPUTS = 8
 
 
 def weights_of(models: Mapping[str, ModelProto]) -> Weights:
-    """What the graphs of a package, by name, read."""
+    """What the graphs of a package, by name, read; a table of n-grams stays in its file."""
     sizes: dict[tuple[str, ...], int] = {}  # by place in a file: graphs share weights
     layers: dict[str, ExpertLayer] = {}
     for name, model in sorted(models.items(), key=lambda item: item[0] == "draft"):
         tensors = _external(model)
         routed = {stack for node in _expert_nodes(model) for stack in _stacks(node)}
         for tensor in tensors.values():
-            if tensor.name not in routed:
+            if tensor.name not in routed and tensor.name != NGRAM_TABLE:
                 sizes[tuple(entry.value for entry in tensor.external_data)] = _bytes(tensor)
         for node in _expert_nodes(model):
             gate = tensors[node.input[3]]
@@ -62,12 +63,12 @@ def split(model: ModelProto, placement: Placement, threads: int, places: Mapping
         node.attribute.append(helper.make_attribute("places", places.get(gate, 0)))
 
 
-def pieces(graph: onnx.GraphProto, weights: Iterable[str]) -> list[list[str]]:
+def pieces(graph: onnx.GraphProto, weights: Iterable[str], tables: set[str]) -> list[list[str]]:
     """The weights that the GPU holds, in pieces of memory: each layer's part of the experts on its own, all else.
 
-    Not the stacks that nodes read in the host's memory.
+    Not the stacks that nodes read in the host's memory, nor `tables`, which stay there too.
     """
-    stay = {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+    stay = tables | {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
     parts = [[part for _, part in layer] for layer in held_stacks(graph).values()]
     apart = stay.union(*parts)
     return [[name for name in weights if name not in apart], *parts]

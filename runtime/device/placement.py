@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import Model
-from trigraph.models.names import FFN_DOWN_EXPS, FFN_GATE_EXPS, FFN_GATE_UP_EXPS, FFN_UP_EXPS, in_block
+from trigraph.models.names import FFN_DOWN_EXPS, FFN_GATE_EXPS, FFN_GATE_UP_EXPS, FFN_UP_EXPS, NGRAM_TABLE, in_block
 
 WORKING_BYTES = 1 << 30
 """Of a budget, for CUDA itself and for what steps need beside weights and state."""
@@ -97,7 +97,7 @@ def first_slots(experts: int, held: int) -> NDArray[np.int32]:
 
 
 def weights_of_file(model: Model) -> Weights:
-    """What the graphs of a model's file will read."""
+    """What the graphs of a model's file will read; a table of n-grams stays in it."""
     config, layers = model.config, []
     for number in range(config.trunk_layers + config.mtp_layers):
         names = (in_block(number, name) for name in (FFN_GATE_UP_EXPS, FFN_GATE_EXPS, FFN_UP_EXPS, FFN_DOWN_EXPS))
@@ -113,7 +113,7 @@ def weights_of_file(model: Model) -> Weights:
                 )
             )
     routed = sum(layer.experts * layer.expert_bytes for layer in layers)
-    total = sum(tensor.nbytes for tensor in model.tensors.values())
+    total = sum(tensor.nbytes for name, tensor in model.tensors.items() if name != NGRAM_TABLE)
     return Weights(trunk_bytes=total - routed, layers=tuple(layers))
 
 

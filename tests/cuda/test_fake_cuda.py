@@ -52,6 +52,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("second", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
         ("experts moves moved shortages", {}),
+        ("streams", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if EAGER.items() <= value.items() else "captured",
 )
