@@ -133,6 +133,9 @@ def test_errors() -> None:
     write = Write(np.float32)
     with pytest.raises(Exception, match=r"trigraph\.PagedIndexWrite: .*k has shape \[2, 64\]"):
         write.operator(q, norm, index, *inputs[3:], output_shapes=[index.shape])
+    table = np.array([[3, -1]], np.int32)
+    with pytest.raises(Exception, match=r"trigraph\.PagedIndexWrite: .*page_table\[0\]\[1\] is page -1, outside \[0, 12\)"):
+        write.operator(q[:, :32], norm, index, starts(2), np.full(1, 9, np.int32), table, output_shapes=[index.shape])
 
 
 def test_attention_checks_its_groups() -> None:
