@@ -106,7 +106,7 @@ def host_experts() -> int:
 
 
 def read_rows() -> int:
-    """The address of the CPU library's function for rows of a table that a GPU has not got. Raises TrigraphError without."""
+    """The address of the CPU library's function that reads rows of a table for a GPU. Raises TrigraphError without."""
     function = library_function("trigraph_read_rows")
     if function is None:
         raise TrigraphError("the operator library is too old to read rows for a GPU; reinstall trigraph")

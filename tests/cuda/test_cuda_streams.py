@@ -1,4 +1,4 @@
-"""Models with residual streams on the emulated GPU: the CPU's bits, on both sides of the length from which rows choose."""
+"""Models with residual streams on the emulated GPU: the CPU's bits, with rows that see all and rows that choose."""
 
 from __future__ import annotations
 

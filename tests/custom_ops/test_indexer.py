@@ -125,7 +125,11 @@ def test_errors() -> None:
         ({}, {"group": 3}, "attribute group is 3, expected a divisor of the 8 positions of a page"),
         ({0: np.zeros((2, 65), np.float32)}, {}, "input q has 65 columns, expected a multiple of 32"),
         ({3: starts(1)}, {}, "cu_seqlens ends at 1, but there are 2 rows"),
-        ({4: np.full(1, 10, np.int32), 5: np.array([[12, 3]], np.int32)}, {}, r"page_table\[0\]\[0\] is page 12, outside \[0, 12\)"),
+        (
+            {4: np.full(1, 10, np.int32), 5: np.array([[12, 3]], np.int32)},
+            {},
+            r"page_table\[0\]\[0\] is page 12, outside \[0, 12\)",
+        ),
     ):
         given = [changes.get(i, array) for i, array in enumerate(inputs)]
         with pytest.raises(Exception, match=rf"trigraph\.PagedSelect: .*{message}"):
@@ -134,7 +138,9 @@ def test_errors() -> None:
     with pytest.raises(Exception, match=r"trigraph\.PagedIndexWrite: .*k has shape \[2, 64\]"):
         write.operator(q, norm, index, *inputs[3:], output_shapes=[index.shape])
     table = np.array([[3, -1]], np.int32)
-    with pytest.raises(Exception, match=r"trigraph\.PagedIndexWrite: .*page_table\[0\]\[1\] is page -1, outside \[0, 12\)"):
+    with pytest.raises(
+        Exception, match=r"trigraph\.PagedIndexWrite: .*page_table\[0\]\[1\] is page -1, outside \[0, 12\)"
+    ):
         write.operator(q[:, :32], norm, index, starts(2), np.full(1, 9, np.int32), table, output_shapes=[index.shape])
 
 

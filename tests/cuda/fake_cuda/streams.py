@@ -22,7 +22,9 @@ EDGE = (TOP + 1) * 4
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory, operator_library: Path) -> Path:
     folder = tmp_path_factory.mktemp("streams")
-    export(write_streams(folder / "model.gguf", top=TOP, quant="Q4_K_M"), folder / "package", ExportOptions())
+    export(
+        write_streams(folder / "model.gguf", top=TOP, quant="Q4_K_M", rows=20_000), folder / "package", ExportOptions()
+    )
     return folder / "package"
 
 
@@ -82,7 +84,7 @@ def test_the_table_is_never_copied(package: Path, gpu: FakeDevice) -> None:
     gpu.events()
     engine = load(package, device="cuda", context=CONTEXT, sequences=1)
     taken = gpu.allocated() - before - engine.steps.state.nbytes()
-    assert table > file / 20 and taken < 1.01 * (file - table)
+    assert table > 0.05 * file and taken < 1.01 * (file - table)
     assert copied(gpu.events(), "pinned", "device") < 1.01 * (file - table)
 
 
