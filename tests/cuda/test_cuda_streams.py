@@ -48,9 +48,9 @@ def exported(source: Path, **options: str) -> Path:
     return out
 
 
-def both(package: Path, monkeypatch: pytest.MonkeyPatch, **settings: object) -> tuple[Engine, Engine]:
+def both(package: Path, monkeypatch: pytest.MonkeyPatch, experts: str = "gpu") -> tuple[Engine, Engine]:
     """On the emulated GPU, and on portable kernels of the CPU."""
-    on_gpu = load(package, device="cuda", context=CONTEXT, sequences=4, **settings)
+    on_gpu = load(package, device="cuda", context=CONTEXT, sequences=4, experts=experts)
     monkeypatch.setenv("TRIGRAPH_ISA", "portable")
     return on_gpu, load(package, device="cpu", context=CONTEXT, sequences=4)
 
@@ -77,8 +77,9 @@ def rows(engine: Engine) -> list[object]:
     return [*found, sequence_bits(engine, sequences[2])]
 
 
-@pytest.mark.parametrize("activations", ["int8", "float32"])
-@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
+@pytest.mark.parametrize(
+    ("kv_type", "activations"), [("f16", "int8"), ("f32", "int8"), ("q8_0", "int8"), ("f16", "float32")]
+)
 def test_steps(source: Path, monkeypatch: pytest.MonkeyPatch, kv_type: str, activations: str) -> None:
     on_gpu, on_cpu = both(exported(source, kv_type=kv_type, activations=activations), monkeypatch)
     assert on_gpu.model.kernels == "CUDA"

@@ -73,7 +73,8 @@ def test_rows_see_their_groups(heads: Heads, top: int, lengths: list[int], pasts
     groups = lists(step, top, seed=1)
     found = attend(heads, step, groups)
     wanted = paged_attention(
-        *step.attend(step.past_key, step.past_value), groups=groups, group=GROUP, **heads.rotary
+        step.q_gate, step.q_norm, step.past_key, step.past_value, step.cu_seqlens, step.past_lens, step.page_table,
+        None, groups, group=GROUP, **heads.rotary,
     )  # fmt: skip
     assert_close(found, wanted, 4e-6)
     for threads in THREADS[1:]:
