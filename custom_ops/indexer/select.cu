@@ -12,7 +12,8 @@ constexpr int kGroupsEach = 4 * kGroups;            // of a block at least: each
 constexpr int kBlocksEach = 8;                      // of a multiprocessor that keep it busy
 constexpr int kMostColumns = 8192;                  // of queries, which lie in shared memory
 constexpr int64_t kMostScores = int64_t{16} << 20;  // that wait together
-constexpr int64_t kMostRows = 65535;                // of a grid
+constexpr int64_t kMostTop = int64_t{1} << 20;
+constexpr int64_t kMostRows = 65535;  // of a grid
 
 // What rows choose from.
 struct Groups {
@@ -109,6 +110,9 @@ struct PagedSelect : PagedSelectSignature<T> {
         top_(info.integer("top")),
         blocks_(kBlocksEach * multiprocessors()) {
     if (top_ < 1) fail("attribute top is %lld, expected at least 1", static_cast<long long>(top_));
+    if (top_ > kMostTop)
+      fail("attribute top is %lld; on a GPU it is at most %lld", static_cast<long long>(top_),
+           static_cast<long long>(kMostTop));
   }
 
   void compute(const Context& context) const {
@@ -124,6 +128,8 @@ struct PagedSelect : PagedSelectSignature<T> {
     rotary_.check(norm, shape.width);
     const Ragged sequences(context.input(3), context.input(4), context.input(5), rows, shape, Operator::paged_select);
     auto* out = context.output(0, {rows, top_}).template as<int32_t>();
+    if (!rows) return;
+    if (!shape.pages) fail("input index has no pages");
     const Groups groups{sequences, static_cast<int>(group_), static_cast<int>(top_)};
     const Query<T> query{
         Rotation(rotary_, {nullptr, rows}), q.as<float>(), norm.as<float>(), index.as<T>(), static_cast<int>(heads),

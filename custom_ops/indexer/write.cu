@@ -80,6 +80,8 @@ struct PagedIndexWrite : PagedIndexWriteSignature<T> {
     const Tensor index = context.output_like(0, past);
     const cudaStream_t stream = stream_of(context);
     copy_other_buffer(past, index, sizeof(T), stream);
+    if (!rows) return;
+    if (!shape.pages) fail("input past_index has no pages");
     const IndexEntries<T> entries{
         sequences,     Rotation(rotary_, {nullptr, rows}), k.as<float>(),           norm.as<float>(),
         index.as<T>(), static_cast<int>(shape.width),      static_cast<int>(group_)};

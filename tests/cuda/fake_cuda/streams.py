@@ -11,8 +11,10 @@ from support.promise import draft_chains, row_bits
 from support.small_streams import write_streams
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package.external import load_graph
+from trigraph.models.synth import write_synthetic
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.device.mapped_weights import table_bytes
+from trigraph.runtime.requests.stats import peak_memory
 
 CONTEXT, TOP = 128, 8
 EDGE = (TOP + 1) * 4
@@ -104,3 +106,14 @@ def test_what_a_captured_step_does(package: Path, gpu: FakeDevice, monkeypatch: 
     again = gpu.events()
     assert count(again, "replay") == count(again, "wait") == 1
     assert not [event for event in again if event.startswith(("launch", "capture", "allocate", "free", "error"))]
+
+
+def test_a_table_of_real_size_stays_where_it_is(tmp_path: Path, gpu: FakeDevice, operator_library: Path) -> None:
+    """35 GB in a sparse file: neither the host nor the device takes memory for it."""
+    path = tmp_path / "model.gguf"
+    write_synthetic("qwen3.8-flash-next", path, layers=2, vocab=320, experts=2, quant="Q8_0")
+    export(path, tmp_path / "package", ExportOptions())
+    before, most = gpu.allocated(), peak_memory()
+    engine = load(tmp_path / "package", device="cuda", context=64, sequences=1)
+    assert gpu.allocated() - before - engine.steps.state.nbytes() < 1_000_000_000 < path.stat().st_size / 35
+    assert (peak_memory() or 0) - (most or 0) < 1_500_000_000

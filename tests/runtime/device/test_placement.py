@@ -116,7 +116,7 @@ def test_the_sentence() -> None:
     assert "holds all 10.0 GB of weights and 1.0 GB of state" in place(large, 10**9, 10**11).sentence()
 
 
-@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense", "tiny-streams"])
 def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: str) -> None:
     """But for tensors that an export converts."""
     package = packages(geometry, "Q4_K_M")
