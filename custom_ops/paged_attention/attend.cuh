@@ -68,6 +68,7 @@ struct Shared {
   float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
   int sequence, count, splits;             // of the tile; in registers they would be in the way
   int row, place;                          // its first one's, and that one's position
+  Lists lists;                             // of the step
   int bad, wrong;                          // a page that is none of the cache, an entry of a list; -1: there is no such
 
   // Queries, and values [Q][width] of their splits so far.

@@ -70,7 +70,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
   if (thread == 0) {
     shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits();
     shared.row = tile.start + tile.first / shape.group, shared.place = tile.past + tile.first / shape.group;
-    shared.bad = shared.wrong = -1;
+    shared.bad = shared.wrong = -1, shared.lists = lists;
   }
   if (thread < tile.count) {
     const int n = tile.first + thread, row = n / shape.group;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     const bool first = shared.partials || split == 0;
     const int seen = shared.seen(shared.count - 1, split);
     const int number = split * kSplit + min(thread, seen - 1);
-    const int position = lists.place(shared.row, shared.place, number, shared.wrong);
+    const int position = shared.lists.place(shared.row, shared.place, number, shared.wrong);
     const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
@@ -100,7 +100,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& 
     if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
   if (thread == 0 && shared.bad >= 0) sequences.tell_page(shared.sequence, shared.bad);
-  if (thread == 0 && shared.wrong >= 0) lists.tell(sequences, shared.row, shared.place, shared.wrong);
+  if (thread == 0 && shared.wrong >= 0) shared.lists.tell(sequences, shared.row, shared.place, shared.wrong);
   if (shared.partials) {
     const int blocks = min(shared.splits, static_cast<int>(gridDim.z));
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
@@ -191,10 +191,10 @@ struct PagedAttention : PagedAttentionSignature<T> {
  private:
   // Of the input `groups`; none where no text is so long that a row would have to choose.
   Lists lists(const Tensor& groups, const Ragged& sequences) const {
-    if (!groups.rank) return {};
+    if (!groups.rank) return {nullptr, 0, 0};
     check_groups(groups, sequences.rows, group_size_, sequences.page_size);
     const int64_t top = groups.dims[1];
-    if (top >= sequences.columns * sequences.page_size / group_size_) return {};
+    if (top >= sequences.columns * sequences.page_size / group_size_) return {nullptr, 0, 0};
     return {groups.as<int32_t>(), static_cast<int>(top), static_cast<int>(group_size_)};
   }
 

@@ -7,8 +7,8 @@ namespace trigraph::TRIGRAPH_ISA {
 
 // A row that ends more groups than a list holds sees those of its list, and the positions behind the last whole group.
 struct Lists {
-  const int32_t* groups = nullptr;  // [rows, top], ascending; nullptr: every row sees all positions
-  int top = 0, size = 0;            // size: positions of a group
+  const int32_t* groups;  // [rows, top], ascending; nullptr: every row sees all positions
+  int top, size;          // size: positions of a group
 
   __device__ int whole(int position) const { return (position + 1) / size; }
   // How many positions the row at a position sees.

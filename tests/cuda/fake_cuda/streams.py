@@ -64,8 +64,7 @@ def rows(engine: Engine) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("graphs", ["0", "1"])
-@pytest.mark.parametrize("share", [0.5, 1])
+@pytest.mark.parametrize(("graphs", "share"), [("0", 1), ("1", 1), ("1", 0.5)])
 def test_the_cpus_bits(package: Path, monkeypatch: pytest.MonkeyPatch, graphs: str, share: float) -> None:
     """`share`: of the experts that the GPU holds."""
     monkeypatch.setenv("TRIGRAPH_CUDA_GRAPHS", graphs)
