@@ -36,7 +36,8 @@ Case selection(const Model& m, int64_t sequences) {
   for (const Input& input : index(m, sequences)) inputs.push_back(input);
   Attributes attributes = with_group(rotary());
   attributes.insert({"top", static_cast<double>(top_of(m))});
-  const double keys = 2.0 * static_cast<double>(m.context / kGroup * kWidth);
+  const int64_t elements = m.context / kGroup * kWidth;
+  const double keys = 2.0 * static_cast<double>(elements);
   return {"selection", "PagedSelect", attributes, inputs, {{i32, {-1, top_of(m)}}}, keys, keys};
 }
 
