@@ -205,8 +205,7 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int count, f
     to[i * (kWarp / kHalf) * FewShared<W>::kStride] = m < count ? own[i * kWarp + lane] : 0.0f;
 }
 
-// One split of a tile; the whole block calls. The first warps make the
-// queries, the others bring the values.
+// One split; the whole block calls. The first warps make the queries, the others bring the values.
 template <int W>
 __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
                                           const AttentionShape& shape, int split, bool begins, const __half* keys,

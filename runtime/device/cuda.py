@@ -269,14 +269,12 @@ class CudaDevice(Device):
         values = weights.initializers(path, graph)
         if self.provider != PROVIDER:
             return values
-        if weights not in self.weights:
-            self.weights[weights] = CudaWeights(self.functions)
+        copies = self.weights.setdefault(weights, CudaWeights(self.functions))
         found: dict[str, ort.OrtValue] = {}
         for names in pieces(graph, values, host_tables(graph)):
-            piece = {name: values[name] for name in names}
-            found |= self.weights[weights].on_device(piece, weights.resident_bytes, progress)
+            found |= copies.on_device({name: values[name] for name in names}, weights.resident_bytes, progress)
         if self.sharing.moving:
-            found |= shared_tables(self.sharing.moving, self.weights[weights], graph, values, found)
+            found |= shared_tables(self.sharing.moving, copies, graph, values, found)
         return values | found
 
 

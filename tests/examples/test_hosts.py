@@ -134,18 +134,8 @@ def test_cpp_host_in_chunks_and_threads(
     geometry: str, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
 ) -> None:
     package = make(geometry)
-    command = [
-        str(cpp_host),
-        *package.text_start,
-        "--library",
-        str(operator_library),
-        "--chunk",
-        "5",
-        "--threads",
-        "2",
-        *package.arguments(3),
-    ]
-    assert ids(command, tmp_path)[0] == package.ids
+    settings = ["--library", str(operator_library), "--chunk", "5", "--threads", "2", *package.text_start]
+    assert ids([str(cpp_host), *settings, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -224,8 +214,7 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
         r"trigraph\.BlockGather: input ids\[1\] is 99999, outside the \d+ rows", error(*with_library, "1,99999")
     )
     assert "input ids[0] is -1" in error(*with_library, "-1")
-    with_ngrams = make("tiny-streams")
-    assert "the model has n-grams" in error("--library", operator_library, with_ngrams.path, "1")
+    assert "the model has n-grams" in error("--library", operator_library, make("tiny-streams").path, "1")
     other = shutil.copytree(package.path, tmp_path / "other")
     model = onnx.load(other / "prefill.onnx", load_external_data=False)
     model.model_version = 6
@@ -263,16 +252,11 @@ def node_host() -> list[str]:
     return [node, str(folder / "host.js")]
 
 
-@pytest.mark.parametrize("drafts", [0, 3, 7])
-def test_node_host(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("geometry", "drafts"), [("trained", 0), ("trained", 3), ("trained", 7), ("tiny-streams", 3)])
+def test_node_host(geometry: str, drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
     """A stock ONNX Runtime without our library."""
-    package = make(portable=True)
+    package = make(geometry, portable=True)
     assert ids([*node_host, *package.arguments(drafts)], tmp_path)[0] == package.ids
-
-
-def test_node_host_on_residual_streams(make: Make, node_host: list[str], tmp_path: Path) -> None:
-    package = make("tiny-streams", "Q8_0", portable=True)
-    assert ids([*node_host, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
 def test_node_host_on_a_package_with_a_tower(make: Make, node_host: list[str], tmp_path: Path) -> None:
