@@ -1,5 +1,6 @@
-// Attention of few rows over a cache of halves: a split's keys come to registers and its values to shared memory, all
-// at once. Blocks take tiles and splits as in attend.cuh, with the same sums, and the last block of a tile merges.
+// Attention of few rows without lists over a cache of halves: a split's keys come to registers and its values to shared
+// memory, all at once. Blocks take tiles and splits as in attend.cuh, with the same sums, and the last block of a tile
+// merges.
 #pragma once
 
 #include "partials.cuh"
@@ -205,18 +206,19 @@ __device__ __forceinline__ void few_query(const Rotation& rotation, int count, f
     to[i * (kWarp / kHalf) * FewShared<W>::kStride] = m < count ? own[i * kWarp + lane] : 0.0f;
 }
 
-// One split; the whole block calls. The first warps make the queries, the others bring the values.
+// One split of a tile; the whole block calls. The first warps make the
+// queries, the others bring the values.
 template <int W>
 __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotation& rotation,
-                                          const AttentionShape& shape, int split, bool begins, const __half* keys,
-                                          const __half* values, const Partials& partials, FewShared<W>& shared) {
+                                          const AttentionShape& shape, const AttendTile& tile, int split, bool begins,
+                                          const __half* keys, const __half* values, const Partials& partials,
+                                          FewShared<W>& shared) {
   constexpr int kMakers = kFewQueries * kWarp, kPieces = W / 8;
-  const int thread = threadIdx.x, count = shared.count, seen = shared.seen(count - 1, split);
+  const int thread = threadIdx.x, count = tile.count, seen = shared.seen(count - 1, split);
   auto* own_values = reinterpret_cast<uint4*>(shared_memory());
   auto* scratch = reinterpret_cast<float*>(own_values + kSplit * kPieces);
   if (thread < seen) {
-    const int position = shared.lists.place(shared.row, shared.place, split * kSplit + thread, shared.wrong);
-    const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
+    const int64_t entry = sequences.entry(tile.sequence, int64_t{split} * kSplit + thread, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads) + blockIdx.y;
   }
   __syncthreads();
@@ -245,56 +247,41 @@ __device__ __forceinline__ void few_split(const Ragged& sequences, const Rotatio
     few_sum(m, count, split, partial + kFewQueries * W, shared);
 }
 
-// What a block knows of its tile, where registers are too few for it. Whether it has a split; the first block always
-// looks what is wrong with the step.
-template <int W>
-__device__ __forceinline__ bool few_tile(const Ragged& sequences, const Lists& lists, const Rotation& rotation,
-                                         const AttentionShape& shape, FewShared<W>& shared) {
-  const int thread = threadIdx.x;
-  const AttendTile tile(sequences, lists, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
-  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;
-  if (!first_block && (!tile.count || tile.splits() <= static_cast<int>(blockIdx.z))) return false;
-  if (thread < tile.count) {
-    const int n = tile.first + thread, row = n / shape.group;
-    shared.head[thread] =
-        int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
-    shared.last[thread] = lists.seen(tile.past + row) - 1;
-    shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
-  }
-  if (thread == 0) {
-    shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits();
-    shared.row = tile.start + tile.first / shape.group, shared.place = tile.past + tile.first / shape.group;
-    shared.bad = shared.wrong = -1, shared.lists = lists;
-  }
-  return sequences.holds() && tile.count;  // `holds` is a barrier, too
-}
-
 // grid: [tiles, kv heads, splits that are walked at once].
 template <int W>
 __global__ void __launch_bounds__(kFewThreads, 1)
-    attend_few(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists lists,
-               const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape,
-               const float* q_gate, const float* norm, const __half* keys, const __half* values, Partials partials,
-               float* y) {
+    attend_few(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
+               const __half* keys, const __half* values, Partials partials, float* y) {
   allow_next();
   __shared__ FewShared<W> shared;
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   await_previous();
-  if (!few_tile(sequences, lists, rotation, shape, shared)) return;
-  if (const int m = thread / kWarp; m < shared.count) {
+  const AttendTile tile(sequences, Lists{nullptr, 0, 0}, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
+  const int count = tile.count, splits = tile.splits();
+  const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
+  if (!first_block && (!count || splits <= begin)) return;
+  if (thread < count) {
+    const int n = tile.first + thread, row = n / shape.group;
+    shared.head[thread] =
+        int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
+    shared.last[thread] = tile.past + row;
+    shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
+  }
+  if (thread == 0) shared.bad = -1;
+  if (!sequences.holds() || !count) return;
+  if (const int m = thread / kWarp; m < count) {
     auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);
     ask_for_query<W>(q_gate + shared.head[m] * 2 * W, norm, scratch + m * 2 * W);
   }
-  for (int split = begin; split < shared.splits; split += static_cast<int>(gridDim.z)) {
-    few_split<W>(sequences, rotation, shape, split, split == begin, keys, values, partials, shared);
+  for (int split = begin; split < splits; split += static_cast<int>(gridDim.z)) {
+    few_split<W>(sequences, rotation, shape, tile, split, split == begin, keys, values, partials, shared);
     __syncthreads();
   }
-  if (thread == 0 && shared.bad >= 0) sequences.tell_page(shared.sequence, shared.bad);
-  if (thread == 0 && shared.wrong >= 0) shared.lists.tell(sequences, shared.row, shared.place, shared.wrong);
-  const int blocks = min(shared.splits, static_cast<int>(gridDim.z));
+  if (thread == 0 && shared.bad >= 0) sequences.tell_page(tile.sequence, shared.bad);
+  const int blocks = min(splits, static_cast<int>(gridDim.z));
   if (is_last(partials.done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks)))
-    few_merge<W>(shared.count, partials, q_gate, shared, y);
+    few_merge<W>(count, partials, q_gate, shared, y);
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

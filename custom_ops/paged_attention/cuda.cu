@@ -181,7 +181,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Step step{sequences, lists, rotation, shape};
     const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
     if constexpr (std::is_same_v<T, __half>)
-      if (few && enqueue_few(context, step, y)) return;
+      if (few && !lists.groups && enqueue_few(context, step, y)) return;
     if (cache.width <= kWideHead && !few)
       enqueue<kMostQueries>(context, step, y);
     else
@@ -224,7 +224,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
     launch_step(step.sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), step.sequences,
-                step.lists, step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
+                step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
                 context.input(2).as<__half>(), context.input(3).as<__half>(), partials, y.as<float>());
     return true;
   }
