@@ -105,6 +105,14 @@ def host_experts() -> int:
     return int(function() or 0)
 
 
+def read_rows() -> int:
+    """The address of the CPU library's function that reads rows of a table for a GPU. Raises TrigraphError without."""
+    function = library_function("trigraph_read_rows")
+    if function is None:
+        raise TrigraphError("the operator library is too old to read rows for a GPU; reinstall trigraph")
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def library_function(name: str) -> Any:
     """A C function of the CPU library; None where there is no library, or one of an earlier patch version."""
     try:

@@ -2,9 +2,7 @@
 // another one but for its products with int8 lists that one's other operators.
 #include "isa.h"
 
-#ifdef TRIGRAPH_BASE
-#define TRIGRAPH_ON_CPU 1
-#else
+#ifndef TRIGRAPH_BASE
 #define TRIGRAPH_BASE TRIGRAPH_ISA
 #endif
 
@@ -71,12 +69,10 @@ std::vector<const OrtCustomOp*> operators() {
           stream_norm(),
           stream_mean(),
           ngram_rows(),
-#ifdef TRIGRAPH_ON_CPU  // models that need these run on CPUs alone
           paged_index_write_f16(),
           paged_index_write_f32(),
           paged_select_f16(),
           paged_select_f32(),
-#endif
           ngram_mix()};
 }
 

@@ -35,6 +35,8 @@ enum class Reason : int {
   input_id,
   previous_id,
   ngram_constant,
+  group,
+  host_rows_memory,
 };
 
 // Every number is a long long.
@@ -67,7 +69,9 @@ constexpr const char* kSentences[] = {
     "input input_ids holds %lld, expected token ids",
     "input previous_ids holds %lld, expected token ids",
     "inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0",
+    "input groups[%lld][%lld] is %lld, not one of %lld groups in ascending order",
+    "the host has no memory left to read rows with",
 };
-static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::ngram_constant) + 1);
+static_assert(sizeof kSentences / sizeof *kSentences == static_cast<size_t>(Reason::host_rows_memory) + 1);
 
 }  // namespace trigraph

@@ -17,7 +17,7 @@ DRAFTS, TOKENS = 3, 40
 class Host:
     def __init__(self, folder: Path, library: str, context: int) -> None:
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["contract_version"] not in (6, 7):
+        if manifest["contract_version"] not in (6, 7, 8):
             sys.exit("error: the package follows another contract")
         options = ort.SessionOptions()
         options.register_custom_ops_library(library)
@@ -25,6 +25,10 @@ class Host:
         self.graphs = {name: ort.InferenceSession(folder / f"{name}.onnx", options) for name in manifest["graphs"]}
         self.manifest, self.shift = manifest, 0  # behind images, positions are so much larger than the number of tokens
         self.hidden, self.pages = manifest["config"]["hidden"], context // manifest["page_size"] + 1
+        # Of models with residual streams (contract 8): hidden rows hold all, and n-grams ask for earlier tokens.
+        self.text: list[int] = []
+        self.streams = manifest["config"].get("streams") or {"count": 1}
+        self.width = self.streams["count"] * self.hidden
         sizes = {"slots": 1, "pages": self.pages}
         shapes = {x["name"]: ([sizes.get(d, d) for d in x["dims"]], x["dtype"]) for x in manifest["state"]}
         self.state = {name: ort.OrtValue.ortvalue_from_numpy(np.zeros(*shape)) for name, shape in shapes.items()}
@@ -41,6 +45,7 @@ class Host:
         given["positions"] = np.tile(np.arange(past, past + len(tokens), dtype=np.int32) + self.shift, (3, 1))
         given["last_positions"] = given["positions"][:, -1:]
         given |= {"image_rows": np.zeros((0, self.hidden), np.float32), "image_places": np.zeros((0, 1), np.int64)}
+        given["previous_ids"] = self.previous(past)
         given |= images
         session, binding = self.graphs[graph], self.graphs[graph].io_binding()
         for name in (x.name for x in session.get_inputs()):
@@ -56,8 +61,13 @@ class Host:
         results = dict(zip(names, binding.get_outputs(), strict=True))
         return results["tokens"].numpy().tolist(), results["hidden"].numpy()
 
+    def previous(self, past: int) -> Any:
+        """The two tokens before position `past`; the end of a text stands before its start."""
+        end = (self.streams.get("ngrams") or {"eos": 0})["eos"]
+        return np.array([[end, end, *self.text[:past]][-2:]], np.int64)
+
     def decode(self, prompt: list[int], **images: Any) -> list[int]:
-        kept, before = self.step("prefill", prompt, 0, np.zeros((1, self.hidden), np.float32), **images)
+        kept, before = self.step("prefill", prompt, 0, np.zeros((1, self.width), np.float32), **images)
         answer, length, accepted = list(kept), len(prompt), 0
         while len(answer) < TOKENS:
             guesses: list[int] = []
@@ -65,6 +75,7 @@ class Host:
             while len(guesses) < DRAFTS:
                 tokens, rows = self.step("draft", tokens, past, rows)
                 guesses, past = guesses + tokens, length + len(guesses) + 1
+            self.text = prompt + answer
             choices, rows = self.step("verify", [kept[-1], *guesses], length, accepted=accepted, before=None)
             agreed = next((i for i in range(DRAFTS) if guesses[i] != choices[i]), DRAFTS)
             kept, before, accepted = choices[: agreed + 1], rows[: agreed + 1], agreed + 1

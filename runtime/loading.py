@@ -75,9 +75,7 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
     texts = _in_background(lambda: _texts(folder, manifest))  # a large vocabulary takes half a second
     weight_bytes = sum(file.bytes for file in manifest.weight_files) - _bytes_on_disk(folder, manifest)
     threads, capped = choose_threads(config.threads, weight_bytes)
-    device = open_device(
-        _device_name(config.device, manifest), manifest.portable, config.experts, config.repack == "on"
-    )
+    device = open_device(config.device, manifest.portable, config.experts, config.repack == "on")
     _check_gpu_memory(config, device)
     manifest = with_pending(manifest, config.max_pending, device.most_pending)
     limits = _limits(manifest, config.context)
@@ -124,16 +122,6 @@ def _model(package: CachedPackage, config: EngineConfig, progress: Progress) -> 
 def _bytes_on_disk(folder: Path, manifest: Manifest) -> int:
     """What of the weights takes no memory: a table of n-grams, of which steps read a few rows."""
     return table_bytes(load_graph(folder / "verify.onnx").graph) if manifest.config.streams is not None else 0
-
-
-def _device_name(name: str, manifest: Manifest) -> str:
-    """The device to open: a table of n-grams lies in a mapped file, where a GPU does not find it."""
-    if manifest.config.streams is None or name == "cpu":
-        return name
-    if name != "auto":
-        architecture = manifest.config.architecture
-        raise TrigraphError(f"models of architecture {architecture!r} run on a CPU so far; use --device cpu")
-    return "cpu"
 
 
 def _sampling(folder: Path, manifest: Manifest) -> Sampling:

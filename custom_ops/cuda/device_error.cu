@@ -6,9 +6,10 @@
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
-constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet", "GroupedExpertFFN", "PagedKVWrite",
-                                "PagedAttention", "LastRows",      "PreviousRows",     "PositionRows",
-                                "PatchAttention", "NgramRows",     "NgramMix"};
+constexpr const char* kOps[] = {"BlockGather",    "GatedDeltaNet",  "GroupedExpertFFN", "PagedKVWrite",
+                                "PagedAttention", "LastRows",       "PreviousRows",     "PositionRows",
+                                "PatchAttention", "NgramRows",      "NgramMix",         "PagedIndexWrite",
+                                "PagedSelect",    "HostBlockGather"};
 
 ErrorRecord* made = nullptr;  // once the first kernel needs it
 
@@ -42,11 +43,12 @@ DeviceError take_device_error() {
   return error;
 }
 
-void report_from_host(Operator op, Reason reason) {
+void report_from_host(Operator op, Reason reason, int64_t a, int64_t b, int64_t c) {
   ErrorRecord* record = error_record();
   if (record->taken) return;  // once is enough
   record->taken = 1;
   record->op = static_cast<int>(op), record->reason = static_cast<int>(reason);
+  record->value[0] = a, record->value[1] = b, record->value[2] = c;
   std::atomic_thread_fence(std::memory_order_release);
   record->ready = 1;
 }

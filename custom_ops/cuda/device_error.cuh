@@ -22,7 +22,10 @@ enum class Operator : int {
   position_rows,
   patch_attention,
   ngram_rows,
-  ngram_mix
+  ngram_mix,
+  paged_index_write,
+  paged_select,
+  host_block_gather
 };
 
 // Written by the device, read by the host.
@@ -43,7 +46,7 @@ struct DeviceError {
 };
 DeviceError take_device_error();
 // What the host finds in the midst of a step, in a function that a stream calls.
-void report_from_host(Operator op, Reason reason);
+void report_from_host(Operator op, Reason reason, int64_t a = 0, int64_t b = 0, int64_t c = 0);
 
 __device__ inline void report(ErrorRecord* record, Operator op, Reason reason, int64_t a = 0, int64_t b = 0,
                               int64_t c = 0, int64_t d = 0) {

@@ -14,6 +14,8 @@ const OrtCustomOp* prepared_block_matmul();
 const OrtCustomOp* normed_block_matmul();
 const OrtCustomOp* mixture_of_experts();
 const OrtCustomOp* split_experts();
+const OrtCustomOp* host_block_gather();
+const OrtCustomOp* join_columns();
 const OrtCustomOp* paged_kv_write_last_rows_f16();
 const OrtCustomOp* paged_kv_write_last_rows_f32();
 const OrtCustomOp* paged_kv_write_last_rows_q8_0();
@@ -24,6 +26,8 @@ std::vector<const OrtCustomOp*> fused_operators() {
           normed_block_matmul(),
           mixture_of_experts(),
           split_experts(),
+          host_block_gather(),
+          join_columns(),
           paged_kv_write_last_rows_f16(),
           paged_kv_write_last_rows_f32(),
           paged_kv_write_last_rows_q8_0()};

@@ -12,6 +12,7 @@ set(CUDA_SOURCES
   block_matmul/cuda.cu
   block_matmul/normed.cu
   block_gather/cuda.cu
+  block_gather/host_rows.cu
   gated_delta_net/cuda.cu
   grouped_expert_ffn/cuda.cu
   grouped_expert_ffn/few_experts.cu
@@ -23,8 +24,11 @@ set(CUDA_SOURCES
   patch_attention/cuda.cu
   router/cuda.cu
   rows/cuda.cu
+  rows/join.cu
   streams/cuda.cu
   ngrams/cuda.cu
+  indexer/select.cu
+  indexer/write.cu
   top_token/cuda.cu
   paged_attention/cuda.cu
   paged_attention/kv_write.cu)

@@ -6,9 +6,9 @@
 // before the sum reads them where they are. Nothing is copied, and a captured graph replays all of it. In long steps of
 // prompts the weights of the host's experts may go to the device instead, see streamed_experts.cuh.
 #include <map>
-#include <memory>
 #include <mutex>
 
+#include "../cuda/shared_memory.cuh"
 #include "host_experts.h"
 #include "signature.h"
 #include "streamed_experts.cuh"
@@ -19,46 +19,6 @@ namespace {
 constexpr int64_t kTokensAtOnce = 1024;  // a longer step runs in parts, so that shared memory stays bounded
 
 const HostExperts* host = nullptr;
-
-// Memory that host and device share.
-class SharedMemory {
- public:
-  explicit SharedMemory(size_t bytes) {
-    const BesideCaptures beside;
-    check(cudaHostAlloc(&memory_, bytes, cudaHostAllocMapped | cudaHostAllocPortable),
-          "memory for experts of the host");
-  }
-  SharedMemory(const SharedMemory&) = delete;
-  ~SharedMemory() {
-    const BesideCaptures beside;
-    (void)cudaFreeHost(memory_);
-  }
-  char* start() const { return static_cast<char*>(memory_); }
-
- private:
-  void* memory_ = nullptr;
-};
-
-// What steps on one stream share: one layer is done before the next begins. Captured graphs know the addresses, so
-// memory stays as long as the stream, which is as long as the process; a larger piece is a new one.
-struct Lane {
-  std::mutex lock;
-  std::map<size_t, std::unique_ptr<SharedMemory>> memory;  // by bytes, powers of two
-
-  static Lane& of(cudaStream_t stream) {
-    static std::mutex lock;
-    static auto* lanes = new std::map<cudaStream_t, Lane>;
-    const std::lock_guard<std::mutex> guard(lock);
-    return (*lanes)[stream];
-  }
-  char* take(size_t bytes) {
-    size_t rounded = 4096;
-    while (rounded < bytes) rounded *= 2;
-    std::unique_ptr<SharedMemory>& found = memory[rounded];
-    if (!found) found = std::make_unique<SharedMemory>(rounded);
-    return found->start();
-  }
-};
 
 // A part of a step on both sides.
 struct Part {

@@ -6,18 +6,13 @@
 #include "../paged_attention/entry.h"
 #include "../paged_attention/ragged.h"
 #include "../paged_attention/rotary.h"
-#include "../simd.h"
+#include "keys.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
 
 constexpr int64_t kRowsPerTask = 16;
-
-inline vf load_key(const float* p) { return load(p); }
-inline vf load_key(const uint16_t* p) { return load_f16(p); }
-inline void store_key(float* p, vf x) { store(p, x); }
-inline void store_key(uint16_t* p, vf x) { store_f16(p, x); }
 
 template <class T>
 class PagedIndexWrite : public PagedIndexWriteSignature<T> {
@@ -46,8 +41,13 @@ class PagedIndexWrite : public PagedIndexWriteSignature<T> {
           for (int64_t c = 0; c < shape.width; c += VL) store_key(to + c, load(own + c));
           continue;
         }
-        const int64_t in_step = past_lens[run.sequence];  // positions from there on are rows of the step
-        pool(own, position, first, in_step, shape.width, index, sequences, run.sequence, pooled);
+        const int64_t in_step = position - past_lens[run.sequence];  // rows of the step before this one
+        const auto earlier = [&](int64_t n, int64_t c, T* memory) -> const T* {
+          if (n > in_step) return index + sequences.entry(run.sequence, position - n) * shape.width + c;
+          store_key(memory, load(own - n * shape.width + c));
+          return memory;
+        };
+        pool_keys<T>(own, group_, shape.width, earlier, pooled);
         float *key = pooled + shape.width, *angles = key + shape.width;
         rotary_.angles({run.sequence, run.row + i, 1, first}, {nullptr, 1}, angles);
         rotary_.apply(pooled, norm.as<float>(), angles, shape.width, 1.0f, key);
@@ -57,23 +57,6 @@ class PagedIndexWrite : public PagedIndexWriteSignature<T> {
   }
 
  private:
-  // The mean of a group's raw keys, in order: the earlier ones as they are stored, the last one as it is.
-  void pool(const float* own, int64_t position, int64_t first, int64_t in_step, int64_t width, const T* index,
-            const Sequences& sequences, int64_t sequence, float* out) const {
-    const vf part = splat(1 / static_cast<float>(group_));
-    for (int64_t c = 0; c < width; c += VL) {
-      vf sum = zero();
-      for (int64_t p = first; p < position; ++p) {
-        T stored[VL];
-        const T* from = index + sequences.entry(sequence, p) * width + c;
-        if (p >= in_step) store_key(stored, load(own - (position - p) * width + c)), from = stored;
-        sum = p == first ? load_key(from) : add(sum, load_key(from));
-      }
-      sum = position == first ? load(own + c) : add(sum, load(own + c));
-      store(out + c, mul(sum, part));
-    }
-  }
-
   static void copy_other(const Context& context, const CacheShape& shape, const T* past, T* index) {
     if (past == index) return;
     const int64_t page = shape.page_size * shape.width;
@@ -147,23 +130,11 @@ class PagedSelect : public PagedSelectSignature<T> {
       for (int64_t g = first; g < end; ++g) {
         const int64_t entry = sequences.entry(rows[r].sequence, g * group_ + group_ - 1);
         scores[r * most + g] =
-            score(queries + r * query, index.as<const T>() + entry * shape.width, heads, shape.width);
+            score_key(queries + r * query, index.as<const T>() + entry * shape.width, heads, shape.width);
       }
     });
     context.parallel_for(
         count, [&](int64_t r) { best(scores + r * most, (rows[r].position + 1) / group_, out + rows[r].row * top_); });
-  }
-
-  // The sum over heads of what is positive of their products with a key.
-  static float score(const float* q, const T* key, int64_t heads, int64_t width) {
-    float sum = 0;
-    for (int64_t h = 0; h < heads; ++h, q += width) {
-      vf product = zero();
-      for (int64_t i = 0; i < width; i += VL) product = fmadd(load(q + i), load_key(key + i), product);
-      const float one = reduce_add(product);
-      sum += one < 0 ? 0 : one;  // NaN stays NaN
-    }
-    return sum;
   }
 
   // The groups of the largest scores, ascending; of equal ones the first, NaN last.

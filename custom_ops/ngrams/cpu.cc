@@ -3,9 +3,7 @@
 #include <iterator>
 
 #include "../gated_delta_net/batch.h"
-#include "../rms_norm/norm.h"
-#include "../simd.h"
-#include "hash.h"
+#include "arithmetic.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -60,7 +58,8 @@ class NgramMix : public NgramMixSignature {
       const int64_t count = std::min(kChannels, shape.width() - first);
       const StepSequence& sequence = step.sequences[s];
       const float* const* own = read + s * shape.history + sequence.first;
-      convolve(own + sequence.pending, shape, sequence, in[kConv].as<float>(), first, count, y);
+      convolve_channels(own + sequence.pending, sequence.own, dilation, in[kConv].as<float>(), first, count,
+                        shape.width(), y + sequence.begin * shape.width());
       save(own, shape, sequence, first, count, window.as<float>() + sequence.slot_out * slot);
     });
   }
@@ -70,19 +69,8 @@ class NgramMix : public NgramMixSignature {
   void gate(const Tensor* in, const MixShape& shape, int64_t i, float* y, float* columns) const {
     const int64_t hidden = shape.hidden, row = i / streams, at = i * hidden, own = i % streams * hidden;
     const float *x = in[kX].as<float>() + at, *key = in[kKey].as<float>() + at, *query = in[kQuery].as<float>() + at;
-    const float* value = in[kValue].as<float>() + row * hidden;
-    vf sum = zero();
-    for (int64_t j = 0; j < hidden; j += VL)
-      sum = fmadd(load_first(key + j, hidden - j), load_first(query + j, hidden - j), sum);
-    const vf factor = splat(sigmoid(signed_root(reduce_add(sum) / std::sqrt(static_cast<float>(hidden)))));
-    float* v = columns + at;
-    for (int64_t j = 0; j < hidden; j += VL) {
-      const int64_t left = hidden - j;
-      const vf gated = mul(factor, load_first(value + j, left));
-      store_first(y + at + j, add(load_first(x + j, left), gated), left);
-      store_first(v + j, gated, left);
-    }
-    normalize(v, in[kConvNorm].as<float>() + own, hidden, eps, v);
+    gate_stream(x, key, query, in[kValue].as<float>() + row * hidden, in[kConvNorm].as<float>() + own, hidden, eps,
+                y + at, columns + at);
   }
 
   // For each sequence its history, the pending tokens that it commits, and its own tokens; nullptr: zeros.
@@ -98,27 +86,6 @@ class NgramMix : public NgramMixSignature {
       for (int64_t row = 0; row < sequence.own; ++row) *next++ = columns + (sequence.begin + row) * shape.width();
     }
     return read;
-  }
-
-  // y += silu(convolution) of a sequence's own tokens, over some channels; its first one reads columns[0].
-  void convolve(const float* const* columns, const MixShape& shape, const Sequence& sequence, const float* taps,
-                int64_t first, int64_t count, float* y) const {
-    for (int64_t c = first; c < first + count; c += VL) {
-      const int64_t left = first + count - c;
-      float turned[kTaps][VL] = {};
-      for (int64_t i = 0; i < std::min<int64_t>(left, VL); ++i)
-        for (int64_t j = 0; j < kTaps; ++j) turned[j][i] = taps[(c + i) * kTaps + j];
-      for (int64_t t = 0; t < sequence.own; ++t) {
-        vf sum = zero();
-        for (int64_t j = 0; j < kTaps; ++j) {
-          const float* column = columns[t + j * dilation];
-          const vf part = column ? load_first(column + c, left) : zero();
-          sum = j ? fmadd(part, load(turned[j]), sum) : mul(part, load(turned[j]));
-        }
-        float* to = y + (sequence.begin + t) * shape.width() + c;
-        store_first(to, add(load_first(to, left), silu(sum)), left);
-      }
-    }
   }
 
   // The window after the step, over some channels. No column lies before its own destination.

@@ -2,6 +2,7 @@
 // share its reads of a split's keys and values. What a block does to a query depends on that query's splits alone.
 #pragma once
 
+#include "lists.cuh"
 #include "scores.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -14,15 +15,21 @@ struct AttentionShape {
   __host__ __device__ int heads() const { return kv_heads * group; }
 };
 
-// Queries `first` to `first + count` of a sequence's: those of a row's group side by side, then the next row's.
+// Queries `first` to `first + count` of a sequence's: those of a row's group side by side, then the next row's; of one
+// row only, where rows have lists.
 struct AttendTile {
   int start, past;  // row and position where the sequence's rows begin
   int sequence, first, count;
-  int before;  // splits of the tiles before, of which each has as many as its sequence's last one
+  int before;  // splits of the tiles before, of which each has as many as its sequence's last one, or lists at most
+  int last;    // of the positions that its last query sees, the last one's number
 
   // Tile `index` of a step, or one of no queries behind the last.
-  __device__ AttendTile(const Ragged& sequences, int group, int queries, int index)
-      : start(0), past(0), sequence(0), first(0), count(0), before(0) {
+  __device__ AttendTile(const Ragged& sequences, const Lists& lists, int group, int queries, int index)
+      : start(0), past(0), sequence(0), first(0), count(0), before(0), last(0) {
+    if (lists.groups) {
+      of_row(sequences, lists, group, queries, index);
+      return;
+    }
     for (; sequence < sequences.sequences; ++sequence) {
       start = sequences.starts[sequence], past = sequences.past[sequence];
       const int rows = sequences.starts[sequence + 1] - start, all = rows * group;
@@ -30,12 +37,24 @@ struct AttendTile {
       first = index * queries, before += min(index, tiles) * ((past + rows - 1) / kSplit + 1);
       if (first < all) {
         count = min(queries, all - first);
+        last = past + (first + count - 1) / group;
         return;
       }
       index -= tiles;
     }
   }
-  __device__ int splits(int group) const { return (past + (first + count - 1) / group) / kSplit + 1; }
+  __device__ int splits() const { return last / kSplit + 1; }
+
+ private:
+  __device__ void of_row(const Ragged& sequences, const Lists& lists, int group, int queries, int index) {
+    const int each = (group + queries - 1) / queries, row = index / each, own = index % each * queries;
+    if (row >= sequences.rows) return;
+    sequence = sequences.sequence_of(row);
+    start = sequences.starts[sequence], past = sequences.past[sequence];
+    first = (row - start) * group + own, count = min(queries, group - own);
+    before = index * ((lists.most_seen() - 1) / kSplit + 1);
+    last = lists.seen(past + row - start) - 1;
+  }
 };
 
 template <int Q>
@@ -43,18 +62,20 @@ struct Shared {
   __align__(16) float weight[kSplit * Q];  // [position][query]: scores, then exp(score - largest)
   __align__(16) uint32_t entry[kSplit];    // heads of the split's positions in the cache; the last one goes on
   int64_t head[Q];                         // of the queries: row * heads + head
-  int position[Q], at[Q];                  // at: what turns them, see Rotation
+  int last[Q], at[Q];                      // the last position that they see, by number; what turns them, see Rotation
   float largest[Q], sum[Q];                // of the splits so far
   float keep[Q], take[Q];                  // what merging multiplies with: the splits before, and this one
   float* partials;                         // where the tile's splits wait to be merged; nullptr: the block merges them
   int sequence, count, splits;             // of the tile; in registers they would be in the way
-  int bad;                                 // a page that is none of the cache; -1: there is no such
+  int row, place;                          // its first one's, and that one's position
+  Lists lists;                             // of the step
+  int bad, wrong;                          // a page that is none of the cache, an entry of a list; -1: there is no such
 
   // Queries, and values [Q][width] of their splits so far.
   static __host__ __device__ int dynamic_bytes(int width) { return 2 * Q * width * static_cast<int>(sizeof(float)); }
 
   // Positions of a split that a query attends to.
-  __device__ int seen(int m, int split) const { return max(0, min(position[m] + 1 - split * kSplit, kSplit)); }
+  __device__ int seen(int m, int split) const { return max(0, min(last[m] + 1 - split * kSplit, kSplit)); }
 };
 
 // Asks for the keys and values of a split, all at once.

@@ -1,5 +1,6 @@
-// Attention of few rows over a cache of halves: a split's keys come to registers and its values to shared memory, all
-// at once. Blocks take tiles and splits as in attend.cuh, with the same sums, and the last block of a tile merges.
+// Attention of few rows without lists over a cache of halves: a split's keys come to registers and its values to shared
+// memory, all at once. Blocks take tiles and splits as in attend.cuh, with the same sums, and the last block of a tile
+// merges.
 #pragma once
 
 #include "partials.cuh"
@@ -142,7 +143,7 @@ __device__ __forceinline__ void few_merge(int count, const Partials& partials, c
   constexpr int kSplits = 16;  // that are read together
   static_assert(kFewQueries * W / 4 <= kFewThreads && kSplits <= kWarp);
   const int lane = threadIdx.x % kWarp, own = threadIdx.x / kWarp;
-  const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
+  const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
   const int m = threadIdx.x / (W / 4), column = threadIdx.x % (W / 4) * 4, most = splits(count - 1);
   const bool active = m < count;
   float4 all{}, gate{};
@@ -256,15 +257,15 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   await_previous();
-  const AttendTile tile(sequences, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
-  const int count = tile.count, splits = tile.splits(shape.group);
+  const AttendTile tile(sequences, Lists{nullptr, 0, 0}, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
+  const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] =
         int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
-    shared.position[thread] = tile.past + row;
+    shared.last[thread] = tile.past + row;
     shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
   if (thread == 0) shared.bad = -1;

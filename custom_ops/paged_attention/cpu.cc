@@ -177,10 +177,7 @@ void attend(const Context& context, const Rotary& rotary, bool rotated, int64_t 
   const Sequences sequences(context.input(4), context.input(5), context.input(6), count, cache, true);
   const AxisPositions positions = rotary.positions(context.input(7), count);
   const Tensor out = context.output(0, {count, columns / 2}), groups = context.input(8);
-  if (groups.rank) groups.expect({count, -1});
-  if (groups.rank && (group_size < 1 || cache.page_size % group_size))
-    fail("attribute group is %lld, expected a divisor of the %lld positions of a page",
-         static_cast<long long>(group_size), static_cast<long long>(cache.page_size));
+  if (groups.rank) check_groups(groups, count, group_size, cache.page_size);
 
   struct Angles;
   auto* angles = static_cast<float*>(scratch<Angles>(count * rotary.angle_size() * sizeof(float)));

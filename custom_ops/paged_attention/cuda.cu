@@ -24,7 +24,7 @@ template <int Q>
 __device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& shared, float* total) {
   auto* factors = reinterpret_cast<float2*>(shared.weight);  // [Q][kWarp]: keep and take
   const int own = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, quads = width / 4;
-  const auto splits = [&](int m) { return static_cast<int>(shared.position[m] / kSplit) + 1; };
+  const auto splits = [&](int m) { return static_cast<int>(shared.last[m] / kSplit) + 1; };
   const int most = splits(count - 1);
   Merging merging;
   for (int first = 0; first < most; first += kWarp) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void merge_splits(int width, int count, Shared<Q>& sh
 
 // The splits of a tile that are the block's, and y where it is the last one.
 template <class T, int Q>
-__device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotation& rotation,
+__device__ __forceinline__ void walk_tile(const Ragged& sequences, const Lists& lists, const Rotation& rotation,
                                           const AttentionShape& shape, const AttendTile& tile, const float* q_gate,
                                           const float* norm, const T* keys, const T* values, unsigned* done,
                                           Shared<Q>& shared, float* y) {
@@ -68,20 +68,22 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotatio
   float* total = query + Q * width;  // the queries' splits so far, [Q][width]
   auto* stage = reinterpret_cast<char*>(total + Q * width);
   if (thread == 0) {
-    shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits(shape.group);
-    shared.bad = -1;
+    shared.sequence = tile.sequence, shared.count = tile.count, shared.splits = tile.splits();
+    shared.row = tile.start + tile.first / shape.group, shared.place = tile.past + tile.first / shape.group;
+    shared.bad = shared.wrong = -1, shared.lists = lists;
   }
   if (thread < tile.count) {
     const int n = tile.first + thread, row = n / shape.group;
     shared.head[thread] = int64_t{tile.start + row} * shape.heads() + kv_head * shape.group + n - row * shape.group;
-    shared.position[thread] = tile.past + row;
+    shared.last[thread] = lists.seen(tile.past + row) - 1;
     shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
   }
   __syncthreads();
   for (int split = begin; split < shared.splits; split += shared.partials ? static_cast<int>(gridDim.z) : 1) {
     const bool first = shared.partials || split == 0;
     const int seen = shared.seen(shared.count - 1, split);
-    const int64_t position = int64_t{split} * kSplit + min(thread, seen - 1);
+    const int number = split * kSplit + min(thread, seen - 1);
+    const int position = shared.lists.place(shared.row, shared.place, number, shared.wrong);
     const int64_t entry = sequences.entry(shared.sequence, position, shared.bad);
     shared.entry[thread] = static_cast<uint32_t>(entry * shape.kv_heads + kv_head);
     __syncthreads();
@@ -98,6 +100,7 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotatio
     if (shared.partials) write_partial(width, shared, total, partial_at<Q>(shared, width, split));
   }
   if (thread == 0 && shared.bad >= 0) sequences.tell_page(shared.sequence, shared.bad);
+  if (thread == 0 && shared.wrong >= 0) shared.lists.tell(sequences, shared.row, shared.place, shared.wrong);
   if (shared.partials) {
     const int blocks = min(shared.splits, static_cast<int>(gridDim.z));
     if (!is_last(done + blockIdx.x * gridDim.y + blockIdx.y, static_cast<unsigned>(blocks))) return;
@@ -109,26 +112,44 @@ __device__ __forceinline__ void walk_tile(const Ragged& sequences, const Rotatio
 // grid: [tiles, kv heads, splits that are walked at once, or 1].
 template <class T, int Q>
 __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMostQueries ? 2 : 1)
-    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Rotation rotation,
-           const __grid_constant__ AttentionShape shape, const float* q_gate, const float* norm, const T* keys,
-           const T* values, Partials partials, float* y) {
+    attend(const __grid_constant__ Ragged sequences, const __grid_constant__ Lists lists,
+           const __grid_constant__ Rotation rotation, const __grid_constant__ AttentionShape shape, const float* q_gate,
+           const float* norm, const T* keys, const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
-  const AttendTile tile(sequences, shape.group, Q, static_cast<int>(blockIdx.x));
-  const int splits = tile.splits(shape.group), begin = static_cast<int>(blockIdx.z);
+  const AttendTile tile(sequences, lists, shape.group, Q, static_cast<int>(blockIdx.x));
+  const int splits = tile.splits(), begin = static_cast<int>(blockIdx.z);
   float* own = partials.of<Q>(tile, splits, shape.width);
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!tile.count || (own ? splits : 1) <= begin)) return;
   if (threadIdx.x == 0) shared.partials = own;
   if (sequences.holds() && tile.count)  // `holds` is a barrier, too
-    walk_tile<T, Q>(sequences, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
+    walk_tile<T, Q>(sequences, lists, rotation, shape, tile, q_gate, norm, keys, values, partials.done, shared, y);
 }
+
+// What all launches of a step take.
+struct Step {
+  Ragged sequences;
+  Lists lists;
+  Rotation rotation;
+  AttentionShape shape;
+
+  // Tiles, and splits of one at most. A sequence may end in a tile that is not full. Splits by the width of the page
+  // table, or of lists: the device alone knows the lengths.
+  std::pair<int64_t, int64_t> tiles(int queries) const {
+    if (lists.groups) return {sequences.rows * blocks_of(shape.group, queries), (lists.most_seen() - 1) / kSplit + 1};
+    const int64_t spare = shape.group % queries ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
+    return {blocks_of(sequences.rows * shape.group, queries) + spare,
+            std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit))};
+  }
+};
 
 template <class T>
 struct PagedAttention : PagedAttentionSignature<T> {
   explicit PagedAttention(const KernelInfo& info)
       : rotary_(info),
         arena_(info),
+        group_size_(info.integer("group", 0)),
         multiprocessors_(multiprocessors()),
         full_device_(kBlocksEach * multiprocessors_),
         done_(full_device_) {
@@ -138,7 +159,6 @@ struct PagedAttention : PagedAttentionSignature<T> {
   void compute(Context& context) const {
     const CacheShape cache(context.input(2), context.input(3));
     const Tensor q_gate = context.input(0), norm = context.input(1);
-    if (context.input(8).rank) fail("input groups is there, which no kernel for GPUs reads so far");
     const int64_t rows = q_gate.dims[0], columns = q_gate.dims[1], group = query_group(q_gate, cache);
     rotary_.check(norm, cache.width);
     if (cache.width > kMostWidth)
@@ -147,6 +167,7 @@ struct PagedAttention : PagedAttentionSignature<T> {
     const Ragged sequences(context.input(4), context.input(5), context.input(6), rows, cache,
                            Operator::paged_attention);
     const Rotation rotation(rotary_, rotary_.positions(context.input(7), rows));
+    const Lists lists = this->lists(context.input(8), sequences);
     const Tensor y = context.output(0, {rows, columns / 2});
     if (!rows) return;
     if (!cache.pages) fail("input key has no pages");
@@ -157,77 +178,78 @@ struct PagedAttention : PagedAttentionSignature<T> {
                                static_cast<int>(cache.stride),
                                static_cast<int>(kRotated ? key_rotation(cache.width) : 0),
                                static_cast<int>(kRotated ? value_rotation(cache.width) : 0)};
+    const Step step{sequences, lists, rotation, shape};
     const bool few = rows * group <= 2 * kMostQueries;  // cut into small tiles, so that more blocks have some
     if constexpr (std::is_same_v<T, __half>)
-      if (few && enqueue_few(context, sequences, rotation, shape, y)) return;
+      if (few && !lists.groups && enqueue_few(context, step, y)) return;
     if (cache.width <= kWideHead && !few)
-      enqueue<kMostQueries>(context, sequences, rotation, shape, y);
+      enqueue<kMostQueries>(context, step, y);
     else
-      enqueue<kMostQueries / 2>(context, sequences, rotation, shape, y);
+      enqueue<kMostQueries / 2>(context, step, y);
   }
 
  private:
+  // Of the input `groups`; none where no text is so long that a row would have to choose.
+  Lists lists(const Tensor& groups, const Ragged& sequences) const {
+    if (!groups.rank) return {nullptr, 0, 0};
+    check_groups(groups, sequences.rows, group_size_, sequences.page_size);
+    const int64_t top = groups.dims[1];
+    if (top >= sequences.columns * sequences.page_size / group_size_) return {nullptr, 0, 0};
+    return {groups.as<int32_t>(), static_cast<int>(top), static_cast<int>(group_size_)};
+  }
+
   // For heads of some widths, where a block may have the shared memory that it takes.
-  bool enqueue_few(const Context& context, const Ragged& sequences, const Rotation& rotation,
-                   const AttentionShape& shape, const Tensor& y) const {
-    switch (shape.width) {
+  bool enqueue_few(const Context& context, const Step& step, const Tensor& y) const {
+    switch (step.shape.width) {
       case 64:
-        return enqueue_few<64>(context, sequences, rotation, shape, y);
+        return enqueue_few<64>(context, step, y);
       case 128:
-        return enqueue_few<128>(context, sequences, rotation, shape, y);
+        return enqueue_few<128>(context, step, y);
       case 256:
-        return enqueue_few<256>(context, sequences, rotation, shape, y);
+        return enqueue_few<256>(context, step, y);
       default:
         return false;
     }
   }
 
   template <int W>
-  bool enqueue_few(const Context& context, const Ragged& sequences, const Rotation& rotation,
-                   const AttentionShape& shape, const Tensor& y) const {
-    const auto [tiles, splits] = tiles_of(sequences, shape, kFewQueries);
-    const int64_t blocks = tiles * shape.kv_heads, all = tiles * splits;
-    const int64_t floats = all * shape.kv_heads * kFewQueries * (W + 2);
+  bool enqueue_few(const Context& context, const Step& step, const Tensor& y) const {
+    const auto [tiles, splits] = step.tiles(kFewQueries);
+    const int64_t blocks = tiles * step.shape.kv_heads, all = tiles * splits;
+    const int64_t floats = all * step.shape.kv_heads * kFewQueries * (W + 2);
     const size_t bytes = kFewBytes<W> + sizeof(FewShared<W>) + 1024;  // and what is_last has
     if (bytes > most_shared_bytes_ || blocks > multiprocessors_ || floats * 4 > kPartialBytes) return false;
     const Arena::Memory memory = arena_.take<float>(floats);
     const Partials partials{memory.as<float>(), all, static_cast<int>(splits), done_.at(0)};
-    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     static_cast<unsigned>(std::min(splits, multiprocessors_ / blocks)));
-    launch_step(sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), sequences, rotation,
-                shape, context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<__half>(),
-                context.input(3).as<__half>(), partials, y.as<float>());
+    launch_step(step.sequences.rows, attend_few<W>, grid, kFewThreads, kFewBytes<W>, stream_of(context), step.sequences,
+                step.rotation, step.shape, context.input(0).as<float>(), context.input(1).as<float>(),
+                context.input(2).as<__half>(), context.input(3).as<__half>(), partials, y.as<float>());
     return true;
   }
 
-  // A sequence may end in a tile that is not full. Splits by the width of the page table: the device alone knows the
-  // lengths.
-  static std::pair<int64_t, int64_t> tiles_of(const Ragged& sequences, const AttentionShape& shape, int queries) {
-    const int64_t spare = shape.group % queries ? std::min<int64_t>(sequences.sequences, sequences.rows) - 1 : 0;
-    return {blocks_of(sequences.rows * shape.group, queries) + spare,
-            std::max<int64_t>(1, blocks_of(sequences.columns * sequences.page_size, kSplit))};
-  }
-
   template <int Q>
-  void enqueue(const Context& context, const Ragged& sequences, const Rotation& rotation, const AttentionShape& shape,
-               const Tensor& y) const {
-    const auto [tiles, splits] = tiles_of(sequences, shape, Q);
+  void enqueue(const Context& context, const Step& step, const Tensor& y) const {
+    const AttentionShape& shape = step.shape;
+    const auto [tiles, splits] = step.tiles(Q);
     const int64_t blocks = tiles * shape.kv_heads, floats = shape.kv_heads * Q * (shape.width + 2);  // of a split
     const bool split = splits > 1 && blocks < full_device_;
     // Long contexts leave room for the lengths that texts have, not for all of them at their longest.
     const int64_t room = split ? std::min(tiles * splits, kPartialBytes / 4 / floats) : 0;
     const Arena::Memory memory = arena_.take<float>(room * floats);
     const Partials partials{memory.as<float>(), room, static_cast<int>(splits), done_.at(0)};
-    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
+    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(step.shape.kv_heads),
                     split ? static_cast<unsigned>(std::min(splits, full_device_ / blocks)) : 1);
     const int bytes = Shared<Q>::dynamic_bytes(shape.width) + (staged<T>(shape.width) ? StagedScores<T, Q>::kBytes : 0);
-    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), sequences, rotation, shape,
+    launch(attend<T, Q>, grid, kThreads, bytes, stream_of(context), step.sequences, step.lists, step.rotation, shape,
            context.input(0).as<float>(), context.input(1).as<float>(), context.input(2).as<T>(),
            context.input(3).as<T>(), partials, y.as<float>());
   }
 
   RotaryAttributes rotary_;
   Arena arena_;
+  int64_t group_size_;
   int64_t multiprocessors_, full_device_;  // full_device_: blocks that keep all of them busy
   Counters done_;
   size_t most_shared_bytes_ = most_shared_bytes();

@@ -154,11 +154,16 @@ def paged_attention(
     past_lens: Ints,
     page_table: Ints,
     positions: Ints | None = None,
+    groups: Ints | None = None,
+    *,
+    group: int = 1,
     **rotary: Unpack[Rotary],
 ) -> Array:
     """sigmoid(gate) * softmax(q k / sqrt(D)) v of q_gate [R, H * 2D], each head's [q | gate]: float32 [R, H * D].
 
-    A row sees positions 0 to its own; query head h reads kv head h // (H / KV).
+    A row sees positions 0 to its own; query head h reads kv head h // (H / KV). With `groups` [R, top], a row at or
+    behind the end of more than `top` groups of `group` positions sees those of its list and what lies behind the last
+    whole one.
     """
     page, kv_heads, width = key.shape[1], key.shape[2], len(q_norm)
     rotated = key.dtype == np.uint8
@@ -170,6 +175,8 @@ def paged_attention(
     out = np.empty((len(q), heads, width), np.float32)
     for row, (s, last) in enumerate(zip(sequence, position, strict=True)):
         seen = np.arange(last + 1)
+        if groups is not None and (whole := (last + 1) // group) > groups.shape[1]:
+            seen = seen[np.isin(seen // group, groups[row]) | (seen >= whole * group)]
         entries = page_table[s, seen // page], seen % page
         k = np.repeat(decode(key[entries]), heads // kv_heads, 1)
         v = np.repeat(decode(value[entries]), heads // kv_heads, 1)

@@ -173,6 +173,15 @@ struct NewEntries {
   }
 };
 
+// The input `groups` of a step, for groups of so many positions, checked but for its values.
+inline void check_groups(const Tensor& groups, int64_t rows, int64_t size, int64_t page_size) {
+  groups.expect({rows, -1});
+  if (groups.dims[1] < 1) fail("input %s has no columns", groups.name);
+  if (size < 1 || page_size % size)
+    fail("attribute group is %lld, expected a divisor of the %lld positions of a page", static_cast<long long>(size),
+         static_cast<long long>(page_size));
+}
+
 // Query heads of a kv head, by the columns of q_gate.
 inline int64_t query_group(const Tensor& q_gate, const CacheShape& cache) {
   q_gate.expect({-1, -1});

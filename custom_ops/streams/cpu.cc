@@ -1,6 +1,6 @@
 // StreamNorm: residual streams with a part's result added to each, and their norms. StreamMean: one row of them.
 #include "../rms_norm/norm.h"
-#include "../simd.h"
+#include "arithmetic.h"
 #include "signature.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -23,22 +23,12 @@ struct StreamNorm : StreamNormSignature {
         const int64_t row = i / streams, stream = i % streams;
         const float* from = x.as<float>() + i * hidden;
         if (sum) {
-          add_block(from, block.as<float>() + row * hidden, inject.as<float>()[i], hidden, sum + i * hidden);
+          add_block(from, block.as<float>() + row * hidden, inject.as<float>()[i], streams, hidden, sum + i * hidden);
           from = sum + i * hidden;
         }
         normalize(from, weight.as<float>() + stream * hidden, hidden, eps, y + i * hidden);
       }
     });
-  }
-
- private:
-  // sum = x + 2 sigmoid(inject / streams) block
-  void add_block(const float* x, const float* block, float inject, int64_t hidden, float* sum) const {
-    const vf factor = splat(2 * sigmoid(inject / static_cast<float>(streams)));
-    for (int64_t i = 0; i < hidden; i += VL) {
-      const int64_t left = hidden - i;
-      store_first(sum + i, fmadd(factor, load_first(block + i, left), load_first(x + i, left)), left);
-    }
   }
 };
 
@@ -52,21 +42,9 @@ struct StreamMean : StreamMeanSignature {
     const int64_t together = kElements / width + 1;
     context.parallel_for((rows + together - 1) / together, [&](int64_t task) {
       for (int64_t row = task * together; row < rows && row < (task + 1) * together; ++row)
-        mean(x.as<float>() + row * width, logits.as<float>() + row * width, hidden, y + row * hidden);
+        mean_of_streams(x.as<float>() + row * width, logits.as<float>() + row * width, streams, hidden,
+                        y + row * hidden);
     });
-  }
-
- private:
-  // The streams are added in order, the first one to nothing.
-  void mean(const float* x, const float* logits, int64_t hidden, float* y) const {
-    const vf part = splat(1 / static_cast<float>(streams));
-    for (int64_t i = 0; i < hidden; i += VL) {
-      const int64_t left = hidden - i;
-      vf sum = mul(sigmoid(load_first(logits + i, left)), load_first(x + i, left));
-      for (int64_t at = hidden + i; at < streams * hidden; at += hidden)
-        sum = add(sum, mul(sigmoid(load_first(logits + at, left)), load_first(x + at, left)));
-      store_first(y + i, mul(sum, part), left);
-    }
   }
 };
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from trigraph.custom_ops import host_experts, library_path
+from trigraph.custom_ops import host_experts, library_path, read_rows
 from trigraph.models.errors import TrigraphError
 from trigraph.models.progress import Progress, silent
 from trigraph.runtime.device.cuda_array import CudaArray
@@ -28,6 +28,7 @@ from trigraph.runtime.device.cuda_fusion import fuse
 from trigraph.runtime.device.cuda_library import PROVIDER, CudaLibrary
 from trigraph.runtime.device.cuda_sampler import CudaSampler
 from trigraph.runtime.device.cuda_sharing import Sharing, placed, shared_tables, shortage
+from trigraph.runtime.device.cuda_tables import host_tables, keep_tables
 from trigraph.runtime.device.cuda_weights import CudaWeights
 from trigraph.runtime.device.device import Device
 from trigraph.runtime.device.exchange import Array, Exchange
@@ -207,13 +208,14 @@ class CudaDevice(Device):
 
         `budget`: bytes that these may take; None for what is free.
         """
+        self.sharing.use_threads(threads)
         weights, state_bytes = weights_of(models(), state), sum(state.values())
         placement = placed(self.functions, weights, state_bytes, budget, all_on_host=self.experts == "cpu")
         if not placement.is_split and not placement.host_layers:
             return ()
         moves = placement.is_split and self.provider == PROVIDER
         moving = MovingExperts(self.functions, placement, counts) if moves else None
-        self.sharing.begin(placement, threads, moving)
+        self.sharing.begin(placement, moving)
         return [placement.sentence()]
 
     @property
@@ -242,10 +244,11 @@ class CudaDevice(Device):
     def adapt(self, model: onnx.ModelProto) -> bool:
         """Changes a graph to what this device runs; whether anything was changed.
 
-        Nodes are fused. The CPU computes the routed experts that lie there.
+        Nodes are fused. The CPU computes the routed experts that lie there, and reads rows of a table of n-grams.
         """
         if self.sharing.placement:
             split(model, self.sharing.placement, self.sharing.threads, self.sharing.places)
+        keep_tables(model, self.sharing.threads)
         fuse(model)
         return True
 
@@ -256,14 +259,12 @@ class CudaDevice(Device):
         values = weights.initializers(path, graph)
         if self.provider != PROVIDER:
             return values
-        if weights not in self.weights:
-            self.weights[weights] = CudaWeights(self.functions)
+        copies = self.weights.setdefault(weights, CudaWeights(self.functions))
         found: dict[str, ort.OrtValue] = {}
-        for names in pieces(graph, values):
-            piece = {name: values[name] for name in names}
-            found |= self.weights[weights].on_device(piece, weights.nbytes, progress)
+        for names in pieces(graph, values, host_tables(graph)):
+            found |= copies.on_device({name: values[name] for name in names}, weights.resident_bytes, progress)
         if self.sharing.moving:
-            found |= shared_tables(self.sharing.moving, self.weights[weights], graph, values, found)
+            found |= shared_tables(self.sharing.moving, copies, graph, values, found)
         return values | found
 
 
@@ -283,6 +284,7 @@ def open_cuda(experts: str = "gpu", number: int = 0) -> CudaDevice:
         if problem := library.problem():
             raise TrigraphError(f"no GPU can be used ({problem}); check the NVIDIA driver, or use --device cpu")
     library.use_host_experts(host_experts())
+    library.use_read_rows(read_rows())
     capture = captured_at(os.environ.get("TRIGRAPH_CUDA_GRAPHS", str(_CAPTURED_AT)))
     capture = capture if library.provider == PROVIDER else 0  # only ONNX Runtime's own provider captures
     return CudaDevice(library.path, "CUDA", functions=library, experts=experts, capture=capture)

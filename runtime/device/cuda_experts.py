@@ -10,6 +10,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from trigraph.custom_ops import DOMAIN
+from trigraph.models.names import NGRAM_TABLE
 from trigraph.runtime.device.layers import layer_count, layer_of, leaving, looked_up, state_by_layer
 from trigraph.runtime.device.placement import Block, ExpertLayer, Placement, Weights, first_slots
 
@@ -21,7 +22,10 @@ _INPUTS = 8
 
 
 def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = MappingProxyType({})) -> Weights:
-    """What the graphs of a package, by name, read. `state`: bytes of state tensors by name."""
+    """What the graphs of a package, by name, read; a table of n-grams stays in its file.
+
+    `state`: bytes of state tensors by name.
+    """
     sizes: dict[tuple[str, ...], int] = {}  # by place in a file: graphs share weights
     levels: dict[tuple[str, ...], int] = {}  # how many layers they leave a GPU with
     tables: set[tuple[str, ...]] = set()
@@ -31,7 +35,7 @@ def weights_of(models: Mapping[str, ModelProto], state: Mapping[str, int] = Mapp
         routed = {stack for node in _expert_nodes(model) for stack in _stacks(node)}
         left, few = leaving(model), looked_up(model)
         for tensor in tensors.values():
-            if tensor.name not in routed:
+            if tensor.name not in routed and tensor.name != NGRAM_TABLE:
                 place = tuple(entry.value for entry in tensor.external_data)
                 sizes[place] = _bytes(tensor)
                 levels[place] = max(levels.get(place, 0), left.get(tensor.name, 0))
@@ -77,12 +81,12 @@ def split(model: ModelProto, placement: Placement, threads: int, places: Mapping
         node.attribute.append(helper.make_attribute("places", places.get(gate, 0)))
 
 
-def pieces(graph: onnx.GraphProto, weights: Iterable[str]) -> list[list[str]]:
+def pieces(graph: onnx.GraphProto, weights: Iterable[str], tables: set[str]) -> list[list[str]]:
     """The weights that the GPU holds, in pieces of memory: each layer's part of the experts on its own, all else.
 
-    Not the stacks that nodes read in the host's memory.
+    Not the stacks that nodes read in the host's memory, nor `tables`, which stay there too.
     """
-    stay = {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
+    stay = tables | {stack for node in graph.node if node.op_type == SPLIT for stack in _stacks(node)}
     parts = [[part for _, part in layer] for layer in held_stacks(graph).values()]
     apart = stay.union(*parts)
     return [[name for name in weights if name not in apart], *parts]

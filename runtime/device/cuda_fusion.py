@@ -15,6 +15,8 @@ from trigraph.custom_ops import DOMAIN
 from trigraph.models.tensor_types import FLOAT_TYPES
 from trigraph.runtime.device.cuda_experts import CUDA_DOMAIN
 
+_MOST_JOINED = 8  # inputs of a JoinColumns
+
 
 def fuse(model: ModelProto) -> None:
     """Replaces what stands beside each other in a model's graph."""
@@ -39,6 +41,8 @@ class _Fusion:
     def run(self) -> None:
         """All of it."""
         for before, node in zip([None, *self._nodes], self._nodes, strict=False):
+            if node.op_type == "Concat":
+                self._join(node)
             if node.domain != DOMAIN:
                 continue
             if node.op_type == "GroupedExpertFFN":
@@ -122,6 +126,11 @@ class _Fusion:
         outputs = [*entries.output, *last.output]
         self._fused[id(last)] = _node("PagedKVWriteLastRows", entries, inputs, outputs, _attributes(entries))
         self._fused[id(entries)] = None
+
+    def _join(self, concat: NodeProto) -> None:
+        """Rows of float32 side by side: graphs concatenate nothing else."""
+        if _attributes(concat)["axis"] == 1 and len(concat.input) <= _MOST_JOINED:
+            self._fused[id(concat)] = _node("JoinColumns", concat, concat.input, concat.output, {})
 
     def _read_once(self, name: str) -> bool:
         return len(self._readers[name]) == 1 and name not in self._results

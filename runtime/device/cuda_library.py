@@ -36,6 +36,7 @@ class CudaLibrary:
             ("trigraph_provider", text, ()),
             ("trigraph_take_device_error", text, ()),
             ("trigraph_use_host_experts", None, (pointer,)),
+            ("trigraph_use_read_rows", None, (pointer,)),
             ("trigraph_devices", ctypes.c_int, (ctypes.POINTER(text),)),
             ("trigraph_use_device", text, (ctypes.c_int,)),
             ("trigraph_device_memory", None, (ctypes.POINTER(size), ctypes.POINTER(size))),
@@ -70,6 +71,10 @@ class CudaLibrary:
     def use_host_experts(self, address: int) -> None:
         """Lets nodes have routed experts computed by the CPU library, which has the functions at the address."""
         self._library.trigraph_use_host_experts(address)
+
+    def use_read_rows(self, address: int) -> None:
+        """Lets nodes have rows read in the host's memory by the CPU library, which has the function at the address."""
+        self._library.trigraph_use_read_rows(address)
 
     def problem(self) -> str:
         """Why CUDA cannot be used here; "" when it can."""

@@ -36,7 +36,7 @@ class Sharing:
     placement: Placement | None = None
     """What lies where; None before that is decided, and where the GPU has all."""
     threads: int = 1
-    """Of the CPU, for its experts."""
+    """Of the CPU, for its experts, and for rows of tables."""
     moving: MovingExperts | None = None
     """What moves them, where places are not fixed."""
 
@@ -45,10 +45,13 @@ class Sharing:
         """The tables in the host's memory, by address; none where places are fixed."""
         return {} if self.moving is None else self.moving.places
 
-    def begin(self, placement: Placement, threads: int, moving: MovingExperts | None) -> None:
-        """Takes the decision, for so many threads in all."""
+    def use_threads(self, threads: int) -> None:
+        """Of so many in all, one has the engine, which waits for the GPU."""
+        self.threads = max(1, threads - 1)
+
+    def begin(self, placement: Placement, moving: MovingExperts | None) -> None:
+        """Takes the decision."""
         self.placement, self.moving = placement, moving
-        self.threads = max(1, threads - 1)  # one has the engine, which waits for the GPU
 
 
 def placed(

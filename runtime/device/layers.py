@@ -21,7 +21,9 @@ def layer_of(weight: str) -> int | None:
 
 
 def layer_count(model: ModelProto) -> int:
-    """How many layers a trunk's graph has."""
+    """How many layers a trunk's graph has that may be cut off: none where rows of residual streams would cross."""
+    if any(node.op_type == "StreamMean" for node in model.graph.node):
+        return 0
     return 1 + max((number for node in model.graph.node if (number := layer_of(node.name)) is not None), default=-1)
 
 

@@ -82,6 +82,11 @@ class MappedWeights:
         """Bytes of all files."""
         return sum(map(len, self._bytes.values()))
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of all files but for n-gram tables that graphs have asked for."""
+        return sum(len(part) for file in self._bytes for part in self._without_table(file))
+
     def check(self) -> None:
         """Raise TrigraphError when a file was written since the model was loaded."""
         for file in self.files:

@@ -17,6 +17,7 @@ from trigraph.models.names import (
     FFN_GATE_UP_EXPS,
     FFN_UP_EXPS,
     NEXTN_EMBED_TOKENS,
+    NGRAM_TABLE,
     TOKEN_EMBD,
     in_block,
 )
@@ -169,9 +170,13 @@ def first_slots(experts: int, held: int) -> NDArray[np.int32]:
 
 
 def weights_of_file(model: Model, state: Mapping[str, int] = MappingProxyType({})) -> Weights:
-    """What the graphs of a model's file will read. `state`: bytes of state tensors by name."""
+    """What the graphs of a model's file will read; a table of n-grams stays in it.
+
+    `state`: bytes of state tensors by name.
+    """
     config, layers, blocks = model.config, list[ExpertLayer](), list[Block]()
-    of_layer, total = state_by_layer(state), sum(tensor.nbytes for tensor in model.tensors.values())
+    of_layer = state_by_layer(state)
+    total = sum(tensor.nbytes for name, tensor in model.tensors.items() if name != NGRAM_TABLE)
     for number in range(config.trunk_layers + config.mtp_layers):
         names = (in_block(number, name) for name in (FFN_GATE_UP_EXPS, FFN_GATE_EXPS, FFN_UP_EXPS, FFN_DOWN_EXPS))
         size = sum(tensor.nbytes for name in names if (tensor := model.find(name)) is not None)
@@ -186,7 +191,7 @@ def weights_of_file(model: Model, state: Mapping[str, int] = MappingProxyType({}
                     block=number,
                 )
             )
-        if number < config.trunk_layers:
+        if number < config.trunk_layers and config.streams is None:
             whole = sum(tensor.nbytes for name, tensor in model.tensors.items() if layer_of(name) == number)
             blocks.append(Block(nbytes=whole - size, read_bytes=whole - size, state_bytes=of_layer[number]))
     if blocks and not _needs_embedding(model):
@@ -216,7 +221,7 @@ def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = 
         if left >= 0:
             break
     else:
-        raise _too_small(rest, state, budget, working_bytes)
+        raise _too_small(rest, state, budget, working_bytes, cut=bool(weights.blocks))
     slots: dict[str, int] = {}
     for head in (True, False):
         layers = [layer for layer in rest.layers if layer.head == head]
@@ -225,7 +230,7 @@ def place(weights: Weights, state_bytes: int, budget: int, working_bytes: int = 
     return Placement(weights=rest, state_bytes=state, slots=slots, host=host)
 
 
-def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int) -> TrigraphError:
+def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: int, *, cut: bool) -> TrigraphError:
     """Says what is needed, and what would fit."""
     needed = working_bytes + weights.trunk_bytes + state_bytes
     state_room = budget - working_bytes - weights.trunk_bytes
@@ -236,9 +241,10 @@ def _too_small(weights: Weights, state_bytes: int, budget: int, working_bytes: i
         )
     else:
         fits = "take a file with fewer bits a weight"
+    whole = ", even with all layers on the CPU" if cut else ""
     return TrigraphError(
-        f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB there, even with all "
-        f"layers on the CPU: {weights.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
+        f"the GPU may take {budget / 1e9:,.2f} GB, and the model needs {needed / 1e9:,.2f} GB there{whole}: "
+        f"{weights.trunk_bytes / 1e9:,.2f} GB of weights, {state_bytes / 1e9:,.2f} GB of state and "
         f"{working_bytes / 1e9:,.2f} GB to work with; {fits}, or use --device cpu"
     )
 

@@ -47,7 +47,7 @@ def test_operators(emulator: Path) -> None:
     assert set(re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", done.stdout, re.MULTILINE)) <= SKIPPED_ON_DEVICES, done.stdout
 
 
-@pytest.mark.parametrize(("model", "rows", "calls"), [("small", "1,4,8,16", 4 * 27 + 3 * 4), ("odd", "3", 27 + 4)])
+@pytest.mark.parametrize(("model", "rows", "calls"), [("small", "1,4,8,16", 4 * 32 + 3 * 7), ("odd", "3", 32 + 7)])
 def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
     """The program for a first look at a GPU, on shapes that the emulator can do."""
     command = [str(emulator / "gpu_kernels"), "--bits", "--rows", rows, model]

@@ -53,6 +53,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("weights", {}),
         ("experts moves moved shortages", {}),
         ("layers", {}),
+        ("streams", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if EAGER.items() <= value.items() else "captured",
 )

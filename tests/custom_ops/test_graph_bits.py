@@ -21,9 +21,9 @@ MODELS = [
     ("tiny-next", "mixed", "int8", "f16"),
     ("tiny-next", "F16", "float32", "f16"),
     ("trained", "Q8_0", "int8", "q8_0"),
+    ("tiny-streams", "mixed", "int8", "f16"),
+    ("tiny-streams", "F32", "float32", "f32"),
 ]
-if LIBRARY == "cpu":  # where the table of n-grams is read from its file
-    MODELS += [("tiny-streams", "mixed", "int8", "f16"), ("tiny-streams", "F32", "float32", "f32")]
 STEPS = ((3, 1), (8, 8), (1, 1), (5, 2), (2, 2))  # tokens of a verify, and how many are kept
 
 

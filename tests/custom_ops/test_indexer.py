@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from support.body import Body
-from support.operators import THREADS, Operator, same_bits
+from support.operators import LIBRARY, THREADS, Operator, same_bits
 from support.row_bits import portable_kernels
 from trigraph.custom_ops.indexer.reference import paged_index_write, paged_select
 
@@ -26,7 +26,7 @@ def empty(dtype: Any) -> Array:
 
 
 class Write:
-    def __init__(self, dtype: Any, threads: int = 1, aliased: bool = True, library: str = "cpu") -> None:
+    def __init__(self, dtype: Any, threads: int = 1, aliased: bool = True, library: str = LIBRARY) -> None:
         self.norm = np.random.default_rng(9).uniform(0.5, 1.5, WIDTH).astype(np.float32)
         inputs = self.inputs(np.zeros((1, WIDTH), np.float32), empty(dtype), starts(1), np.zeros(1, np.int32))
         self.attributes = {**ROTARY, "group": GROUP}
@@ -64,7 +64,8 @@ def test_writes(isa: str, dtype: Any) -> None:
             assert same_bits(index, whole)
     with portable_kernels():
         assert same_bits(
-            Write(dtype)(texts.reshape(-1, WIDTH), empty(dtype), starts(41, 41), np.zeros(2, np.int32)), whole
+            Write(dtype, library="cpu")(texts.reshape(-1, WIDTH), empty(dtype), starts(41, 41), np.zeros(2, np.int32)),
+            whole,
         )
     inputs = write.inputs(texts.reshape(-1, WIDTH), np.zeros_like(whole), starts(41, 41), np.zeros(2, np.int32))
     (found,) = Body("PagedIndexWrite", inputs, [dtype], write.attributes)(*inputs)
@@ -88,6 +89,34 @@ def test_selections(isa: str, dtype: Any, top: int) -> None:
     np.testing.assert_array_equal(Body("PagedSelect", inputs, [np.int32], attributes)(*inputs)[0], expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("kind", ["spread", "ties", "zeros", "nan"])
+def test_choices_among_many(isa: str, dtype: Any, kind: str) -> None:
+    """The portable kernel's, of scores that lie far apart, are equal, or are no numbers: three sequences at once."""
+    rng, pages, top = np.random.default_rng(3), 400, 512
+    index = rng.standard_normal((pages, 16, WIDTH)).astype(dtype)
+    if kind == "spread":
+        index *= np.exp2(rng.integers(-12, 12, (pages, 16, 1))).astype(dtype)
+    elif kind == "ties":
+        index[:] = index[rng.integers(0, 40, pages)]
+    elif kind == "zeros":
+        index[rng.random((pages, 16)) < 0.9] = 0
+    else:
+        index[rng.random((pages, 16)) < 0.9] = np.nan
+        index[rng.random((pages, 16)) < 0.01] = np.inf
+    norm, q = rng.uniform(0.5, 1.5, WIDTH).astype(np.float32), rng.standard_normal((6, HEADS * WIDTH), dtype=np.float32)
+    table = rng.permutation(pages).astype(np.int32).reshape(1, -1).repeat(3, 0)
+    inputs = [q, norm, index, starts(3, 1, 2), np.array([6396, 2051, 2047], np.int32), table]
+    attributes = {**ROTARY, "group": GROUP, "top": top}
+    with portable_kernels():
+        portable = Operator("PagedSelect", inputs, [np.int32], attributes, library="cpu")
+        expected = portable(*inputs, output_shapes=[(6, top)])[0]
+    assert (np.diff(expected, axis=1) > 0).all() and len(np.unique(expected)) > top
+    for _ in range(2):
+        found = Operator("PagedSelect", inputs, [np.int32], attributes)(*inputs, output_shapes=[(6, top)])[0]
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_errors() -> None:
     q, norm, index = np.zeros((2, 64), np.float32), np.ones(WIDTH, np.float32), np.zeros((12, PAGE, WIDTH), np.float32)
     inputs = [q, norm, index, starts(2), np.zeros(1, np.int32), TABLE[:1]]
@@ -96,7 +125,11 @@ def test_errors() -> None:
         ({}, {"group": 3}, "attribute group is 3, expected a divisor of the 8 positions of a page"),
         ({0: np.zeros((2, 65), np.float32)}, {}, "input q has 65 columns, expected a multiple of 32"),
         ({3: starts(1)}, {}, "cu_seqlens ends at 1, but there are 2 rows"),
-        ({5: np.full((1, 1), 12, np.int32)}, {}, r"page_table\[0\]\[0\] is page 12, outside \[0, 12\)"),
+        (
+            {4: np.full(1, 10, np.int32), 5: np.array([[12, 3]], np.int32)},
+            {},
+            r"page_table\[0\]\[0\] is page 12, outside \[0, 12\)",
+        ),
     ):
         given = [changes.get(i, array) for i, array in enumerate(inputs)]
         with pytest.raises(Exception, match=rf"trigraph\.PagedSelect: .*{message}"):
@@ -104,6 +137,11 @@ def test_errors() -> None:
     write = Write(np.float32)
     with pytest.raises(Exception, match=r"trigraph\.PagedIndexWrite: .*k has shape \[2, 64\]"):
         write.operator(q, norm, index, *inputs[3:], output_shapes=[index.shape])
+    table = np.array([[3, -1]], np.int32)
+    with pytest.raises(
+        Exception, match=r"trigraph\.PagedIndexWrite: .*page_table\[0\]\[1\] is page -1, outside \[0, 12\)"
+    ):
+        write.operator(q[:, :32], norm, index, starts(2), np.full(1, 9, np.int32), table, output_shapes=[index.shape])
 
 
 def test_attention_checks_its_groups() -> None:

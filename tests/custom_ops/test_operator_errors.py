@@ -39,6 +39,8 @@ NAMES = {
     "PagedKVWrite": (
         "k", "v", "k_norm", "past_key", "past_value", "cu_seqlens", "past_lens", "page_table", "positions",
     ),
+    "PagedIndexWrite": ("k", "k_norm", "past_index", "cu_seqlens", "past_lens", "page_table"),
+    "PagedSelect": ("q", "q_norm", "index", "cu_seqlens", "past_lens", "page_table"),
     "PagedAttention": ("q_gate", "q_norm", "key", "value", "cu_seqlens", "past_lens", "page_table", "positions"),
     "StreamNorm": ("x", "weight", "block", "inject"),
     "StreamMean": ("x", "logits"),
@@ -56,6 +58,8 @@ UNTYPED = {
     "BlockMatMul": {"weight", "weight_1", "weight_2", "weight_3"}, "GatedBlockMatMul": {"weight"},
     "BlockGather": {"table"}, "GroupedExpertFFN": {"gate", "down", "up"},
 }  # fmt: skip
+# Of float32 or float16, which nothing else fixes.
+OF_TWO_TYPES = {"past_index", "index"}
 # Axes that nothing else fixes.
 FREE = {
     "BlockMatMul": {("x", 0), ("weight", 0), ("weight_1", 0), ("weight_2", 0), ("weight_3", 0)},
@@ -67,6 +71,8 @@ FREE = {
     "TopToken": {("logits", 0), ("logits", 1)},
     "LastRows": {("x", 1), ("also", 1)},
     "NgramMix": {("past_window", 0), ("past_window", 1)},
+    "PagedIndexWrite": {("past_index", 0), ("past_index", 1)},
+    "PagedSelect": {("index", 0), ("index", 1)},
 }
 
 
@@ -127,7 +133,7 @@ def test_another_type(op: str, index: int) -> None:
     call, name = valid_call(op), NAMES[op][index]
     array = get(call, name)
     for dtype in (np.float32, np.float16, np.uint8, np.int32, np.int64):
-        if array.dtype == dtype:
+        if array.dtype == dtype or (name in OF_TWO_TYPES and dtype in (np.float32, np.float16)):
             continue
         text = rf"trigraph\.{op}: input {name} holds" if name in UNTYPED.get(op, ()) else rf"{op}|input {name}|x{index}"
         with np.errstate(invalid="ignore", over="ignore"):
@@ -167,7 +173,11 @@ def attributes() -> Iterator[Any]:
         ("commit", -1, "attribute commit is -1, expected 0 or 1"),
     ):
         yield "GatedDeltaNet", name, value, text
-    for op in ("PagedKVWrite", "PagedAttention"):
+    yield "PagedSelect", "top", 0, "attribute top is 0, expected at least 1"
+    for op in ("PagedIndexWrite", "PagedSelect"):
+        for size in (0, -4, 2**40):
+            yield op, "group", size, f"attribute group is {size}, expected a divisor of the"
+    for op in ("PagedKVWrite", "PagedAttention", "PagedIndexWrite", "PagedSelect"):
         for name, value, text in (
             ("rope_dims", 2**62, "attribute rope_dims is 4611686018427387904"),
             ("rope_theta", 0.0, "attribute rope_theta is 0, not above 0"),
@@ -192,13 +202,16 @@ def test_attributes(op: str, name: str, value: Any, text: str) -> None:
         ("PagedKVWrite", "past_key", (3, 4, 0, 32), "input past_key has no heads"),
         ("PagedKVWrite", "past_key", (3, 4, 2, 0), "input past_key has head dimension 0, not a multiple of 16"),
         ("PagedAttention", "key", (3, 0, 2, 32), "input key has an empty page"),
+        ("PagedIndexWrite", "past_index", (3, 0, 32), "input past_index has an empty page"),
+        ("PagedIndexWrite", "past_index", (3, 4, 0), "input past_index has head dimension 0, not a multiple of 16"),
+        ("PagedSelect", "index", (3, 4, 40), "input index has head dimension 40, not a multiple of 16"),
     ],
 )
 def test_caches_of_nothing(op: str, name: str, shape: tuple[int, ...], text: str) -> None:
     call = valid_call(op)
     cache = np.zeros(shape, get(call, name).dtype)
     with pytest.raises(Exception, match=rf"trigraph\.{op}: {text}"):
-        run(call, **{name: cache, name.replace("key", "value"): cache})
+        run(call, **({name: cache} if "index" in name else {name: cache, name.replace("key", "value"): cache}))
 
 
 @pytest.mark.parametrize(
@@ -235,6 +248,10 @@ def test_nothing_at_all(op: str, name: str) -> None:
         ("PagedKVWrite", "page_table", INT32),
         ("PagedKVWrite", "cu_seqlens", INT32),
         ("PagedKVWrite", "past_lens", INT32),
+        ("PagedIndexWrite", "cu_seqlens", INT32),
+        ("PagedIndexWrite", "past_lens", INT32),
+        ("PagedSelect", "cu_seqlens", INT32),
+        ("PagedSelect", "past_lens", INT32),
         ("PagedAttention", "page_table", INT32),
         ("PagedAttention", "cu_seqlens", INT32),
         ("PagedAttention", "past_lens", INT32),

@@ -1,5 +1,6 @@
-// Runs what Gated DeltaNet, attention and activations are made of on fixed inputs, and prints a hash of each result.
-// Built for several instruction sets by test_emulated_sets.py: the lines must be the same.
+// Runs what Gated DeltaNet, attention, activations, residual streams, n-grams and the indexer are made of on fixed
+// inputs, and prints a hash of each result. Built for several instruction sets by test_emulated_sets.py: the lines must
+// be the same.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -7,10 +8,13 @@
 
 #include "bias_activation/activate.h"
 #include "gated_delta_net/scan.h"
+#include "indexer/keys.h"
+#include "ngrams/arithmetic.h"
 #include "paged_attention/angles.h"
 #include "paged_attention/int8_scores.h"
 #include "paged_attention/tile.h"
 #include "patch_attention/block.h"
+#include "streams/arithmetic.h"
 
 using namespace trigraph::TRIGRAPH_ISA;
 
@@ -198,6 +202,61 @@ void angles() {
   }
 }
 
+void streams(int64_t hidden) {
+  for (int64_t count : {2, 4}) {
+    const Floats x = numbers(count * hidden, 3), logits = numbers(count * hidden, 8, 2), block = numbers(hidden, 2, 3);
+    Floats sum(count * hidden), normed(count * hidden), mean(hidden);
+    for (int64_t c = 0; c < count; ++c) {
+      add_block(&x[c * hidden], block.data(), logits[c], count, hidden, &sum[c * hidden]);
+      normalize(&sum[c * hidden], &logits[c * hidden], hidden, 1e-6f, &normed[c * hidden]);
+    }
+    mean_of_streams(normed.data(), logits.data(), count, hidden, mean.data());
+    const std::string name = std::to_string(count) + " " + std::to_string(hidden);
+    report("streams " + name, sum);
+    report("normed streams " + name, normed);
+    report("mean of streams " + name, mean);
+  }
+}
+
+void ngrams(int64_t hidden) {
+  constexpr int64_t kTokens = 5, kDilation = 3, kTaps = NgramMixSignature::kTaps, kHistory = (kTaps - 1) * kDilation;
+  const Floats x = numbers(kTokens * hidden, 2), key = numbers(kTokens * hidden, 1, 2),
+               query = numbers(kTokens * hidden, 1, 3), value = numbers(hidden, 2, 4), norm = numbers(hidden, 1, 5),
+               taps = numbers(hidden * kTaps, 1, 6), history = numbers(hidden, 2, 7);
+  Floats y(kTokens * hidden), made(kTokens * hidden);
+  std::vector<const float*> columns(kHistory, nullptr);
+  columns.back() = history.data();
+  for (int64_t t = 0; t < kTokens; ++t) {
+    gate_stream(&x[t * hidden], &key[t * hidden], &query[t * hidden], value.data(), norm.data(), hidden, 1e-6f,
+                &y[t * hidden], &made[t * hidden]);
+    columns.push_back(&made[t * hidden]);
+  }
+  convolve_channels(columns.data(), kTokens, kDilation, taps.data(), 0, hidden, hidden, y.data());
+  report("columns of n-grams " + std::to_string(hidden), made);
+  report("n-grams " + std::to_string(hidden), y);
+}
+
+template <class T>
+void indexer(int64_t width) {
+  constexpr int64_t kHeads = 4, kGroups = 33, kSize = 4;
+  const Floats q = numbers(kHeads * width, 1), raw = numbers(kGroups * kSize * width, 2, 3);
+  Floats pooled(kGroups * width), scores(kGroups);
+  std::vector<T> keys(pooled.size());
+  for (int64_t g = 0; g < kGroups; ++g) {
+    const float* own = &raw[(g * kSize + kSize - 1) * width];
+    const auto earlier = [&](int64_t n, int64_t c, T* memory) -> const T* {
+      store_key(memory, load(own - n * width + c));
+      return memory;
+    };
+    pool_keys<T>(own, kSize, width, earlier, &pooled[g * width]);
+    for (int64_t c = 0; c < width; c += VL) store_key(&keys[g * width + c], load(&pooled[g * width + c]));
+    scores[g] = score_key(q.data(), &keys[g * width], kHeads, width);
+  }
+  const std::string name = std::to_string(sizeof(T)) + " " + std::to_string(width);
+  report("index keys " + name, keys);
+  report("index scores " + name, scores);
+}
+
 }  // namespace
 
 int main() {
@@ -212,4 +271,6 @@ int main() {
   for (int64_t width : {4, 20, 64, 72}) patch_attention(width);
   widened();
   angles();
+  for (int64_t hidden : {5, 64, 250}) streams(hidden), ngrams(hidden);
+  for (int64_t width : {16, 48, 128}) indexer<float>(width), indexer<uint16_t>(width);
 }

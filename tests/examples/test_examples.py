@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from support.seeing import SeeingPackages, prompt_of
 from support.server import PLAIN_TEMPLATE, replying, serving
 from support.thinking_engine import thinking_engine
 from trigraph.custom_ops import library_path
+from trigraph.exporter import ExportOptions, export
 from trigraph.runtime import Options, Sampling, load
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,21 @@ def test_host(copied_package: Path, operator_library: Path) -> None:
     expected = engine.generate(prompt, Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True))
     expected.run()
     found = output("host.py", copied_package, library_path("cpu"), ",".join(map(str, prompt)))
+    assert [int(number) for number in found.split()] == expected.ids
+
+
+def test_host_of_residual_streams(
+    synthetic: Callable[[str, str], Path], operator_library: Path, tmp_path: Path
+) -> None:
+    """Of contract 8: tokens before a step are an input of it."""
+    folder = tmp_path / "package"
+    export(synthetic("tiny-streams", "Q8_0"), folder, ExportOptions(weights="copy"))
+    prompt = [5, 77, 12, 9, 3]
+    expected = load(folder, threads=1, device="cpu").generate(
+        prompt, Options(Sampling(temperature=0), max_tokens=40, ignore_eos=True)
+    )
+    expected.run()
+    found = output("host.py", folder, library_path("cpu"), ",".join(map(str, prompt)))
     assert [int(number) for number in found.split()] == expected.ids
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from support.cpp_host import BITS, export_for_host, host_arguments
 from support.host_images import image_arguments
-from trigraph.exporter import ExportOptions, export
+from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.models.synth import write_synthetic_mmproj
 from trigraph.runtime import Options, Sampling, load
 
@@ -27,7 +27,7 @@ HOSTS = Path(__file__).parents[2] / "examples" / "hosts"
 BUILD = Path(__file__).parents[2] / "build"
 TOKENS = 40
 TEXTS = ("In the beginning", "It was a dark and stormy night; the rain", "A", "and the sea, and the sea " * 8)
-MODELS = [("trained", "Q8_0"), ("tiny-dense", "Q4_K_M"), ("tiny-next", "Q8_0")]
+MODELS = [("trained", "Q8_0"), ("tiny-dense", "Q4_K_M"), ("tiny-next", "Q8_0"), ("tiny-streams", "Q8_0")]
 
 Prompts = list[list[int]]
 
@@ -58,6 +58,12 @@ class Package:
     def arguments(self, drafts: int) -> list[str]:
         prompts = [",".join(map(str, prompt)) for prompt in self.prompts]
         return [str(self.path), "--tokens", str(TOKENS), "--drafts", str(drafts), *prompts]
+
+    @property
+    def text_start(self) -> list[str]:
+        """What the C++ host, which reads no manifest, is told of a model with n-grams."""
+        streams = read_manifest(self.path).config.streams
+        return [] if streams is None or streams.ngrams is None else ["--text-start", str(streams.ngrams.eos)]
 
 
 Make = Callable[..., Package]
@@ -117,25 +123,19 @@ def test_cpp_host(
     drafts: int, model: tuple[str, str], make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
 ) -> None:
     package = make(*model)
-    command = [str(cpp_host), "--library", str(operator_library), *package.arguments(drafts)]
+    command = [str(cpp_host), "--library", str(operator_library), *package.text_start, *package.arguments(drafts)]
     found, accepted = ids(command, tmp_path)
     assert found == package.ids
     assert accepted > 0 or not drafts or model[0] != "trained"
 
 
-def test_cpp_host_in_chunks_and_threads(make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path) -> None:
-    package = make()
-    command = [
-        str(cpp_host),
-        "--library",
-        str(operator_library),
-        "--chunk",
-        "5",
-        "--threads",
-        "2",
-        *package.arguments(3),
-    ]
-    assert ids(command, tmp_path)[0] == package.ids
+@pytest.mark.parametrize("geometry", ["trained", "tiny-streams"])
+def test_cpp_host_in_chunks_and_threads(
+    geometry: str, make: Make, cpp_host: Path, operator_library: Path, tmp_path: Path
+) -> None:
+    package = make(geometry)
+    settings = ["--library", str(operator_library), "--chunk", "5", "--threads", "2", *package.text_start]
+    assert ids([str(cpp_host), *settings, *package.arguments(3)], tmp_path)[0] == package.ids
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -214,9 +214,10 @@ def test_cpp_host_errors(make: Make, cpp_host: Path, operator_library: Path, tmp
         r"trigraph\.BlockGather: input ids\[1\] is 99999, outside the \d+ rows", error(*with_library, "1,99999")
     )
     assert "input ids[0] is -1" in error(*with_library, "-1")
+    assert "the model has n-grams" in error("--library", operator_library, make("tiny-streams").path, "1")
     other = shutil.copytree(package.path, tmp_path / "other")
     model = onnx.load(other / "prefill.onnx", load_external_data=False)
-    model.model_version += 2
+    model.model_version = 6
     onnx.save(model, other / "prefill.onnx")
     assert error("--library", operator_library, other, "1") == "error: the package follows another contract\n"
 
@@ -251,10 +252,10 @@ def node_host() -> list[str]:
     return [node, str(folder / "host.js")]
 
 
-@pytest.mark.parametrize("drafts", [0, 3, 7])
-def test_node_host(drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("geometry", "drafts"), [("trained", 0), ("trained", 3), ("trained", 7), ("tiny-streams", 3)])
+def test_node_host(geometry: str, drafts: int, make: Make, node_host: list[str], tmp_path: Path) -> None:
     """A stock ONNX Runtime without our library."""
-    package = make(portable=True)
+    package = make(geometry, portable=True)
     assert ids([*node_host, *package.arguments(drafts)], tmp_path)[0] == package.ids
 
 

@@ -30,9 +30,9 @@ MODELS = [
     ("tiny-next", "mixed", "int8", "f32"),
     ("tiny-next", "IQ4_XS", "float32", "f16"),
     ("tiny-dense", "Q4_K_M", "int8", "q8_0"),
+    ("tiny-streams", "mixed", "int8", "f16"),
+    ("tiny-streams", "F32", "float32", "f32"),
 ]
-if LIBRARY == "cpu":  # where the table of n-grams is read from its file
-    MODELS += [("tiny-streams", "mixed", "int8", "f16"), ("tiny-streams", "F32", "float32", "f32")]
 LENGTH, SEQUENCES, K = 150, 4, 8
 WAYS = ((1, 512), (2, 13))  # threads, chunk
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -38,7 +39,7 @@ class Moved:
     """Seconds from the last token here to the next one there."""
 
 
-def moved_between(engines: tuple[Engine, Engine], prompt: str, options: Options, every: int) -> Moved:
+def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], options: Options, every: int) -> Moved:
     """A request that goes to the other engine every so many tokens, until it is done."""
     found = Moved(engines[0].generate(prompt, options))
     left: float | None = None

@@ -14,13 +14,28 @@ from trigraph.models.synth import write_synthetic
 
 
 def write_streams(
-    path: Path, *, top: int = 512, heads: int = 4, layers: int = 4, quant: str = "F32", mtp: bool = True, seed: int = 1
+    path: Path,
+    *,
+    top: int = 512,
+    heads: int = 4,
+    layers: int = 4,
+    quant: str = "F32",
+    mtp: bool = True,
+    seed: int = 1,
+    rows: int | None = None,
 ) -> Path:
-    """Write one whose rows of attention see `top` groups, by an indexer of `heads` heads; returns `path`."""
+    """Write one whose rows of attention see `top` groups, by an indexer of `heads` heads; returns `path`.
+
+    `rows`: of the table of n-grams, where it is to be larger than its hashes need.
+    """
     geometry = GEOMETRIES["tiny-streams"]
     assert geometry.streams is not None
     indexer = replace(geometry.streams.indexer, top=top, heads=heads)
-    changed = replace(geometry, layers=layers, streams=replace(geometry.streams, indexer=indexer))
+    ngrams = geometry.streams.ngrams
+    if rows is not None and ngrams is not None:
+        ngrams = replace(ngrams, rows=rows)
+    streams = replace(geometry.streams, indexer=indexer, ngrams=ngrams)
+    changed = replace(geometry, layers=layers, streams=streams)
     with patch.dict(GEOMETRIES, {"tiny-streams": changed}):
         write_synthetic("tiny-streams", path, quant=quant, mtp=mtp, seed=seed)
     return path

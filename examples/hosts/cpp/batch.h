@@ -48,6 +48,13 @@ struct Text {
   std::vector<float> before;  // for each of `kept`, the hidden row of the token before it
   Ids answer;
 
+  // The token at a place; -1 before the start, and where there are drafts.
+  int64_t token(int32_t place) const {
+    const auto before = static_cast<int32_t>(prompt->ids.size()), end = before + static_cast<int32_t>(answer.size());
+    if (place < 0 || place >= end) return -1;
+    return place < before ? prompt->ids[static_cast<size_t>(place)] : answer[static_cast<size_t>(place - before)];
+  }
+
   // Of the token at a place: text behind the prompt has three equal ones.
   Position position(int32_t place) const {
     if (static_cast<size_t>(place) < prompt->positions.size()) return prompt->positions[static_cast<size_t>(place)];
@@ -58,7 +65,7 @@ struct Text {
 
 // The rows of one step, sequence after sequence.
 struct Batch {
-  Ids ids;
+  Ids ids, previous;  // previous: the two tokens before each sequence's first one
   std::vector<int32_t> cu_seqlens{0}, past_lens, accepted, slots;
   std::vector<float> hidden, image_rows;
   Ids image_places;
@@ -69,6 +76,7 @@ struct Batch {
     ids.insert(ids.end(), tokens.begin(), tokens.end());
     cu_seqlens.push_back(static_cast<int32_t>(ids.size()));
     past_lens.push_back(past);
+    for (int32_t place : {past - 2, past - 1}) previous.push_back(text.token(place));
     accepted.push_back(text.accepted);
     slots.push_back(text.slot);
     hidden.insert(hidden.end(), before.begin(), before.end());

@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t kContractVersions[] = {6, 7};  // 7 has images
+constexpr int64_t kContractVersions[] = {6, 7, 8};  // 7 has images, 8 residual streams
 
 // What a step returns: rows of the tokens that it chose and of hidden states.
 struct Result {
@@ -35,7 +35,10 @@ class Host {
       throw std::runtime_error("the package follows another contract");
     for (const Port& port : prefill_.inputs) {
       if (port.symbols[0] == "pages") page_size_ = port.dims[1];
-      if (port.name == "prev_hidden") width_ = port.dims[1];
+      if (port.name == "prev_hidden") width_ = port.dims[1];  // of all residual streams
+      if (port.name == "previous_ids" && options.text_start < 0)
+        throw std::runtime_error(
+            "the model has n-grams: give the manifest's config.streams.ngrams.eos by --text-start");
       if (port.name.find(".gates") != std::string::npos) max_pending_ = port.dims[1];
     }
     if (options.drafts < 0 || options.drafts >= max_pending_) throw std::runtime_error("--drafts is out of range");
@@ -184,6 +187,9 @@ class Host {
     inputs.try_emplace("accepted", i32, Dims{sequences}, batch.accepted);
     inputs.try_emplace("slots_in", i32, Dims{sequences}, batch.slots);
     inputs.try_emplace("slots_out", i32, Dims{sequences}, batch.slots);
+    Ids previous = batch.previous;
+    for (int64_t& id : previous) id = id < 0 ? options_.text_start : id;
+    inputs.try_emplace("previous_ids", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, Dims{sequences, 2}, previous);
     inputs.try_emplace("page_table", i32, Dims{sequences, pages_}, table);
     const int64_t hidden_rows = static_cast<int64_t>(batch.hidden.size()) / width_;
     inputs.try_emplace("prev_hidden", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, Dims{hidden_rows, width_}, batch.hidden);

@@ -1,6 +1,7 @@
 // The command line.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
@@ -10,8 +11,9 @@ struct Options {
   std::filesystem::path package;
   std::string library;  // empty: a portable package, run without operator library
   int tokens = 32, drafts = 3, threads = 1;
-  size_t chunk = 512;  // tokens of a prompt in one prefill
-  bool bits = false;   // print a hash of all logits and hidden rows
+  size_t chunk = 512;       // tokens of a prompt in one prefill
+  bool bits = false;        // print a hash of all logits and hidden rows
+  int64_t text_start = -1;  // stands before the start of a text, where n-grams look
   std::vector<std::string> prompts, images;
 };
 
@@ -33,6 +35,8 @@ inline Options parse(int count, char** arguments) {
       options.threads = std::stoi(value());
     } else if (argument == "--bits") {
       options.bits = true;
+    } else if (argument == "--text-start") {
+      options.text_start = std::stoll(value());
     } else if (argument == "--image") {
       options.images.push_back(value());
     } else if (argument == "--chunk") {
@@ -46,6 +50,6 @@ inline Options parse(int count, char** arguments) {
   if (options.prompts.empty() || options.tokens < 1 || options.chunk < 1)
     throw std::runtime_error(
         "usage: trigraph_host PACKAGE [--library FILE] [--tokens N] [--drafts N] [--bits] [--image PPM] "
-        "ID,IMAGE,ID,... ...");
+        "[--text-start ID] ID,IMAGE,ID,... ...");
   return options;
 }

@@ -10,7 +10,7 @@ import { parseArgs } from "node:util";
 import * as ort from "onnxruntime-node";
 import { inputsOf, readPpm } from "./images.js";
 
-const CONTRACT_VERSIONS = [6, 7]; // 7 has images
+const CONTRACT_VERSIONS = [6, 7, 8]; // 7 has images, 8 residual streams
 const int32 = (values, dims) => new ort.Tensor("int32", Int32Array.from(values), dims);
 const int64 = (values, dims = [values.length]) =>
   new ort.Tensor("int64", BigInt64Array.from(values.map(BigInt)), dims);
@@ -37,7 +37,9 @@ class Host {
     if (!CONTRACT_VERSIONS.includes(host.manifest.contract_version))
       throw new Error(`contract_version is ${host.manifest.contract_version}, this host knows ${CONTRACT_VERSIONS}`);
     if (!host.manifest.portable) throw new Error(`${folder}: export it with --portable`);
-    host.width = host.manifest.config.hidden;
+    const { hidden, streams } = host.manifest.config;
+    host.width = hidden * (streams?.count ?? 1); // of hidden rows, which hold all streams
+    host.end = streams?.ngrams?.eos ?? 0; // stands before the start of a text, where n-grams look
     host.sessions = {};
     host.folder = folder;
     for (const name of drafts ? ["prefill", "draft", "verify"] : ["prefill", "verify"]) await host.session(name);
@@ -117,6 +119,13 @@ class Host {
       cu_seqlens: int32(ends, [batch.length + 1]),
       past_lens: int32(batch.map((row) => row.past), count),
       accepted: int32(texts.map((text) => text.accepted), count),
+      previous_ids: int64(
+        batch.flatMap(({ text, past }) => {
+          const known = [this.end, this.end, ...text.prompt.ids, ...(text.answer ?? [])]; // but for drafts
+          return [known[past] ?? 0, known[past + 1] ?? 0];
+        }),
+        [batch.length, 2],
+      ),
       slots_in: int32(texts.map((text) => text.slot), count),
       slots_out: int32(texts.map((text) => text.slot), count),
       page_table: int32(pages, [batch.length, this.pages]),

@@ -372,6 +372,15 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
 }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned value) { return ~__reduce_max_sync(mask, ~value); }
 
+inline unsigned __ballot_sync(unsigned, int vote) {
+  const emulator::races::Unwatched unwatched;
+  emulator::require_whole_warp();
+  const uint32_t (&given)[emulator::kWarp] = emulator::exchange({uint32_t(vote != 0)})[0];
+  unsigned votes = 0;
+  for (int lane = 0; lane < emulator::kWarp; ++lane) votes |= given[lane] << lane;
+  return votes;
+}
+
 inline int atomicAdd(int* p, int value) { return __atomic_fetch_add(p, value, __ATOMIC_RELAXED); }
 inline unsigned atomicInc(unsigned* p, unsigned most) {  // blocks run one after the other
   const unsigned before = *p;
@@ -397,6 +406,7 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   return out;
 }
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline uint32_t __brev(uint32_t x) {
   uint32_t out = 0;
   for (int i = 0; i < 32; ++i) out |= (x >> i & 1) << (31 - i);

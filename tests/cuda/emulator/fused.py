@@ -273,3 +273,17 @@ def test_entries_and_last_rows(sections: tuple[int, int, int] | None) -> None:
         {"key": np.float16, "value": np.float16, "starts": np.int32, "past": np.int32, "last_x": np.float32},
         ["PagedKVWriteLastRows"],
     )
+
+
+def test_rows_side_by_side() -> None:
+    """Of one tensor several times, and of several; more of them than a node takes stay as they are."""
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((5, width), dtype=np.float32) for name, width in (("x", 300), ("y", 7))}
+    nodes = [
+        helper.make_node("Concat", ["x"] * 4, ["copies"], axis=1),
+        helper.make_node("Concat", ["y", "x", "y"], ["mixed"], axis=1),
+        helper.make_node("Concat", ["y"] * 9, ["many"], axis=1),
+        helper.make_node("Concat", ["x", "x"], ["below"], axis=0),
+    ]
+    outputs = dict.fromkeys(("copies", "mixed", "many", "below"), np.float32)
+    check(nodes, inputs, outputs, ["JoinColumns", "JoinColumns", "Concat", "Concat"])

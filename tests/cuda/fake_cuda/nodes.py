@@ -14,7 +14,7 @@ from trigraph.runtime.device.choice import open_device
 from trigraph.runtime.execution.sessions import session_options
 
 
-@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-dense", "tiny-next", "tiny-streams"])
 @pytest.mark.parametrize(
     ("quant", "activations", "kv_type"),
     [

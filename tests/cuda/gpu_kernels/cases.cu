@@ -76,6 +76,8 @@ Case delta_rule(const Model& m, int64_t sequences) {
           state};
 }
 
+}  // namespace
+
 std::vector<Input> cache(const Model& m, int64_t sequences) {
   const int64_t pages = m.context / kPage;
   const Input entries{f16, {sequences * pages, kPage, m.kv_heads, m.head_dim}, Fill::normal};
@@ -94,8 +96,6 @@ Case attention(const Model& m, int64_t sequences) {
   const double entries = 4.0 * m.context * m.kv_heads * m.head_dim;
   return {"attention", "PagedAttention", rotary(), inputs, {{f32, {-1, m.heads * m.head_dim}}}, entries, entries};
 }
-
-}  // namespace
 
 Case entries(const Model& m, int64_t sequences) {
   const int64_t width = m.kv_heads * m.head_dim;
@@ -203,6 +203,7 @@ std::vector<Case> cases_of(const Model& m, int64_t sequences) {
     all.push_back(experts(m));
   }
   all.push_back(gated(m));
+  add_stream_cases(m, sequences, all);
   add_fused_cases(m, sequences, all);
   return all;
 }

@@ -30,7 +30,8 @@ enum class Fill {
   slot,      // the sequence's own number
   past,      // tokens before the call's: `number` with it
   accepted,  // of the tokens that wait, at most `number`: the one before a row alone
-  pages      // the sequence's own ones
+  pages,     // the sequence's own ones
+  groups     // ascending, about `number` apart
 };
 
 struct Input {
@@ -79,8 +80,12 @@ Input weight(const std::string& type, int64_t rows, int64_t width, int64_t exper
 Case products(const std::string& name, int64_t width, const std::vector<Matrix>& matrices);
 std::vector<Matrix> delta_rule_matrices(const Model& m), attention_matrices(const Model& m),
     ffn_matrices(const Model& m);
+std::vector<Input> cache(const Model& m, int64_t sequences);
+Attributes rotary();
+Case attention(const Model& m, int64_t sequences);
 Case entries(const Model& m, int64_t sequences);
 Case experts(const Model& m);
+void add_stream_cases(const Model& m, int64_t sequences, std::vector<Case>& all);
 void add_fused_cases(const Model& m, int64_t sequences, std::vector<Case>& all);
 
 }  // namespace gpu_kernels

@@ -70,6 +70,10 @@ double value_at(const Input& input, uint64_t seed, int64_t index, const Call& ca
       return input.number - static_cast<double>(call.tokens - call.first % call.tokens);
     case Fill::accepted:
       return call.first % call.tokens && call.tokens <= input.number ? 1 : 0;
+    case Fill::groups: {
+      const int64_t number = index % input.dims[1], apart = static_cast<int64_t>(input.number);
+      return static_cast<double>(number * apart + static_cast<int64_t>(random * static_cast<double>(apart)));
+    }
     case Fill::slot:
     case Fill::pages:
       return static_cast<double>(index);

@@ -14,7 +14,7 @@ constexpr size_t kCopies = 32, kCalls = 64;
 
 const OrtCustomOp* find(const Case& of) {
   const bool cached = of.op.rfind("Paged", 0) == 0;  // two kernels, by the type of the cache
-  const size_t index = !cached ? 0 : of.op == "PagedAttention" ? 2 : 3;
+  const size_t index = !cached ? 0 : of.op.rfind("PagedKVWrite", 0) ? 2 : 3;
   return find_operator(of.op, index, cached ? DType::f16 : of.inputs[0].type);
 }
 

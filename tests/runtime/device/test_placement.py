@@ -201,7 +201,7 @@ def test_the_sentence_of_layers(layers: tuple[ExpertLayer, ...], words: str) -> 
     assert place(weights, 1_500_000_000, 4 * 10**9, working_bytes=10**9).sentence() == words
 
 
-@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense"])
+@pytest.mark.parametrize("geometry", ["tiny-moe", "tiny-next", "tiny-dense", "tiny-streams"])
 def test_what_graphs_read_is_known_from_the_file(packages: Packages, geometry: str) -> None:
     """But for tensors that an export converts."""
     package = packages(geometry, "Q4_K_M")

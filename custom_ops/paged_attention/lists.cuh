@@ -1,0 +1,36 @@
+// The positions that rows of attention see, on a device: all up to their own, or those of a list of groups.
+#pragma once
+
+#include "heads.cuh"
+
+namespace trigraph::TRIGRAPH_ISA {
+
+// A row that ends more groups than a list holds sees those of its list, and the positions behind the last whole group.
+struct Lists {
+  const int32_t* groups;  // [rows, top], ascending; nullptr: every row sees all positions
+  int top, size;          // size: positions of a group
+
+  __device__ int whole(int position) const { return (position + 1) / size; }
+  // How many positions the row at a position sees.
+  __device__ int seen(int position) const {
+    if (!groups || whole(position) <= top) return position + 1;
+    return top * size + position + 1 - whole(position) * size;
+  }
+  // At most.
+  __host__ __device__ int most_seen() const { return top * size + size - 1; }
+  // The one of them with a number. Where an entry of the list cannot be, it is `bad`.
+  __device__ int place(int64_t row, int position, int number, int& bad) const {
+    if (!groups || whole(position) <= top) return number;
+    if (number >= top * size) return whole(position) * size + number - top * size;
+    const int n = number / size;
+    const int32_t *own = groups + row * top + n, group = *own;
+    if (group >= 0 && group < whole(position) && (!n || own[-1] < group)) return group * size + number - n * size;
+    bad = n;
+    return number;
+  }
+  __device__ void tell(const Ragged& sequences, int64_t row, int position, int bad) const {
+    report(sequences.record, sequences.op, Reason::group, row, bad, groups[row * top + bad], whole(position));
+  }
+};
+
+}  // namespace trigraph::TRIGRAPH_ISA
