@@ -68,7 +68,7 @@ constexpr const char* kSentences[] = {
     "the host has no memory left to compute experts with",
     "input input_ids holds %lld, expected token ids",
     "input previous_ids holds %lld, expected token ids",
-    "inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0",
+    "inputs moduli[%lld], offsets[%lld] are %lld, %lld, expected at least 1 and 0, and a sum below 2^63",
     "input groups[%lld][%lld] is %lld, not one of %lld groups in ascending order",
     "the host has no memory left to read rows with",
 };

@@ -26,7 +26,7 @@ struct NgramHash {
   TRIGRAPH_EVERYWHERE bool holds(int64_t i, Wrong&& wrong) const {
     if (i < shape.tokens && ids[i] < 0) return wrong(Reason::input_id, ids[i]);
     if (i < shape.sequences * (shape.size - 1) && previous[i] < 0) return wrong(Reason::previous_id, previous[i]);
-    if (i < shape.rows && (moduli[i] < 1 || offsets[i] < 0))
+    if (i < shape.rows && (moduli[i] < 1 || offsets[i] < 0 || offsets[i] > INT64_MAX - moduli[i]))
       return wrong(Reason::ngram_constant, i, i, moduli[i], offsets[i]);
     return true;
   }

@@ -83,7 +83,8 @@ struct NgramMixSignature {
     if (value != 0 && value != 1) fail("attribute commit is %lld, expected 0 or 1", static_cast<long long>(value));
     commit = value == 1;
     if (streams < 1) fail("attribute streams is %lld, expected at least 1", static_cast<long long>(streams));
-    if (dilation < 1) fail("attribute dilation is %lld, expected at least 1", static_cast<long long>(dilation));
+    if (dilation < 1 || dilation > INT32_MAX)
+      fail("attribute dilation is %lld, expected 1 to %d", static_cast<long long>(dilation), INT32_MAX);
   }
 
   MixShape shape(const Tensor* in) const {
@@ -91,7 +92,11 @@ struct NgramMixSignature {
     in[kValue].expect({-1, -1});
     s.rows = in[kValue].dims[0], s.hidden = in[kValue].dims[1], s.streams = streams;
     if (!s.hidden) fail("input value has rows of width 0");
-    for (int i : {kX, kKey, kQuery}) in[i].expect({s.rows, s.width()});
+    in[kX].expect({s.rows, -1});
+    if (const int64_t width = in[kX].dims[1]; width % streams || width / streams != s.hidden)
+      fail("input x has rows of width %lld, expected %lld streams of %lld", static_cast<long long>(width),
+           static_cast<long long>(streams), static_cast<long long>(s.hidden));
+    for (int i : {kKey, kQuery}) in[i].expect({s.rows, s.width()});
     in[kConvNorm].expect({s.width()});
     in[kConv].expect({s.width(), kTaps});
     in[kWindow].expect({-1, -1, s.width()});

@@ -58,6 +58,7 @@ def test_published_constants() -> None:
         (2, np.array([0, 3], np.int32), "cu_seqlens ends at 3, but there are 2 rows"),
         (4, np.array([1, 0]), r"moduli\[1\], offsets\[1\] are 0, 0, expected at least 1 and 0"),
         (5, np.array([-1, 0]), r"moduli\[0\], offsets\[0\] are 5, -1"),
+        (5, np.array([0, 2**63 - 6]), r"moduli\[1\], offsets\[1\] are 6, 9223372036854775802"),
     ],
 )
 def test_refused_rows(index: int, value: Array, message: str) -> None:

@@ -163,7 +163,9 @@ def attributes() -> Iterator[Any]:
                 yield op, name, "x" * 100, f"attribute {name} is missing or is not a short string|up_type"
     for op in ("StreamNorm", "StreamMean", "NgramMix"):
         yield op, "streams", 0, "attribute streams is 0, expected at least 1"
-    yield "NgramMix", "dilation", 0, "attribute dilation is 0, expected at least 1"
+    yield "NgramMix", "streams", 1 << 62, "input x has rows of width"
+    for value in (0, 1 << 62):
+        yield "NgramMix", "dilation", value, f"attribute dilation is {value}, expected 1 to 2147483647"
     yield "NgramMix", "commit", 2, "attribute commit is 2, expected 0 or 1"
     yield "NgramRows", "eos", -1, "attribute eos is -1, expected at least 0"
     for name, value, text in (
