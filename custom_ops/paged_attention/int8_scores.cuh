@@ -10,8 +10,8 @@ constexpr int kWords = kQ8Width / 4;  // of a block's codes: a thread of a posit
 // Rounded queries [Q] where a tile has room for [Q][width] floats: words of codes [width / 4][Q], then the scales of
 // blocks [width / 32][Q].
 template <int Q>
-__device__ __forceinline__ float* query_scales(float* query, int width) {
-  return query + width / 4 * Q;
+__device__ __forceinline__ int scales_at(int width) {
+  return width / 4 * Q;
 }
 // Rounds query m by one warp.
 template <int Q>
@@ -28,7 +28,7 @@ __device__ __forceinline__ void round_query(const float* own, int m, int width, 
     const uint32_t bits = some ? __float_as_uint(x * (127.0f / magnitude) + 12582912.0f) : 0;
     codes[((b * kWords + lane / 4) * Q + m) * 4 + lane % 4] = static_cast<uint8_t>(bits);
     const float nothing = finite ? 0.0f : __uint_as_float(0x7fc00000);
-    if (lane == 0) query_scales<Q>(query, width)[b * Q + m] = some ? magnitude / 127.0f : nothing;
+    if (lane == 0) query[scales_at<Q>(width) + b * Q + m] = some ? magnitude / 127.0f : nothing;
   }
 }
 
@@ -36,13 +36,13 @@ __device__ __forceinline__ void round_query(const float* own, int m, int width, 
 // sums of one query.
 template <int Q>
 __device__ __forceinline__ void int8_scores(const Q8* keys, const uint32_t* entry, int seen, int stride, int width,
-                                            float* query, float* weight) {
+                                            const float* query, float* weight) {
   static_assert(Q == 4 || Q == 8);
   constexpr int kTogether = 4;  // blocks that are read before the first is used
   const int thread = threadIdx.x, column = thread % kWords, blocks = width / kQ8Width;
   const int own = Q == 8 ? column : column / 2;
   const auto* codes = reinterpret_cast<const uint32_t*>(query) + column * Q;
-  const float* scales = query_scales<Q>(query, width) + own;
+  const float* scales = query + scales_at<Q>(width) + own;
   for (int position = thread / kWords; position - thread / kWords < seen; position += blockDim.x / kWords) {
     const Q8* head = keys + uint64_t{entry[position]} * static_cast<uint32_t>(stride);
     float score = 0;

@@ -154,12 +154,15 @@ class Scores {
     for (int step = 0; step < steps_; ++step) {
       ScoreSums<kPositions, Q> sums;
       for (int row = 0; row < rows_; ++row) {
-        float2 key[kPositions];
+        Pair<T> now[kPositions];
 #pragma unroll
-        for (int i = 0; i < kPositions; ++i) key[i] = next_[i].wide();
+        for (int i = 0; i < kPositions; ++i) now[i] = next_[i];
         const bool more = row + 1 < rows_;
         if (!more) locate(min(step + 1, steps_ - 1));
         read(more ? row + 1 : 0);
+        float2 key[kPositions];
+#pragma unroll
+        for (int i = 0; i < kPositions; ++i) key[i] = now[i].wide();
         sums.add(key, query + row * kLanes * Q);
       }
       sums.write(step, weight);
@@ -198,7 +201,7 @@ __host__ __device__ bool staged(int width) {
 // `stage`: of StagedScores, if the heads are staged.
 template <class T, int Q>
 __device__ __forceinline__ void score(const T* keys, const uint32_t* entry, int seen, int stride, int width,
-                                      float* query, char* stage, float* weight) {
+                                      const float* query, char* stage, float* weight) {
   if constexpr (std::is_same_v<T, Q8>) {
     int8_scores<Q>(keys, entry, seen, stride, width, query, weight);
   } else {

@@ -78,7 +78,7 @@ def test_nodes(package: Path) -> None:
     assert (counts["PagedIndexWrite"], counts["PagedSelect"], counts["PagedAttention"]) == (1, 1, 1)
     manifest = read_manifest(package)
     assert (manifest.contract_version, manifest.max_context) == (8, 4096)
-    assert onnx.load(package / "prefill.onnx", load_external_data=False).model_version == 5
+    assert onnx.load(package / "prefill.onnx", load_external_data=False).model_version == 8
     windows = [tensor.dims for tensor in manifest.state if tensor.name == "ngrams.1.window"]
     assert windows == [("slots", 9 + 8, 1024)]
 
