@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
+import threading
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -12,14 +14,23 @@ from support.fake_engine import TEMPLATE, engine_of
 from support.rounds import LOGITS, options, tokens
 from trigraph.runtime import Engine
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
+from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, Replica, Ticket, Update
 
 
 class Draining:
-    """Two replicas, of which the first drains from a token on."""
+    """Two replicas, of which the first drains from a token on. Rounds wait for that before a completion can end."""
 
-    def __init__(self, first: Engine, second: Engine) -> None:
+    def __init__(self, first: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drained, rounds, run = threading.Event(), itertools.count(), Scheduler.round
+
+        def held(scheduler: Scheduler) -> bool:
+            if next(rounds) > 5:
+                self.drained.wait(60)
+            return run(scheduler)
+
+        monkeypatch.setattr(Scheduler, "round", held)
         self.replicas = [Replica(first), Replica(second)]
         self.tickets: list[Ticket] = []
 
@@ -32,6 +43,7 @@ class Draining:
                 raise ReplicaLostError("it is to end", "first", update.offer)
             if replica is self.replicas[0]:
                 replica.drain()
+                self.drained.set()
 
     async def describe(self) -> Description:
         return self.replicas[0].describe()
@@ -50,7 +62,7 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
     text = whole.run()
     (first, model), (second, other) = (engine_of(LOGITS, context=200, template=TEMPLATE) for _ in range(2))
     other._histories, other._numbers = model._histories, model._numbers  # what its states hold
-    replicas = Draining(first, second)
+    replicas = Draining(first, second, monkeypatch)
     engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
     stream = engine.generate(tokens(20), option)
     assert asyncio.run(stream._whole()) == text
@@ -63,10 +75,10 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
     assert not replicas.replicas[0]._requests
 
 
-def test_those_that_wait_go_too() -> None:
+def test_those_that_wait_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they have begun."""
     engines = [engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0] for _ in range(2)]
-    replicas = Draining(*engines)
+    replicas = Draining(*engines, monkeypatch)
     engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
     streams = [engine.generate(tokens(20, seed), options(seed=seed, max_tokens=150)) for seed in range(3)]
 
