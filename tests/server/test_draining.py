@@ -77,8 +77,8 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
 
 def test_those_that_wait_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they have begun."""
-    engines = [engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0] for _ in range(2)]
-    replicas = Draining(*engines, monkeypatch)
+    first, second = (engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0] for _ in range(2))
+    replicas = Draining(first, second, monkeypatch)
     engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
     streams = [engine.generate(tokens(20, seed), options(seed=seed, max_tokens=150)) for seed in range(3)]
 
