@@ -72,18 +72,12 @@ template <class T>
 class PagedSelect : public PagedSelectSignature<T> {
  public:
   explicit PagedSelect(const KernelInfo& info)
-      : rotary_(info), group_(info.integer("group")), top_(info.integer("top")) {
-    if (top_ < 1) fail("attribute top is %lld, expected at least 1", static_cast<long long>(top_));
-  }
+      : rotary_(info), group_(info.integer("group")), top_(attribute_top(info)) {}
 
   void compute(Context& context) const {
     const Tensor q = context.input(0), norm = context.input(1), index = context.input(2);
     const CacheShape shape = index_shape(index, group_);
-    q.expect({-1, -1});
-    const int64_t rows = q.dims[0], heads = q.dims[1] / shape.width;
-    if (heads < 1 || q.dims[1] % shape.width)
-      fail("input q has %lld columns, expected a multiple of %lld", static_cast<long long>(q.dims[1]),
-           static_cast<long long>(shape.width));
+    const int64_t heads = query_heads(q, shape), rows = q.dims[0];
     rotary_.check(norm, shape.width);
     const Sequences sequences(context.input(3), context.input(4), context.input(5), rows, shape, true);
     int32_t* out = context.output(0, {rows, top_}).template as<int32_t>();

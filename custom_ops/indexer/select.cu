@@ -107,9 +107,8 @@ struct PagedSelect : PagedSelectSignature<T> {
       : rotary_(info),
         arena_(info),
         group_(info.integer("group")),
-        top_(info.integer("top")),
+        top_(attribute_top(info)),
         blocks_(kBlocksEach * multiprocessors()) {
-    if (top_ < 1) fail("attribute top is %lld, expected at least 1", static_cast<long long>(top_));
     if (top_ > kMostTop)
       fail("attribute top is %lld; on a GPU it is at most %lld", static_cast<long long>(top_),
            static_cast<long long>(kMostTop));
@@ -118,11 +117,7 @@ struct PagedSelect : PagedSelectSignature<T> {
   void compute(const Context& context) const {
     const Tensor q = context.input(0), norm = context.input(1), index = context.input(2);
     const CacheShape shape = index_shape(index, group_);
-    q.expect({-1, -1});
-    const int64_t rows = q.dims[0], heads = q.dims[1] / shape.width;
-    if (heads < 1 || q.dims[1] % shape.width)
-      fail("input q has %lld columns, expected a multiple of %lld", static_cast<long long>(q.dims[1]),
-           static_cast<long long>(shape.width));
+    const int64_t heads = query_heads(q, shape), rows = q.dims[0];
     if (q.dims[1] > kMostColumns)
       fail("input q has %lld columns; on a GPU they are at most %d", static_cast<long long>(q.dims[1]), kMostColumns);
     rotary_.check(norm, shape.width);

@@ -28,6 +28,22 @@ struct PagedSelectSignature {
   static constexpr Argument kOutputs[] = {{"groups", DType::i32}};
 };
 
+// How many heads queries [rows, heads * width] have.
+inline int64_t query_heads(const Tensor& q, const CacheShape& shape) {
+  q.expect({-1, -1});
+  if (!q.dims[1] || q.dims[1] % shape.width)
+    fail("input q has %lld columns, expected a multiple of %lld", static_cast<long long>(q.dims[1]),
+         static_cast<long long>(shape.width));
+  return q.dims[1] / shape.width;
+}
+
+// How many groups a row sees at most.
+inline int64_t attribute_top(const KernelInfo& info) {
+  const int64_t top = info.integer("top");
+  if (top < 1) fail("attribute top is %lld, expected at least 1", static_cast<long long>(top));
+  return top;
+}
+
 // An index [pages, page size, head] as a cache of one head.
 inline CacheShape index_shape(const Tensor& index, int64_t group) {
   index.expect({-1, -1, -1});
