@@ -83,7 +83,8 @@ __device__ __forceinline__ void make_tokens(const Work& work, const Sequence& se
   const float scale = 1.0f / sqrtf(static_cast<float>(D));
   for (int n = threadIdx.x / kLanes; n < 2 * count; n += blockDim.x / kLanes) {
     const bool is_key = n % 2;
-    float* vector = (is_key ? tokens.key : tokens.query)[n / 2];
+    float (*vectors)[D] = is_key ? tokens.key : tokens.query;  // named: GCC 12 checks an unnamed one's index wrongly
+    float* vector = vectors[n / 2];
     const float squares = dot(vector, vector, D), factor = (is_key ? 1.0f : scale) / sqrtf(squares + g.eps);
     for (int i = threadIdx.x % kLanes; i < D; i += kLanes) vector[i] *= factor;
   }
