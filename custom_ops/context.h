@@ -18,8 +18,9 @@ class Api {
   // ONNX Runtime's own failures (out of memory, say) pass through with a name for the call.
   void check(OrtStatus* status, const char* call) const {
     if (!status) return;
+    const std::string message = table_->GetErrorMessage(status);
     table_->ReleaseStatus(status);
-    fail("ONNX Runtime failed in %s", call);
+    fail("ONNX Runtime failed in %s: %s", call, message.c_str());
   }
 
  private:

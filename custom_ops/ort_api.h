@@ -58,7 +58,9 @@ struct OrtAllocator {
 // Field names are the official ones, so that the sources compile against either declaration.
 struct OrtApi {
   OrtStatus*(ORT_API_CALL* CreateStatus)(OrtErrorCode, const char*);
-  void* entries_1_25[25];
+  void* entry_1;
+  const char*(ORT_API_CALL* GetErrorMessage)(const OrtStatus*);
+  void* entries_3_25[23];
   OrtStatus*(ORT_API_CALL* CreateCustomOpDomain)(const char*, OrtCustomOpDomain**);
   OrtStatus*(ORT_API_CALL* CustomOpDomain_Add)(OrtCustomOpDomain*, const OrtCustomOp*);
   OrtStatus*(ORT_API_CALL* AddCustomOpDomain)(OrtSessionOptions*, OrtCustomOpDomain*);

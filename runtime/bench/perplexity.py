@@ -75,10 +75,11 @@ class Score:
 
     def lines(self) -> Iterator[str]:
         """The figures for people."""
+        noun = "window" if self.windows == 1 else "windows"
         yield (
             f"perplexity {self.perplexity:.4f}{_margin(self.perplexity_error, 4)} | NLL {self.nll:.5f}"
             f"{_margin(self.nll_error, 5)} nats per token | {self.counted} tokens counted, in the second halves of "
-            f"{self.windows} windows of {self.context} | {self.rate:.1f} tokens/s"
+            f"{self.windows} {noun} of {self.context} | {self.rate:.1f} tokens/s"
         )
         if self.divergence is not None:
             yield (

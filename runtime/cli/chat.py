@@ -20,6 +20,7 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import Event
 
+_SYNONYMS = {"quit": "exit", "bye": "exit"}  # what other programs call it
 _WELCOME = "Type a message. /help lists commands, Ctrl-C stops a reply, /exit or Ctrl-D quits."
 _COMMAND = re.compile(r"/([a-z]+)(?:[ \t]+(.*))?")
 
@@ -73,7 +74,7 @@ class Terminal:
             if line:
                 self._reply_to(line)
             return
-        name, argument = command[1], command[2] or ""
+        name, argument = _SYNONYMS.get(command[1], command[1]), command[2] or ""
         if name not in self._commands:
             raise TrigraphError(
                 f"/{name}: unknown command; /help lists them. Put a space before the slash to send it as a message"

@@ -199,6 +199,7 @@ def test_command(trigraph: Run, tiny_gguf: Path, operator_library: Path, tmp_pat
     assert exact["nll"] == pytest.approx(content["divergence"]["reference_nll"], rel=1e-12)
     lines = trigraph("perplexity", tiny_gguf, "-f", "-", "-c", CONTEXT, "-t", 1, stdin=TEXT.encode())
     assert f"perplexity {content['perplexity']:.4f} +/- " in lines.out
+    assert f"in the second halves of 1 window of {CONTEXT} |" in trigraph(*command, "--chunks", 1).out
     one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--versus", tiny_gguf).out)
     assert (one["windows"], one["divergence"]["max"]) == (1, 0)
     one = json.loads(trigraph(*command, "--json", "--chunks", 1, "--rope-scaling", "yarn:4", "--versus", tiny_gguf).out)
