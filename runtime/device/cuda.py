@@ -230,6 +230,11 @@ class CudaDevice(Device):
         if any(sources):
             self.functions.wait()
 
+    def while_waiting(self, work: Callable[[], object]) -> bool:
+        """Has `work` done ahead of each wait for the end of a step, while the GPU computes."""
+        self.functions.before_wait = work
+        return True
+
     def before_step(self, graph: str) -> None:
         """Moves experts ahead of a verify."""
         if self.sharing.moving and graph == "verify":

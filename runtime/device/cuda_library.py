@@ -64,6 +64,8 @@ class CudaLibrary:
         self.provider: str = library.trigraph_provider().decode()
         self.waits = 0
         """How often the device was waited for: what was enqueued before the last time is done."""
+        self.before_wait: Callable[[], object] | None = None
+        """What the host does while the device computes."""
         self.memory_name = "cuda" if self.provider == PROVIDER else "cpu"
         self.reclaim: Callable[[], bool | None] | None = None
         """Gives memory back where none is left; whether it could."""
@@ -147,6 +149,8 @@ class CudaLibrary:
 
     def wait(self) -> None:
         """Waits for all that was enqueued. Raises TrigraphError for an error of the device or of a kernel."""
+        if self.before_wait is not None:
+            self.before_wait()
         self._check(self._library.trigraph_wait(self.stream))
         self.waits += 1
         if error := self._library.trigraph_take_device_error():

@@ -44,7 +44,8 @@ class CudaSampler:
             weakref.finalize(self, library.free_event, event)
         self._scratch: CudaArray | None = None  # made when there is more to draw than the most likely token
         self._vocab, self._most_top_k = vocab, library.most_drawn_from(vocab)
-        self._kept = self._next = self._marked = 0
+        self._samples: Sequence[Sample] = ()  # of the round
+        self._next = self._marked = 0
         self._sent = -1
 
     def supports(self, parameters: SamplingParameters) -> bool:
@@ -52,22 +53,14 @@ class CudaSampler:
         return parameters.temperature == 0 or 0 < parameters.top_k <= self._most_top_k
 
     def begin(self, samples: Sequence[Sample]) -> None:
-        """Sends all samples of a round to the device."""
-        if self._sent == self._library.waits:  # a round that was left early
-            self._library.wait()
-        self._given[: len(samples)] = [
-            (how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn)
-            for number, (how, position, only_drawn) in enumerate(samples)
-        ]
-        if self._scratch is None and any(sample.parameters.temperature for sample in samples):
-            size = self._library.draw_scratch(self._vocab)
-            self._scratch = CudaArray(self._library, (size,), np.dtype(np.uint8))
-        self._library.copy(self._draws.address, self._given.ctypes.data, len(samples) * _DRAW.itemsize)
-        self._sent, self._kept, self._next, self._marked = self._library.waits, len(samples), 0, 0
+        """Takes all samples of a round. They are sent behind its first step, as the device has work by then."""
+        self._samples, self._next, self._marked = samples, 0, 0
         self._mark()
 
     def sample(self, exchange: Exchange, rows: int) -> None:
         """Enqueues the next samples behind the step."""
+        if not self._next:
+            self._send()
         logits, tokens = exchange.result("logits"), exchange.result("tokens")
         scratch = 0 if self._scratch is None else self._scratch.address
         self._library.draw_rows(
@@ -76,13 +69,27 @@ class CudaSampler:
         self._next += rows
         self._mark()
 
+    def _send(self) -> None:
+        if self._sent == self._library.waits:  # a round that was left early
+            self._library.wait()
+        samples = self._samples
+        self._given[: len(samples)] = [
+            (how.temperature, how.top_p, how.min_p, how.seed, position, self.place(number), how.top_k, only_drawn)
+            for number, (how, position, only_drawn) in enumerate(samples)
+        ]
+        if self._scratch is None and any(sample.parameters.temperature for sample in samples):
+            size = self._library.draw_scratch(self._vocab)
+            self._scratch = CudaArray(self._library, (size,), np.dtype(np.uint8))
+        self._library.copy(self._draws.address, self._given.ctypes.data, len(samples) * _DRAW.itemsize)
+        self._sent = self._library.waits
+
     def place(self, number: int) -> int:
         """The address of a sample's token."""
         return self._tokens.row(number)
 
     def read(self) -> NDArray[np.int64]:
         """Tokens by number, from pinned memory that is filled when the stream has been waited for."""
-        found: NDArray[Any] = self._found[: self._kept]
+        found: NDArray[Any] = self._found[: len(self._samples)]
         self._library.copy(found.ctypes.data, self._tokens.address, found.nbytes)
         return found
 

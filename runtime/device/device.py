@@ -172,6 +172,10 @@ class Device:
     def fetch(self, array: Array, sources: Sequence[int]) -> None:
         """Fills rows of the host's array from their addresses on the device; 0 leaves a row."""
 
+    def while_waiting(self, work: Callable[[], object]) -> bool:
+        """Has `work` done ahead of each wait for the end of a step; False where the host computes steps itself."""
+        return False
+
     def before_step(self, graph: str) -> None:
         """What is to be done on the device between steps, ahead of one of the prefill, draft or verify graph."""
 

@@ -37,7 +37,10 @@ class DeviceSampler(Protocol):
         """Whether it can draw like that."""
 
     def begin(self, samples: Sequence[Sample]) -> None:
-        """Takes all samples of a round, in order of its steps and of their rows; a sample's number is its place."""
+        """Takes all samples of a round, in order of its steps and of their rows; a sample's number is its place.
+
+        The device may get them behind the round's first step.
+        """
 
     def sample(self, exchange: Exchange, rows: int) -> None:
         """Enqueues the next `rows` samples, from the first rows of the step that was enqueued last."""

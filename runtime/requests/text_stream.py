@@ -47,6 +47,7 @@ class TextStream(ABC):
         self.first_token: float | None = None
         self._iterated = False
         self._listeners: list[Callable[[], object]] = []
+        self._wakers: list[Callable[[], object]] = []  # of threads and event loops that wait for it
 
     @abstractmethod
     def begin(self) -> None:
@@ -153,7 +154,7 @@ class TextStream(ABC):
             with suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(changed.set)
 
-        self.listen(wake)
+        self._wakers.append(wake)
         try:
             self.begin()
             self.work()
@@ -178,10 +179,23 @@ class TextStream(ABC):
         self._listeners.append(listener)
 
     def notify(self) -> None:
-        """Calls the listeners."""
-        for listener in [*self._listeners]:
-            try:
-                listener()
-            except Exception:
-                _log.exception("a listener of a completion raised; it is not called again")
-                self._listeners.remove(listener)
+        """Calls the listeners, and wakes who waits."""
+        self.call_listeners()
+        self.wake()
+
+    def call_listeners(self) -> None:
+        """Tells the listeners that it has come on."""
+        _call(self._listeners)
+
+    def wake(self) -> None:
+        """Wakes who waits for it, later than it came on or at once."""
+        _call(self._wakers)
+
+
+def _call(listeners: list[Callable[[], object]]) -> None:
+    for listener in [*listeners]:
+        try:
+            listener()
+        except Exception:
+            _log.exception("a listener of a completion raised; it is not called again")
+            listeners.remove(listener)

@@ -22,6 +22,7 @@ from trigraph.runtime.model import Model
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
+from trigraph.runtime.scheduler.wakes import Wakes
 
 _log = logging.getLogger("trigraph.engine")
 _T = TypeVar("_T")
@@ -53,6 +54,7 @@ class Driver:
     def __init__(self, model: Model) -> None:
         self._waiting = Waiting(model.scheduling.max_waiting)
         self._scheduler = Scheduler(model, self._waiting)
+        self._wakes = Wakes(model.device)
         self._steps_lock, self._vision = model.steps.lock, model.vision
         self._sequences = model.steps.state.sequences
         self._pages = model.steps.state.pages.size
@@ -161,8 +163,10 @@ class Driver:
             elif self._scheduler.active or self._waiting:
                 came_on = self._act(self._scheduler.round)
             self._in_round = False
-        for request in self._scheduler.take_news():  # listeners run between rounds
-            self._act(request.notify)
+        news = self._scheduler.take_news()
+        for request in news:  # listeners run between rounds
+            self._act(request.call_listeners)
+        self._wakes.add(news, more=bool(came_on and self._scheduler.active))
         if not (self._scheduler.active or self._waiting):
             return None
         return 0 if came_on else _PAUSE

@@ -114,7 +114,7 @@ class Request(TextStream):
         self.runner = runner
         self._begun = False
         self._bell = Bell()
-        self.listen(self._bell.ring)
+        self._wakers.append(self._bell.ring)
         self.rank = (0, 0)
         """Orders requests; the queue sets it."""
         self._repeat(token_ids("completed", completed), model.vocab)
