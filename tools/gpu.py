@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpu_variants import variants
+
 import gpu_load
 from gpu_session import CLI, ROOT, Session, line, model
 from support.operators import OPERATOR_TESTS
@@ -171,6 +173,7 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "state": (state, 40),
     "time-35b": (time_35b, 190),
     "time-27b": (time_27b, 160),
+    "variants": (variants, 270),
     "served": (served, 480),
     **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},
 }

@@ -96,24 +96,29 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
 #endif
 }
 
-constexpr int kEarlyRows = 2;  // of a step whose launches begin early: with more, it is slower (measured on an H100)
+// Rows of a step whose launches begin early: with more, it is slower (measured on an H100). With 0 none does, and no
+// code for it is made: tools/gpu_variants.py builds such a library, to be timed beside this one.
+#if !defined(TRIGRAPH_EARLY_ROWS)
+#define TRIGRAPH_EARLY_ROWS 2
+#endif
+constexpr int kEarlyRows = TRIGRAPH_EARLY_ROWS;
 
 // Of a launch that is kEarly, every thread awaits the launches before, ahead of reading what they write and of writing
 // anything; weights it may read at once. Before sm_90, no launch begins early.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr bool kCanBeginEarly = false;
 #else
-constexpr bool kCanBeginEarly = true;
+constexpr bool kCanBeginEarly = kEarlyRows > 0;
 #endif
 __device__ __forceinline__ void allow_next() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && TRIGRAPH_EARLY_ROWS
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void await_previous() {
 #if !defined(__CUDACC__)
   emulator::await_previous();
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && TRIGRAPH_EARLY_ROWS
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

@@ -47,7 +47,7 @@ def fake(operator_library: Path) -> dict[str, str]:
             marks=pytest.mark.skipif("TRIGRAPH_RECEIPTS" not in os.environ, reason="takes long; TRIGRAPH_RECEIPTS=8"),
         ),
         ("captures interrupted", {}),
-        ("bursts waits", {"TRIGRAPH_FAKE_CUDA": "dry"}),
+        ("bursts waits shares", {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("contexts", EAGER | {"TRIGRAPH_FAKE_CUDA": "dry"}),
         ("second", {"TRIGRAPH_FAKE_DEVICES": "2"}),
         ("weights", {}),
