@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from gpu_times import prompts, requests, time_27b, time_35b
 from gpu_variants import variants
 
 import gpu_load
-from gpu_session import CLI, ROOT, Session, line, model
+from gpu_session import ROOT, Session, line, model
 from support.operators import OPERATOR_TESTS
 from trigraph.custom_ops import library_path
 from trigraph.models.errors import TrigraphError
@@ -83,41 +83,6 @@ def sanitizer(session: Session) -> None:
         session.note("sanitizer", tool, "clean")
 
 
-def bench(session: Session, stage: str, geometry: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """`trigraph bench` on the GPU: by what was timed and how many tokens it had.
-
-    Of 4 layers first, launch by launch and as CUDA graphs, then of all layers as CUDA graphs, which is what comes back.
-    """
-    results: dict[tuple[str, int], dict[str, Any]] = {}
-    for layers, graphs in ((4, "0"), (4, "1"), (session.layers, "1")):
-        path = model(session, geometry, layers)
-        command = (sys.executable, *CLI, "bench", path, "--device", "cuda", "--json", "-p", "4096")
-        report = json.loads(session.run(*command, TRIGRAPH_CUDA_GRAPHS=graphs))
-        results = {(row["name"], row["k"]): row for row in report["results"]}
-        how = f"{layers or 'all'} layers, {'CUDA graphs' if graphs == '1' else 'launch by launch'}"
-        session.note(stage, f"{how}: device copies, GB/s", f"{report['machine']['read_gb_s']:.0f}")
-        for (name, k), row in results.items():
-            share = "" if row["roofline"] is None else f", {row['roofline']:.2f} of roofline"
-            session.note(stage, f"{how}: {name} of {k}", f"{row['median_ms']:.2f} ms{share}")
-    return results
-
-
-def time_35b(session: Session) -> None:
-    """A round of three drafts and a verify of four."""
-    results = bench(session, "time-35b", "qwen3.6-35b-a3b")
-    decode, verify, draft = (results[key]["median_ms"] for key in (("decode", 1), ("verify", 4), ("draft", 1)))
-    session.note("time-35b", "decode, ms", f"{decode:.2f}", "at most 3.0")
-    session.note("time-35b", "3 drafts and a verify of 4, ms", f"{3 * draft + verify:.2f}", "at most 5.0")
-
-
-def time_27b(session: Session) -> None:
-    """A dense model, where memory is the limit."""
-    results = bench(session, "time-27b", "qwen3.6-27b")
-    decode, verify = results["decode", 1], results["verify", 4]
-    session.note("time-27b", "decode, of roofline", f"{decode['roofline']:.2f}", "at least 0.6")
-    session.note("time-27b", "verify of 4 / decode", f"{verify['median_ms'] / decode['median_ms']:.2f}", "at most 1.15")
-
-
 def state(session: Session) -> None:
     """Fork and rollback."""
     engine = load(model(session, "qwen3.6-35b-a3b", 4), device="cuda", sequences=4, context=4096)
@@ -143,6 +108,7 @@ def served(session: Session) -> None:
             values = (found.first_ms, found.ms_a_token, found.tokens_a_second)
             for what, value, theirs in zip(("first token, ms", "a token, ms", "tokens/s"), values, aims, strict=True):
                 session.note("served", f"{clients} clients: {what}", f"{value:.2f}", theirs and f"SGLang's: {theirs}")
+            session.note("served", f"{clients} clients: longest gap, ms", f"{found.longest_gap_ms:.1f}")
 
 
 def soak(session: Session, piece: int) -> None:
@@ -173,6 +139,8 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "state": (state, 40),
     "time-35b": (time_35b, 190),
     "time-27b": (time_27b, 160),
+    "prompts": (prompts, 150),
+    "requests": (requests, 200),
     "variants": (variants, 270),
     "served": (served, 480),
     **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},

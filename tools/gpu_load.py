@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from trigraph.runtime import Engine, Options, Sampling
@@ -30,16 +31,25 @@ CLIENTS = 12
 
 @dataclass(frozen=True)
 class Stream:
-    """What a client saw of a completion: seconds to its first token, to its last one, and its tokens."""
+    """What a client saw of a completion: seconds from its begin to each arrival, and its tokens."""
 
-    first: float
-    last: float
+    arrivals: Sequence[float]
     tokens: int
+
+    @property
+    def first(self) -> float:
+        """Seconds to the first token."""
+        return self.arrivals[0]
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds between two arrivals, at most."""
+        return max((later - earlier for earlier, later in pairwise(self.arrivals)), default=0.0)
 
     @property
     def ms_a_token(self) -> float:
         """From the first token to the last one."""
-        return 1e3 * (self.last - self.first) / max(1, self.tokens - 1)
+        return 1e3 * (self.arrivals[-1] - self.first) / max(1, self.tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,8 @@ class Figures:
     first_ms: float
     ms_a_token: float
     tokens_a_second: float
+    longest_gap_ms: float
+    """Between arrivals of a completion: what prompts of others cost it."""
 
 
 @contextmanager
@@ -94,6 +106,7 @@ def served(port: int, load: Load) -> Figures:
         1e3 * statistics.median(stream.first for stream in streams),
         statistics.median(stream.ms_a_token for stream in streams),
         sum(stream.tokens for stream in streams) / seconds,
+        1e3 * statistics.median(stream.longest_gap for stream in streams),
     )
 
 
@@ -116,7 +129,7 @@ def _stream(port: int, prompt: Sequence[int], tokens: int) -> Stream:
                 arrivals.append(time.monotonic() - started)
     if not arrivals or not made:
         raise RuntimeError("a completion came without tokens")
-    return Stream(arrivals[0], arrivals[-1], made)
+    return Stream(arrivals, made)
 
 
 def mixed(engine: Engine, seconds: float, memory: Callable[[], int], seed: int) -> list[int]:
@@ -126,12 +139,23 @@ def mixed(engine: Engine, seconds: float, memory: Callable[[], int], seed: int) 
     """
     used: list[int] = []
     deadline = time.monotonic() + seconds
+    _largest(engine)
     while not used or time.monotonic() < deadline:
         draw = random.Random(seed)
         with ThreadPoolExecutor(CLIENTS) as clients:
             list(clients.map(lambda number: _request(engine, random.Random(number)), draw.sample(range(10**6), 60)))
         used.append(memory())
     return used
+
+
+def _largest(engine: Engine) -> None:
+    """The largest steps there are, which take the most memory: whole pieces of prompts, and as many drafts as fit."""
+    state, greedy = engine.model.steps.state, Sampling(temperature=0)
+    prompt = [1] * (state.limits.context // 2)
+    for drafts in (0, state.limits.max_pending - 1):
+        options = Options(greedy, 4 * state.limits.max_pending, ignore_eos=True, draft_tokens=drafts)
+        for request in [engine.submit([number, *prompt], options) for number in range(state.sequences)]:
+            request.result()
 
 
 def _request(engine: Engine, draw: random.Random) -> None:

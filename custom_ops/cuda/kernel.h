@@ -24,7 +24,7 @@ class Arena {
    public:
     Memory(OrtAllocator* allocator, size_t bytes) : allocator_(separate() ? nullptr : allocator), bytes_(bytes) {
       if (!bytes) return;
-      const size_t all = bytes + 2 * zone();
+      const size_t all = (allocator_ ? rounded(bytes) : bytes) + 2 * zone();
       if (allocator_)
         memory_ = static_cast<char*>(allocator->Alloc(allocator, all));
       else
@@ -51,6 +51,14 @@ class Arena {
     }
 
    private:
+    // The arena keeps what it took from the device, and takes more for what is a little larger than all before. As sizes
+    // follow the tokens of a step, there are few: powers of two, from a megabyte on.
+    static size_t rounded(size_t bytes) {
+      size_t all = size_t{1} << 20;
+      if (bytes < all) return bytes;
+      while (all < bytes) all *= 2;
+      return all;
+    }
     static bool separate() {
       static const bool set = std::getenv("TRIGRAPH_SEPARATE_SCRATCH") != nullptr;
       return set;

@@ -28,3 +28,20 @@ def test_many_rows_in_a_long_context(tmp_path: Path, gpu: FakeDevice, context: i
     blocks = [launch.blocks for launch in gpu.launches() if "attend" in launch.kernel]
     tiles = ROWS * 16 // 8  # kv heads with 8 queries each
     assert blocks and all(count > 2 * tiles for count in blocks)
+
+
+def test_prompts_of_ever_more_tokens(tmp_path: Path, gpu: FakeDevice) -> None:
+    """A step that is a little larger than all before takes no memory of its own."""
+    model = write_hollow("qwen3.6-35b-a3b", tmp_path / "model.gguf", layers=4, vocab=1000)
+    engine = load(model, device="cuda", context=8192, sequences=2)
+
+    def taken_after(tokens: int) -> int:
+        sequence = engine.steps.new_sequence()
+        engine.steps.prefill([sequence], [[1] * tokens])
+        engine.steps.release(sequence)
+        return gpu.allocated()
+
+    longest = taken_after(1024)
+    grown = [taken_after(tokens) - longest for tokens in range(64, 264, 8)]
+    assert 0 < grown[-1] <= 2 * MOST and len(set(grown)) <= 5
+    assert taken_after(263) - longest == grown[-1]

@@ -67,7 +67,7 @@ Case delta_rule(const Model& m, int64_t sequences) {
            {f32, {sequences, 3 + kPending, channels}, Fill::normal},
            {f32, {sequences, kPending, 2 * m.v_heads}, Fill::number, 0.25},
            {i32, {-2}, Fill::starts},
-           {i32, {-2}, Fill::past, 1000},
+           {i32, {-2}, Fill::past, 8192},
            {i32, {-2}, Fill::accepted, kPending},
            {i32, {-2}, Fill::slot},
            {i32, {-2}, Fill::slot}},
