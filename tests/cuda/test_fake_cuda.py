@@ -53,6 +53,7 @@ def fake(operator_library: Path) -> dict[str, str]:
         ("weights", {}),
         ("experts moves moved shortages", {}),
         ("layers", {}),
+        pytest.param("stages", {"TRIGRAPH_FAKE_CUDA": "dry"}, marks=pytest.mark.slow),
         ("streams", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "eager" if EAGER.items() <= value.items() else "captured",

@@ -1,0 +1,53 @@
+"""Stages of tools/gpu.py from one end to the other, with models of a few layers. Nothing is computed."""
+
+import time
+from pathlib import Path
+
+import gpu
+import pytest
+from gpu_variants import LAYERS, LIBRARIES, SETTINGS
+
+from gpu_session import Session
+from support.hollow import write_hollow
+from trigraph.custom_ops import library_path
+
+FEW = 4
+SECONDS = 5
+"""Of a soak."""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    folder = tmp_path_factory.mktemp("gpu")
+    for geometry, layers in (("qwen3.6-35b-a3b", FEW), ("qwen3.6-35b-a3b", LAYERS), ("qwen3.6-27b", FEW)):
+        write_hollow(geometry, folder / f"{geometry}-{layers}.gguf", layers=layers)
+    for name in LIBRARIES:
+        (folder / "variants" / name).mkdir(parents=True)
+        for device in ("cpu", "cuda"):
+            path = library_path(device)
+            (folder / "variants" / name / path.name).symlink_to(path)
+    return Session(FEW, folder, Path("gpu_kernels"))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("state", 2),
+        ("time-35b", 28),
+        ("time-27b", 28),
+        ("prompts", 3),
+        ("requests", 4),
+        ("variants", 3 * (len(LIBRARIES) + len(SETTINGS) - 1)),
+        ("served", 8),
+        ("soak-1", 1),
+    ],
+)
+def test_a_stage(session: Session, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
+    """It notes all that it is to find, within its time."""
+    monkeypatch.setattr(gpu, "SOAKED", SECONDS)
+    session.rows.clear()
+    stage, limit = gpu.STAGES[name]
+    session.deadline = time.monotonic() + limit
+    stage(session)
+    assert [row[0] for row in session.rows] == [name] * rows
+    assert time.monotonic() < session.deadline and limit < 600
