@@ -57,6 +57,13 @@ def test_gpu_kernels(emulator: Path, model: str, rows: str, calls: int) -> None:
     assert len(found["kernels"]) == calls and all(row["bits"] for row in found["kernels"])
 
 
+def test_gpu_kernels_of_a_prompt(emulator: Path) -> None:
+    """More tokens than `small` has positions: the stage `delta-rule` of tools/gpu.py asks for 4,096."""
+    command = [str(emulator / "gpu_kernels"), "--bits", "--only", "delta rule", "--rows", "1100", "small"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_operators_on_a_small_gpu(emulator: Path) -> None:
     """The same bits, however work is shared out. Those are the portable kernels', so that no other oracle is asked."""
     names = ("block_matmul", "fused", "gated_delta_net", "grouped", "paged")
