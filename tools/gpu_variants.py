@@ -16,6 +16,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from gpu_session import CLI, ROOT, Session, model
 from support.sass import tool
@@ -56,7 +57,7 @@ def variants(session: Session) -> None:
             session.note("variants", f"{name}: {step} of {tokens}", value, "" if name == first else f"x {share:.3f}")
 
 
-def _kinds(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _kinds(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names and variables of what is timed: libraries that are there, the first one with all settings."""
     for name in LIBRARIES:
         if not (folder / name).is_dir():
