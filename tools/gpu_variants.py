@@ -78,7 +78,8 @@ def build(session: Session, architecture: str) -> None:
         started = time.monotonic()
         work, out = session.folder / "made" / name, session.folder / "variants" / name
         options = [f"-DCMAKE_CUDA_COMPILER={nvcc}", f"-DCMAKE_CUDA_ARCHITECTURES={architecture}-real"]
-        options += ["-DCMAKE_BUILD_TYPE=Release", "-DTRIGRAPH_CUDA=ON", f"-DCMAKE_CUDA_FLAGS={' '.join(flags)}"]
+        options += ["-DCMAKE_BUILD_TYPE=Release", "-DTRIGRAPH_CUDA=ON", "-DCMAKE_SHARED_LINKER_FLAGS=-s"]
+        options += [f"-DCMAKE_CUDA_FLAGS={' '.join(flags)}"]
         session.run(cmake, "-S", ROOT / "custom_ops", "-B", work, *options, limit=120, CUDACXX=nvcc)
         jobs = str(os.cpu_count() or 1)
         session.run(cmake, "--build", work, "--target", "trigraph_cuda", "--parallel", jobs, limit=3600)
