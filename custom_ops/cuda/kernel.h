@@ -51,8 +51,8 @@ class Arena {
     }
 
    private:
-    // The arena keeps what it took from the device, and takes more for what is a little larger than all before. As sizes
-    // follow the tokens of a step, there are few: powers of two, from a megabyte on.
+    // The arena keeps what it took from the device, and takes more for what is a little larger than all before. As
+    // sizes follow the tokens of a step, there are few: powers of two, from a megabyte on.
     static size_t rounded(size_t bytes) {
       size_t all = size_t{1} << 20;
       if (bytes < all) return bytes;
