@@ -257,16 +257,17 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int thread = threadIdx.x, begin = static_cast<int>(blockIdx.z);
   if (8 * thread < sequences.sequences * sequences.columns) prefetch(sequences.table + 8 * thread);
   await_previous();
-  const AttendTile tile(sequences, Lists{nullptr, 0, 0}, shape.group, kFewQueries, static_cast<int>(blockIdx.x));
+  const AttendTile tile(sequences, Lists{nullptr, 0, 0}, shape.group, kFewQueries, blockIdx.x);
   const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;
   if (thread < count) {
     const int n = tile.first + thread, row = n / shape.group;
-    shared.head[thread] =
-        int64_t{tile.start + row} * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n - row * shape.group;
-    shared.last[thread] = tile.past + row;
-    shared.at[thread] = rotation.at(tile.start + row, tile.past + row);
+    shared.head[thread] = (int64_t{tile.start} + row) * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n -
+                          row * shape.group;
+    const int64_t place = int64_t{tile.past} + row;
+    shared.last[thread] = static_cast<int>(place);
+    shared.at[thread] = rotation.at(int64_t{tile.start} + row, place);
   }
   if (thread == 0) shared.bad = -1;
   if (!sequences.holds() || !count) return;

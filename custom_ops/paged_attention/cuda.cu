@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, std::is_same_v<T, __half> || Q < kMo
            const float* norm, const T* keys, const T* values, Partials partials, float* y) {
   allow_next();
   __shared__ Shared<Q> shared;
-  const AttendTile tile(sequences, lists, shape.group, Q, static_cast<int>(blockIdx.x));
+  const AttendTile tile(sequences, lists, shape.group, Q, blockIdx.x);
   const int splits = tile.splits(), begin = static_cast<int>(blockIdx.z);
   float* own = partials.of<Q>(tile, splits, shape.width);
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
