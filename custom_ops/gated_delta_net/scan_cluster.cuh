@@ -25,8 +25,8 @@ struct ClusterHead {
     for (int i = 4 * threadIdx.x; i < 2 * count * D; i += 4 * kClusterScanThreads) {
       const int role = i / (count * D), n = i / D % count, column = i % D;
       const float* from = of_rank(made[role][n] + column % kColumns, column / kColumns);
-      *reinterpret_cast<float4*>((role == kQuery ? tokens.query : tokens.key)[n] + column) =
-          *reinterpret_cast<const float4*>(from);
+      float (*to)[D] = role == kQuery ? tokens.query : tokens.key;  // named, as in make_units
+      *reinterpret_cast<float4*>(to[n] + column) = *reinterpret_cast<const float4*>(from);
     }
   }
   // The others' columns of outputs.
