@@ -111,6 +111,7 @@ struct Tokens {
   // Output norm and gate of `count` tokens, those of them that are own, in column j.
   __device__ __forceinline__ void finish(const Work& work, const Sequence& sequence, int64_t head, int count, int j,
                                          float norm, int64_t first) const {
+#pragma unroll 1
     for (int n = 0; n < count; ++n) {
       const int64_t own = first + n - sequence.pending;
       if (own >= 0)

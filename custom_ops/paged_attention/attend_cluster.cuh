@@ -131,7 +131,7 @@ __device__ __forceinline__ void cluster_split(const Ragged& sequences, const Rot
 
 // grid: [tiles x blocks of a cluster, kv heads, splits that are walked at once]; all shared memory is dynamic.
 template <int W>
-__global__ void __launch_bounds__(kClusterThreads, 1)
+__global__ void __maxnreg__(160)
     attend_cluster(Ragged sequences, Rotation rotation, AttentionShape shape, const float* q_gate, const float* norm,
                    const __half* keys, const __half* values, Partials partials, float* y) {
   allow_next();
