@@ -61,16 +61,15 @@ def delta_rule(session: Session) -> None:
 
 def sm90(session: Session) -> None:
     """Kernels that are for sm_90 alone, and not taken unless asked for: their bits, and their times beside others'."""
-    asked = {"TRIGRAPH_SM90_KERNELS": "1"}
-    session.note("sm90", "tests", session.test("cuda/emulator/sm90.py", "cuda/emulator/fused.py", **asked))
+    session.note("sm90", "tests", session.test("cuda/emulator/sm90.py", "cuda/emulator/fused.py", sm90="1"))
     only = [word for name in SM90_KERNELS for word in ("--only", name)]
     if (program := shutil.which("compute-sanitizer")) is not None:
         for tool in ("memcheck", "synccheck"):
             command = (program, "--tool", tool, "--error-exitcode", "9", session.kernels(), "--bits", *only)
-            session.run(*command, "--rows", "1,3", "small", TRIGRAPH_SEPARATE_SCRATCH="1", **asked)
+            session.run(*command, "--rows", "1,3", "small", TRIGRAPH_SEPARATE_SCRATCH="1", TRIGRAPH_SM90_KERNELS="1")
             session.note("sm90", tool, "clean")
     command = (session.kernels(), *only, "--rows", "1,4")
-    plain, other = (json.loads(session.run(*command, **flags)) for flags in ({}, asked))
+    plain, other = (json.loads(session.run(*command, TRIGRAPH_SM90_KERNELS=asked)) for asked in "01")
     for before, after in zip(plain["models"], other["models"], strict=True):
         for one, two in zip(before["kernels"], after["kernels"], strict=True):
             what = f"{before['model']}: {one['kernel']}, {one['rows']} rows of {one['sequences']}"

@@ -59,7 +59,8 @@ struct Meeting {
 
   void begin(unsigned threads) { live = threads, arrived = 0, votes = 0; }
   void leave() {
-    if (--live && live == arrived) die("a thread ended before a barrier that others wait at");
+    --live;
+    if (live && live == arrived) die("a thread ended before a barrier that others wait at");
   }
 };
 
