@@ -31,6 +31,8 @@ from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.device.cuda import CudaDevice
 
+SM90_KERNELS = ("attention", "delta rule", "experts", "mixture of experts")
+"""Of gpu_kernels: those that differ with TRIGRAPH_SM90_KERNELS."""
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 """Of compute-sanitizer."""
 
@@ -57,6 +59,26 @@ def delta_rule(session: Session) -> None:
             if row["kernel"] == "delta rule" and row["sequences"] == 1:
                 what = f"{timed['model']}: {row['rows']} tokens, us"
                 session.note("delta-rule", what, f"{row['us']:.1f}", "about 60" if row["rows"] == 512 else "")
+
+
+def sm90(session: Session) -> None:
+    """Kernels that are for sm_90 alone, and not taken unless asked for: their bits, and their times beside others'."""
+    session.note("sm90", "tests", session.test("cuda/emulator/sm90.py", "cuda/emulator/fused.py", sm90="1"))
+    only = [word for name in SM90_KERNELS for word in ("--only", name)]
+    if (program := shutil.which("compute-sanitizer")) is not None:
+        for tool in ("memcheck", "synccheck"):
+            command = (program, "--tool", tool, "--error-exitcode", "9", session.kernels(), "--bits", *only)
+            session.run(*command, "--rows", "1,3", "small", TRIGRAPH_SEPARATE_SCRATCH="1", TRIGRAPH_SM90_KERNELS="1")
+            session.note("sm90", tool, "clean")
+    command = (session.kernels(), *only, "--rows", "1,4")
+    plain, other = (json.loads(session.run(*command, TRIGRAPH_SM90_KERNELS=asked)) for asked in "01")
+    for before, after in zip(plain["models"], other["models"], strict=True):
+        for one, two in zip(before["kernels"], after["kernels"], strict=True):
+            what = f"{before['model']}: {one['kernel']}, {one['rows']} rows of {one['sequences']}"
+            if one["hash"] != two["hash"]:
+                raise RuntimeError(f"{what} has other bits")
+            if one["kernel"] in SM90_KERNELS:
+                session.note("sm90", what, f"{one['us']:.1f} -> {two['us']:.1f} us")
 
 
 def operators(session: Session) -> None:
@@ -133,6 +155,7 @@ SOAKED = 450
 STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "kernels": (kernels, 90),
     "delta-rule": (delta_rule, 60),
+    "sm90": (sm90, 220),
     "sanitizer": (sanitizer, 120),
     "operators": (operators, 120),
     "bits": (bits, 180),
@@ -145,7 +168,7 @@ STAGES: dict[str, tuple[Callable[[Session], None], int]] = {
     "served": (served, 480),
     **{f"soak-{piece}": (partial(soak, piece=piece), SOAKED + 100) for piece in (1, 2, 3, 4)},
 }
-"""And the seconds that each may take on an H100: 16 minutes in all up to `served`, without the build of gpu_kernels."""
+"""And the seconds that each may take on an H100: 20 minutes in all up to `served`, without the build of gpu_kernels."""
 
 
 def main() -> int:

@@ -98,17 +98,21 @@ struct Tokens {
       if (n < count && threadIdx.x % kLanes == 0) look[n] = product;
     }
   }
-  // Output norm and gate of own tokens; the whole block calls.
-  __device__ __forceinline__ void finish(const Work& work, const Sequence& sequence, int64_t head, bool active,
-                                         float norm, int64_t first, int count) {
-    const int j = threadIdx.x;
-    for (int n = j / kLanes; n < kGroup; n += blockDim.x / kLanes) {
+  // Factors of the output norm; the whole block calls.
+  __device__ __forceinline__ void find_factors(const Work& work, int count) {
+    for (int n = threadIdx.x / kLanes; n < kGroup; n += blockDim.x / kLanes) {
       const float* o = out[min(n, count - 1)];
       const float squares = dot(o, o, D);
-      if (n < count && j % kLanes == 0) factor[n] = 1.0f / sqrtf(squares / static_cast<float>(D) + work.geometry.eps);
+      if (n < count && threadIdx.x % kLanes == 0)
+        factor[n] = 1.0f / sqrtf(squares / static_cast<float>(D) + work.geometry.eps);
     }
     __syncthreads();
-    for (int n = 0; active && n < count; ++n) {
+  }
+  // Output norm and gate of `count` tokens, those of them that are own, in column j.
+  __device__ __forceinline__ void finish(const Work& work, const Sequence& sequence, int64_t head, int count, int j,
+                                         float norm, int64_t first) const {
+#pragma unroll 1
+    for (int n = 0; n < count; ++n) {
       const int64_t own = first + n - sequence.pending;
       if (own >= 0)
         work.y[((sequence.begin + own) * work.geometry.v_heads + head) * D + j] =
@@ -228,7 +232,8 @@ __global__ void __maxnreg__(248) scan(Work work) {
     }
     await_copies(0);
     __syncthreads();
-    tokens.finish(work, sequence, head, active, norm, first, count);
+    tokens.find_factors(work, count);
+    tokens.finish(work, sequence, head, active ? count : 0, j, norm, first);
     __syncthreads();
   }
   if (active && g.commit) column.write(to);

@@ -44,48 +44,52 @@ struct OneHead {
   }
 };
 
-// Tokens `first` to `first + count` of a value head: a thread for each channel of its query, key and value, in that
-// order.
+// A channel of tokens `first` to `first + count` of a value head: the query, key or value's column `j`. Of token n it
+// goes to made[n * stride]; what the window holds after the step, to window[row * between]; the gates are those of
+// token `gated`, if that is one.
 template <int D>
-__device__ __forceinline__ void make_tokens(const Work& work, const Sequence& sequence, int64_t head, int role, int j,
-                                            int64_t channel, int64_t first, int count, OneHead<D>& shared) {
+__device__ __forceinline__ void make_channel(const Work& work, const Sequence& sequence, int64_t head, int role, int j,
+                                             int64_t channel, int64_t first, int count, int gated, float* made,
+                                             int stride, float* window, int between, Tokens<D>& tokens) {
   const Geometry& g = work.geometry;
-  Tokens<D>& tokens = shared.tokens;
-  if (j < D) {
-    float (*made)[D] = role == kQuery ? tokens.query : role == kKey ? tokens.key : tokens.value;
-    const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
-    float x[kHistory + kGroup];
-    read_columns<kHistory + kGroup>(work, sequence, first, kHistory + count, channel, x);
-    float z[kGroup];
+  const float4 tap = *reinterpret_cast<const float4*>(work.conv + 4 * channel);
+  float x[kHistory + kGroup];
+  read_columns<kHistory + kGroup>(work, sequence, first, kHistory + count, channel, x);
+  float z[kGroup];
 #pragma unroll
-    for (int n = 0; n < kGroup; ++n) {
-      const int64_t own = first + n - sequence.pending;
-      const bool gated = role == kValue && n < count && own >= 0;
-      z[n] = gated ? work.z[((sequence.begin + own) * g.v_heads + head) * D + j] : 0.0f;
-    }
-    Gates gates;
-    if (role == kKey && j < count) gates.read(work, sequence, head, first + j);
-#pragma unroll
-    for (int n = 0; n < kGroup; ++n) {
-      if (n < count) made[n][j] = convolved(x + n, tap);
-      if (n < count && role == kValue) tokens.z[n][j] = z[n];
-    }
-    const int before = static_cast<int>(first - sequence.left_behind(g.commit)), rows = sequence.window_rows(g.commit);
-#pragma unroll
-    for (int n = 0; n < kHistory + kGroup; ++n)
-      if (before + n >= 0 && before + n < rows) shared.window[before + n][role][j] = x[n];
-#pragma unroll 1
-    for (int n = 0; n < count; ++n) made[n][j] = silu(made[n][j]);
-    if (role == kKey && j < count) tokens.take_gates(gates, j, first + j - sequence.pending);
+  for (int n = 0; n < kGroup; ++n) {
+    const int64_t own = first + n - sequence.pending;
+    const bool is_gate = role == kValue && n < count && own >= 0;
+    z[n] = is_gate ? work.z[((sequence.begin + own) * g.v_heads + head) * D + j] : 0.0f;
   }
+  Gates gates;
+  const bool has_gates = role == kKey && gated < count;
+  if (has_gates) gates.read(work, sequence, head, first + gated);
+#pragma unroll
+  for (int n = 0; n < kGroup; ++n) {
+    if (n < count) made[n * stride] = convolved(x + n, tap);
+    if (n < count && role == kValue) tokens.z[n][j] = z[n];
+  }
+  const int before = static_cast<int>(first - sequence.left_behind(g.commit)), rows = sequence.window_rows(g.commit);
+#pragma unroll
+  for (int n = 0; n < kHistory + kGroup; ++n)
+    if (before + n >= 0 && before + n < rows) window[(before + n) * between] = x[n];
+#pragma unroll 1
+  for (int n = 0; n < count; ++n) made[n * stride] = silu(made[n * stride]);
+  if (has_gates) tokens.take_gates(gates, gated, first + gated - sequence.pending);
+}
+
+// Queries and keys of `count` tokens to unit length, by a half-warp each; the whole block calls.
+template <int D>
+__device__ __forceinline__ void make_units(const Work& work, int count, Tokens<D>& tokens) {
   __syncthreads();
-  // A half-warp for each vector.
   const float scale = 1.0f / sqrtf(static_cast<float>(D));
   for (int n = threadIdx.x / kLanes; n < 2 * count; n += blockDim.x / kLanes) {
     const bool is_key = n % 2;
     float (*vectors)[D] = is_key ? tokens.key : tokens.query;  // named: GCC 12 checks an unnamed one's index wrongly
     float* vector = vectors[n / 2];
-    const float squares = dot(vector, vector, D), factor = (is_key ? 1.0f : scale) / sqrtf(squares + g.eps);
+    const float squares = dot(vector, vector, D);
+    const float factor = (is_key ? 1.0f : scale) / sqrtf(squares + work.geometry.eps);
     for (int i = threadIdx.x % kLanes; i < D; i += kLanes) vector[i] *= factor;
   }
   __syncthreads();
@@ -118,7 +122,12 @@ __global__ void __launch_bounds__(3 * kHalfThreads<D>, 1) scan_one(Work work, un
   unsigned before = 0;  // value heads that have read the window, known to the block's last warps
   for (int64_t first = 0; first < sequence.count(); first += kGroup) {
     const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
-    make_tokens(work, sequence, head, role, j, channel, first, count, shared);
+    Tokens<D>& tokens = shared.tokens;
+    float (*made)[D] = role == kQuery ? tokens.query : role == kKey ? tokens.key : tokens.value;
+    if (j < D)
+      make_channel(work, sequence, head, role, j, channel, first, count, j, made[0] + j, D, shared.window[0][role] + j,
+                   3 * D, tokens);
+    make_units(work, count, tokens);
     if (first + count == sequence.count() && threadIdx.x == kValue * kHalfThreads<D>) {
       __threadfence();  // the block has read the window, as a barrier says, before it counts
       before = atomicInc(done + k_head, static_cast<unsigned>(g.group()) - 1);
@@ -138,7 +147,8 @@ __global__ void __launch_bounds__(3 * kHalfThreads<D>, 1) scan_one(Work work, un
       __threadfence();  // and what the last one writes comes after the others' reads
     }
     __syncthreads();
-    shared.tokens.finish(work, sequence, head, threadIdx.x < D, norm, first, count);
+    shared.tokens.find_factors(work, count);
+    shared.tokens.finish(work, sequence, head, threadIdx.x < D ? count : 0, j, norm, first);
     __syncthreads();
   }
   save_gates(work, sequence, head, shared.tokens);

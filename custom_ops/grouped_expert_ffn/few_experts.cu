@@ -1,5 +1,4 @@
-#include "../cuda/last_block.cuh"
-#include "expert_tiles.cuh"
+#include "bulk_experts.cuh"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -8,53 +7,6 @@ constexpr int kExpertBlocks = 2;              // of a multiprocessor: more would
 constexpr int kMostSlots = 16;                // of a token
 constexpr int64_t kMostRowsBytes = 16 << 10;  // of activations in shared memory
 constexpr int kStageBytes = 16 * 240;         // of a warp
-
-// The block's activations as int8, but for those that are prepared.
-__device__ __forceinline__ void quantise_rows_of(const FewExperts& all, const Work& work, char* rows, int64_t x_bytes) {
-  const int64_t ffn = all.ffn;
-  if (work.kind == Work::kTaker) {
-    const float* hidden = all.hidden + work.token * work.slots * ffn;
-    quantise_rows<2>([&](int i) { return Plain{hidden + i * ffn}; }, work.slots, ffn, x_bytes, rows);
-  } else if (work.kind == Work::kShared) {
-    const Gated x{all.shared_hidden + work.token * ffn, all.shared_up + work.token * ffn};
-    quantise_rows<1>([&](int) { return x; }, 1, ffn, x_bytes, rows);
-  } else {
-    quantise_rows<1>([&](int) { return Plain{all.x + int64_t{work.token} * all.width}; }, 1, all.width, x_bytes, rows);
-  }
-}
-
-// What becomes of the block's tiles. The whole block calls.
-__device__ __forceinline__ void finish(const FewExperts& all, const Work& work, const float* weights, float* sums) {
-  const int chains = work.task(all).chains, i = threadIdx.x;
-  if (work.kind == Work::kMaker) {
-    float* hidden = all.hidden + (int64_t{work.token} * all.k + work.slot) * all.ffn + work.first * kTile;
-    for (int at = i; at < work.tiles / 2 * kTile; at += kFewThreads) {
-      const int tile = at / kTile * 2, row = at % kTile;
-      hidden[at] = silu(join(sums, chains, tile, row)) * join(sums, chains, tile + 1, row);
-    }
-    return;
-  }
-  if (work.kind == Work::kShared) {
-    float* output = const_cast<float*>(all.sum.shared) + int64_t{work.token} * all.width + work.first * kTile;
-    for (int at = i; at < work.tiles * kTile; at += kFewThreads)
-      output[at] = join(sums, chains, at / kTile, at % kTile);
-    return;
-  }
-  // A thread has the chains of its sum alone, and so may write there.
-  for (int at = i; at < work.tiles * kTile; at += kFewThreads) {
-    const float sum = join(sums, chains, at / kTile, at % kTile);
-    sums[at / kTile * chains * kTile + at % kTile] = sum;
-  }
-  __syncthreads();
-  const SlotSum& sum = all.sum;
-  for (int at = i; at < all.taken * kTile; at += kFewThreads) {
-    const float* product = sums + at / kTile * work.slots * chains * kTile + at % kTile;
-    float total = 0;
-    for (int slot = 0; slot < work.slots; ++slot)
-      total = fmaf(weights[work.token * work.slots + slot], product[slot * chains * kTile], total);
-    sum.finish(total, work.token, work.first * kTile + at);
-  }
-}
 
 template <class... F>
 __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const __grid_constant__ FewExperts all) {
@@ -65,16 +17,11 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   find_tiles(all, step);
   const Work& work = step.work;
   const ExpertTask& task = work.task(all);
-  const bool taker = work.kind == Work::kTaker, prepared = work.kind == Work::kMaker && all.prepared;
   char *ring = shared_memory() + threadIdx.x / kWarp * all.ring_bytes,
        *rows = shared_memory() + kFewWarps * all.ring_bytes;
   auto* sums = reinterpret_cast<float*>(rows + all.rows_bytes);
   const int x_bytes = static_cast<int>(round_up(work.steps * (Int8Row::kStride + static_cast<int>(sizeof(float))), 16));
-  if (prepared) {
-    for (int i = threadIdx.x; i < x_bytes / 16; i += kFewThreads)
-      copy_ahead(rows + 16 * i, all.prepared + int64_t{work.token} * x_bytes + 16 * i);
-    end_copies();
-  }
+  const bool prepared = ask_prepared(all, work, rows, x_bytes);
   ExpertWalk walk(step, task);
   int stages = 0;
   with_type(task.type, Types<F...>(), [&](auto type) {
@@ -85,12 +32,7 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
       for (int s = 0; s < stages; ++s) walk.ask<T>(ring + s * kSlot<T>);
     }
   });
-  unsigned* ready = all.counters + 1 + work.token;
-  if (taker) {
-    if (threadIdx.x == 0)
-      while (read_acquired(ready) < static_cast<unsigned>(all.makers)) continue;
-    __syncthreads();
-  }
+  await_makers(all, work);
   if (prepared)
     await_copies(stages);
   else
@@ -101,11 +43,7 @@ __global__ void __launch_bounds__(kFewThreads, kExpertBlocks) few_experts(const 
   });
   __syncthreads();
   finish(all, work, step.weights, sums);
-  if (!taker) __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    arrives_last(ready, static_cast<unsigned>(all.makers + all.takers));
-  }
+  arrive(all, work);
 }
 
 // The fewest tiles of a block, a power of two, so that blocks of `tiles` in all fit a device at once.
@@ -131,7 +69,9 @@ void launch_experts(FewExperts all, cudaStream_t stream, Types<F...>) {
   const int sums = std::max({2 * all.made * all.gate.chains, all.shared.data ? kSharedTiles * all.shared.chains : 0,
                              all.taken * k * all.down.chains});
   const auto blocks = static_cast<unsigned>(all.tokens * (all.makers + all.takers));
-  const size_t bytes = kFewWarps * all.ring_bytes + all.rows_bytes + sums * kTile * sizeof(float);
+  const size_t after = all.rows_bytes + sums * kTile * sizeof(float), bytes = kFewWarps * all.ring_bytes + after;
+  if (takes_bulk(all, reinterpret_cast<const void*>(bulk_experts<F...>)))
+    return launch_step(all.tokens, bulk_experts<F...>, blocks, kFewThreads, kBulkRing + after, stream, all);
   launch_step(all.tokens, few_experts<F...>, blocks, kFewThreads, bytes, stream, all);
 }
 

@@ -20,11 +20,13 @@ struct AttentionShape {
 struct AttendTile {
   int start, past;  // row and position where the sequence's rows begin
   int sequence, first, count;
-  int before;  // splits of the tiles before, of which each has as many as its sequence's last one, or lists at most
+  unsigned
+      before;  // splits of the tiles before, each of which has as many as its sequence's last one, or lists at most
   int last;    // of the positions that its last query sees, the last one's number
 
-  // Tile `index` of a step, or one of no queries behind the last.
-  __device__ AttendTile(const Ragged& sequences, const Lists& lists, int group, int queries, int index)
+  // Tile `index` of a step, or one of no queries behind the last. Of a step that does not hold it may be any tile: no
+  // number that a caller may give overflows.
+  __device__ AttendTile(const Ragged& sequences, const Lists& lists, int group, int queries, unsigned index)
       : start(0), past(0), sequence(0), first(0), count(0), before(0), last(0) {
     if (lists.groups) {
       of_row(sequences, lists, group, queries, index);
@@ -32,12 +34,12 @@ struct AttendTile {
     }
     for (; sequence < sequences.sequences; ++sequence) {
       start = sequences.starts[sequence], past = sequences.past[sequence];
-      const int rows = sequences.starts[sequence + 1] - start, all = rows * group;
-      const int tiles = (all + queries - 1) / queries;
-      first = index * queries, before += min(index, tiles) * ((past + rows - 1) / kSplit + 1);
-      if (first < all) {
-        count = min(queries, all - first);
-        last = past + (first + count - 1) / group;
+      const unsigned rows = unsigned(sequences.starts[sequence + 1]) - unsigned(start), all = rows * group;
+      const unsigned tiles = (all + queries - 1) / queries, begin = index * queries;
+      before += min(index, tiles) * ((unsigned(past) + rows - 1) / kSplit + 1);
+      if (begin < all) {
+        first = static_cast<int>(begin), count = static_cast<int>(min(unsigned(queries), all - begin));
+        last = static_cast<int>(unsigned(past) + (begin + count - 1) / group);
         return;
       }
       index -= tiles;
@@ -46,14 +48,17 @@ struct AttendTile {
   __device__ int splits() const { return last / kSplit + 1; }
 
  private:
-  __device__ void of_row(const Ragged& sequences, const Lists& lists, int group, int queries, int index) {
-    const int each = (group + queries - 1) / queries, row = index / each, own = index % each * queries;
+  __device__ void of_row(const Ragged& sequences, const Lists& lists, int group, int queries, unsigned index) {
+    const int each = (group + queries - 1) / queries, row = static_cast<int>(index) / each;
+    const int own = static_cast<int>(index) % each * queries;
     if (row >= sequences.rows) return;
     sequence = sequences.sequence_of(row);
     start = sequences.starts[sequence], past = sequences.past[sequence];
-    first = (row - start) * group + own, count = min(queries, group - own);
+    const int64_t position = int64_t{past} + row - start;
+    if (position < 0 || position >= INT32_MAX) return;  // such a step does not hold
+    first = static_cast<int>((unsigned(row) - unsigned(start)) * group + own), count = min(queries, group - own);
     before = index * ((lists.most_seen() - 1) / kSplit + 1);
-    last = lists.seen(past + row - start) - 1;
+    last = lists.seen(static_cast<int>(position)) - 1;
   }
 };
 

@@ -14,7 +14,7 @@ struct Lists {
   // How many positions the row at a position sees.
   __device__ int seen(int position) const {
     if (!groups || whole(position) <= top) return position + 1;
-    return top * size + position + 1 - whole(position) * size;
+    return top * size + (position + 1 - whole(position) * size);
   }
   // At most.
   __host__ __device__ int most_seen() const { return top * size + size - 1; }

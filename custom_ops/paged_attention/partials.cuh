@@ -15,7 +15,8 @@ struct Partials {
   // Of the first of a tile's splits, tile after tile by their lengths; nullptr where there is no room for all of them.
   template <int Q>
   __device__ float* of(const AttendTile& tile, int splits, int width) const {
-    return tile.before + splits > room ? nullptr : memory + (blockIdx.y * room + tile.before) * (Q * (width + 2));
+    return int64_t{tile.before} + splits > room ? nullptr
+                                                : memory + (blockIdx.y * room + tile.before) * (Q * (width + 2));
   }
   // Where each tile has room for the longest text.
   template <int Q>

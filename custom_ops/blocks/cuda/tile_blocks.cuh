@@ -147,15 +147,16 @@ __device__ __forceinline__ void meet_block(const uint8_t* upper, const uint8_t* 
   }
 }
 
-// The same of `count` blocks of 32 codes, which meet 32 activations of one super-block after the other.
-template <class F, bool kAlone = false>
+// The same of `count` blocks of 32 codes, so many bytes apart, which meet 32 activations of one super-block after the
+// other.
+template <class F, bool kAlone = false, int kApart = kPieceStride<F>>
 __device__ __forceinline__ void meet_pieces(const uint8_t* upper, const uint8_t* lower, int count, const char* x,
                                             const float* const* x_scale, float* chain) {
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < kPieces<F>; ++i) {
     if (i >= count) break;
-    const uint8_t* p[2] = {upper + i * kPieceStride<F>, lower + i * kPieceStride<F>};
+    const uint8_t* p[2] = {upper + i * kApart, lower + i * kApart};
     const auto* words = reinterpret_cast<const uint32_t*>(x + i * Int8Row::kStride) + t;
     const uint8_t *first = p[0] + 2 + 4 * t, *second = p[1] + 2 + 4 * t;
     const uint32_t a[4] = {word_at(first), word_at(second), word_at(first + 16), word_at(second + 16)};

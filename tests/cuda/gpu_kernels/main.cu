@@ -5,8 +5,8 @@
 // Models for checkers: small and odd. One JSON document; exit status 1 when bits differ. --bits: no times; --only:
 // kernels whose name contains TEXT. For each number of rows, first as sequences of one token and then, where a kernel
 // knows sequences, as the tokens of one (more than 16 rows are always one): whether each row has the bits that it has
-// alone, then microseconds, and GB/s of what a call must read and write, as a fraction of what a copy on the device
-// reaches. Run it under compute-sanitizer too.
+// alone, a hash of all of them, then microseconds, and GB/s of what a call must read and write, as a fraction of what a
+// copy on the device reaches. Run it under compute-sanitizer too.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -123,8 +123,9 @@ class Report {
   bool row(const Case& of, Trial& trial, int64_t rows, int64_t tokens) {
     const bool same = trial.rows_alone(rows, tokens);
     const int64_t sequences = rows / tokens;
-    std::printf(" {\"kernel\": \"%s\", \"rows\": %lld, \"sequences\": %lld, \"bits\": %s", of.name.c_str(),
-                static_cast<long long>(rows), static_cast<long long>(sequences), same ? "true" : "false");
+    std::printf(" {\"kernel\": \"%s\", \"rows\": %lld, \"sequences\": %lld, \"bits\": %s, \"hash\": \"%016llx\"",
+                of.name.c_str(), static_cast<long long>(rows), static_cast<long long>(sequences),
+                same ? "true" : "false", static_cast<unsigned long long>(trial.hash()));
     if (options_.timed) {
       const double time = trial.microseconds(rows, tokens), moved = bytes_moved(of, rows, sequences) / time * 1e6;
       std::printf(", \"us\": %.2f, \"gb_s\": %.1f, \"of_copies\": %.3f", time, moved / 1e9, moved / rate_);

@@ -16,6 +16,8 @@ class Trial {
   // Whether rows together have the bits that they have alone, and all floats are finite. Of more rows than sequences,
   // some are compared, where rows don't depend on those before them.
   bool rows_alone(int64_t rows, int64_t tokens);
+  // Of the bytes that the rows together had there.
+  uint64_t hash() const { return hash_; }
   // Of a call with weights and states that no cache holds.
   double microseconds(int64_t rows, int64_t tokens);
 
@@ -37,6 +39,7 @@ class Trial {
   Values first_, now_;  // inputs without rows, as they were made; with the states that calls change
   std::unique_ptr<Node> node_;
   bool commits_ = false;
+  uint64_t hash_ = 0;
 };
 
 // What calls 0, 1, 2, ... take: the median over replays of a graph of many, with no launch between them. `different`
