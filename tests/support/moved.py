@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from trigraph.runtime import Engine, JsonSchema, Options, Request, Sampling
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.scheduler.detached import Detached
 
 PROMPTS = ("It was said in the beginning that", "{", "One, two, three")
@@ -37,6 +38,8 @@ class Moved:
     """Moves with state."""
     pauses: list[float] = field(default_factory=list)
     """Seconds from the last token here to the next one there."""
+    rows: list[RecordedRow] = field(default_factory=list)
+    """Of all engines, where a receipt is asked for."""
 
 
 def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], options: Options, every: int) -> Moved:
@@ -54,7 +57,9 @@ def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], o
             box.put(None)
         if left is not None:
             found.pauses.append(came.get() - left)
-        if (detached := box.get()) is None:
+        detached = box.get()
+        found.rows += request.rows
+        if detached is None:
             return found
         left = time.perf_counter()
         found.moves += 1
