@@ -1,7 +1,9 @@
 """Experts that move to the device and from it while texts are made."""
 
 import gc
+import math
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +49,7 @@ def texts(engine: Engine) -> list[list[int]]:
 
 def restless(package: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that holds half of the experts, and moves some ahead of each verify, wanted or not."""
-    for name, value in (("EVERY", 1), ("_RATIO", 0), ("_LEAST", -1)):
+    for name, value in (("EVERY", 1), ("_RATIO", 0), ("_LEAST", -1), ("BYTES_A_SECOND", math.inf)):
         monkeypatch.setattr(moving_experts, name, value)
     budget = budget_for(package, 0.5, context=CAPACITY, sequences=3)
     return load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
@@ -82,6 +84,23 @@ def test_a_step_moves_no_more_than_its_bytes(package: Path, gpu: FakeDevice, mon
     assert copied(events, "pageable", "device") == 0
     assert count(events, "wait stream") == 1
     assert count(events, "replay") == 1
+
+
+def test_a_second_moves_no_more_than_its_bytes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps it has."""
+    engine = restless(package, monkeypatch)
+    moving, clock = moving_of(engine), [1000.0]
+    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", 1)
+    monkeypatch.setattr(moving_experts, "BYTES_A_SECOND", 1 << 20)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    size = max(layer.expert_bytes for layer in moving._layers.values())
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [PROMPT])
+    for step in range(1, 21):
+        clock[0] += 0.01
+        engine.steps.verify([sequence], [[1]])
+        assert moving.moved * size < 0.01 * step * (1 << 20) + 2 * len(moving._staging), step
+    assert moving.moved > 0
 
 
 def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
