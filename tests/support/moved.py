@@ -46,11 +46,12 @@ def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], o
     """A request that goes to the other engine every so many tokens, until it is done."""
     found = Moved(engines[0].generate(prompt, options))
     left: float | None = None
+    begun = 0  # tokens with which an engine got it
     while True:
         request, engine = found.request, engines[found.moves % 2]
         box: SimpleQueue[Detached | None] = SimpleQueue()
         came = SimpleQueue[float]()
-        request.listen(partial(_leave, engine, request, len(request.ids), every, box, came))
+        request.listen(partial(_leave, engine, request, begun, every, box, came))
         request.begin()
         if request.done:  # before it was listened to
             came.put(time.perf_counter())
@@ -61,7 +62,7 @@ def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], o
         found.rows += request.rows
         if detached is None:
             return found
-        left = time.perf_counter()
+        left, begun = time.perf_counter(), len(detached.completed)
         found.moves += 1
         found.states += detached.state is not None
         found.request = engines[found.moves % 2].attach(detached)
