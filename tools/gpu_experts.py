@@ -10,7 +10,7 @@ skewed one, too:
     trigraph synth qwen3.6-35b-a3b even.gguf
     trigraph synth qwen3.6-35b-a3b zipf.gguf --skew 1
 
-With `--synth 20` the tool writes both itself, with so many layers (40: all, 22 GB each). Ends with a status of 1 where
+What was used is remembered beside the package, from one budget to the next. With `--synth 20` the tool writes both itself, with so many layers (40: all, 22 GB each). Ends with a status of 1 where
 hashes differ.
 """
 

@@ -14,12 +14,13 @@ import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.moved import PROMPTS, asked, moved_between
+from support.moved import PROMPTS, Moved, asked, moved_between
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Engine, Options, Request, load
 from trigraph.runtime.config import EngineConfig
@@ -97,11 +98,7 @@ def moved(streams: list[Stream], kept: list[Request], options: argparse.Namespac
             group = slice(begun, begun + options.at_once)
             way = "from tokens" if begun // options.at_once % 2 else "with state"
             with patch.object(PrefillSpeed, "seconds", return_value=1e9 if way == "with state" else 0.0):
-                found = pool.map(
-                    lambda stream: moved_between(_from(pair, stream), stream.prompt, stream.options, options.every),
-                    streams[group],
-                )
-                found = [*found]
+                found = [*pool.map(partial(_moved, pair, options.every), streams[group])]
             for stream, whole, each in zip(streams[group], kept[group], found, strict=True):
                 request, pauses = each.request, dict[str, list[float]]()
                 for target, pause in enumerate(each.pauses, stream.begins + 1):
@@ -113,9 +110,10 @@ def moved(streams: list[Stream], kept: list[Request], options: argparse.Namespac
     return results
 
 
-def _from(pair: list[Engine], stream: Stream) -> tuple[Engine, Engine]:
-    """The engines in a stream's order."""
-    return pair[stream.begins], pair[1 - stream.begins]
+def _moved(pair: list[Engine], every: int, stream: Stream) -> Moved:
+    """What becomes of a stream."""
+    engines = pair[stream.begins], pair[1 - stream.begins]
+    return moved_between(engines, stream.prompt, stream.options, every)
 
 
 def show(results: list[Result]) -> int:

@@ -97,7 +97,8 @@ class MovingExperts:
             self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
             self._send_table(shared)
         library.wait()
-        experts = {layer.name: layer.experts for layer in placement.weights.layers}
+        all_layers = (*placement.host.layers, *placement.weights.layers)  # the file may be of another budget
+        experts = {layer.name: layer.experts for layer in all_layers}
         for name, used in read_counts(counts, experts).items():
             if name in self._layers:
                 self._layers[name].used[:] = used

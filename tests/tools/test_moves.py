@@ -8,6 +8,8 @@ from pathlib import Path
 import moves
 import pytest
 
+from support.moved import moved_between
+
 
 def test_runs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     results = str(tmp_path / "results")
@@ -24,7 +26,6 @@ def test_runs_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_a_stream_that_differs_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Here one whose prompt was changed on the way."""
     monkeypatch.setattr(sys, "argv", ["moves.py", "--streams", "1", "--tokens", "12", "--every", "5"])
-    between = moves.moved_between
-    monkeypatch.setattr(moves, "moved_between", lambda pair, prompt, *rest: between(pair, prompt + "!", *rest))
+    monkeypatch.setattr(moves, "moved_between", lambda pair, prompt, *rest: moved_between(pair, prompt + "!", *rest))
     assert moves.main() == 1
     assert "stream 0 (greedy) differs" in capsys.readouterr().out

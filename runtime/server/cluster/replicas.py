@@ -64,7 +64,8 @@ class RayReplicas:
                 if update is not None:
                     yield update._replace(offer=None)
                     if update.finish_reason is not None:
-                        successor = _cancelled(successor)
+                        _cancel(successor)
+                        successor = None
                     elif update.offer is not None and successor is None:
                         offer, successor = update.offer, asyncio.create_task(self._successor(update.fingerprint))
                         await asyncio.wait((successor,), timeout=_ANSWER_SECONDS)
@@ -79,7 +80,7 @@ class RayReplicas:
         except Exception as error:
             raise _explained(error, replica) from error
         finally:
-            _cancelled(successor)
+            _cancel(successor)
             if updates is not None:
                 updates.cancel()
 
@@ -148,7 +149,7 @@ class RayReplicas:
             raise _unavailable() from error
 
 
-def _cancelled(task: asyncio.Task[None] | None) -> None:
+def _cancel(task: asyncio.Task[None] | None) -> None:
     """Ends a task, if there is one."""
     if task is not None:
         task.cancel()

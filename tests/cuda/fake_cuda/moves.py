@@ -11,7 +11,7 @@ import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
-from support.placed import budget_for
+from support.placed import budget_for, budget_for_layers
 from support.step_rows import rows_of_steps
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -145,3 +145,20 @@ def test_the_next_start_begins_with_what_was_used(
     third = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
     assert not moving_of(third).moved and texts(third) == on_cpu
     assert "is not used, as it is damaged or of another model" in caplog.text
+
+
+def test_counts_are_used_with_another_budget(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For which the CPU computes the first layer as a whole."""
+    own = tmp_path / "package"
+    shutil.copytree(package, own, symlinks=True)
+    engine = restless(own, monkeypatch)
+    counts = {name: np.arange(len(layer.slots), dtype=float) for name, layer in moving_of(engine)._layers.items()}
+    write_counts(own / EXPERT_COUNTS, counts)
+    budget = budget_for_layers(own, 1, CAPACITY, 3) + 200_000
+    second = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
+    layers = moving_of(second)._layers
+    shared = layers.keys() & counts.keys()
+    assert len(shared) == len(counts) - 1 and not caplog.text
+    assert all(np.array_equal(layers[name].used, counts[name]) for name in shared)
