@@ -10,8 +10,8 @@ skewed one, too:
     trigraph synth qwen3.6-35b-a3b even.gguf
     trigraph synth qwen3.6-35b-a3b zipf.gguf --skew 1
 
-What was used is remembered beside the package, from one budget to the next. With `--synth 20` the tool writes both itself, with so many layers (40: all, 22 GB each). Ends with a status of 1 where
-hashes differ.
+What was used is remembered beside the package, from one budget to the next. With `--synth 20` the tool writes both
+itself, with so many layers (40: all, 22 GB each). Ends with a status of 1 where hashes differ.
 """
 
 from __future__ import annotations
@@ -53,8 +53,18 @@ from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
 from trigraph.runtime.requests.running import Running
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode
+from trigraph.runtime.state.sequence import Sequence
 
 MOST = 4  # requests at once
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """A prompt that was computed, and the token behind it. Others go on from forks of the sequence."""
+
+    prompt: list[int]
+    sequence: Sequence
+    token: int
 
 
 @dataclass(frozen=True)
@@ -128,10 +138,17 @@ def time_budget(package: Path, budget: Budget, config: EngineConfig, options: ar
         print(*[notice for notice in engine.model.notices if "GPU" in notice], sep="\n", flush=True)
         prompts = [RandomTokens(engine.steps.vocab).draw(options.prompt)[i:] for i in range(MOST)]
         digest = hashlib.sha256()
-        times = {"prompt": prefill(engine, prompts[0], digest)} | verifies(engine, prompts[0])
-        print(", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in times.items()), flush=True)
+        times, prompted = [], list[Prompted]()
+        for prompt in (prompts[0], *prompts):
+            started = time.perf_counter()
+            prompted.append(computed(engine, prompt, digest))
+            times.append(time.perf_counter() - started)
+            if len(times) == 1:  # which also made room
+                engine.steps.release(prompted.pop().sequence)
+        steps = {"prompt": times[1]} | verifies(engine, prompted[0])
+        print(", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in steps.items()), flush=True)
         for count in (1, MOST):
-            time_completions(engine, prompts[:count], digest, options)
+            time_completions(engine, prompted[:count], digest, options)
         report(engine)
         free, _ = gpu.free_memory()
         print(f"GPU memory in use, by all: {(total - free) / 1e9:.2f} GB; hash {digest.hexdigest()[:16]}", flush=True)
@@ -151,24 +168,18 @@ def taken(gpu: CudaLibrary, budget: Budget) -> Iterator[None]:
             gpu.free(address, False)
 
 
-def prefill(engine: Engine, prompt: list[int], digest: hashlib._Hash) -> float:
-    """Seconds of a prompt, the second time."""
-    times = []
-    for _ in range(2):
-        sequence = engine.steps.new_sequence()
-        started = time.perf_counter()
-        result = engine.steps.prefill([sequence], [prompt])
-        times.append(time.perf_counter() - started)
-        digest.update(result.logits[0].tobytes())
-        engine.steps.release(sequence)
-    return times[-1]
+def computed(engine: Engine, prompt: list[int], digest: hashlib._Hash) -> Prompted:
+    """A prompt and its token."""
+    sequence = engine.steps.new_sequence()
+    result = engine.steps.prefill([sequence], [prompt])
+    digest.update(result.logits[0].tobytes())
+    return Prompted(prompt, sequence, Sampler(Sampling(temperature=0), prompt).pick(result, 0, len(prompt)))
 
 
-def verifies(engine: Engine, prompt: list[int]) -> dict[str, float]:
+def verifies(engine: Engine, prompted: Prompted) -> dict[str, float]:
     """Median seconds of decodes and verifies behind the prompt, with other tokens each time, and of a draft."""
     found: dict[str, float] = {}
-    random, sequence = RandomTokens(engine.steps.vocab), engine.steps.new_sequence()
-    engine.steps.prefill([sequence], [prompt])
+    random, sequence = RandomTokens(engine.steps.vocab), engine.steps.fork(prompted.sequence)
     for count in (1, 2, 4, 8):
         times = []
         for _ in range(12):
@@ -183,27 +194,27 @@ def verifies(engine: Engine, prompt: list[int]) -> dict[str, float]:
 
 
 def time_completions(
-    engine: Engine, prompts: list[list[int]], digest: hashlib._Hash, options: argparse.Namespace
+    engine: Engine, prompted: list[Prompted], digest: hashlib._Hash, options: argparse.Namespace
 ) -> None:
     """Tokens a second of requests together, greedy, without their prompts: plain, and with drafts. The best of two.
 
     Raises RuntimeError where drafts change a text.
     """
     executor, longest = engine.model.executor, engine.steps.max_pending - 1
-    plain = [completed(engine, executor, prompts, options.tokens, partial(FixedLength, 0, "plain")) for _ in range(2)]
+    plain = [completed(engine, executor, prompted, options.tokens, partial(FixedLength, 0, "plain")) for _ in range(2)]
     texts = plain[0][1]
     digest.update(repr(texts).encode())
     found = {"plain": plain}
     if engine.steps.can_draft:
-        known = [[*prompt, *text] for prompt, text in zip(prompts, texts, strict=True)]
+        known = [[*each.prompt, *text] for each, text in zip(prompted, texts, strict=True)]
         drafts = replaying(executor, known, options.accept)
         length = partial(AdaptiveLength, Acceptance(longest), longest)
         found[f"drafts right at {options.accept}"] = [
-            completed(engine, drafts, prompts, options.tokens, length) for _ in range(2)
+            completed(engine, drafts, prompted, options.tokens, length) for _ in range(2)
         ]
-    tokens = len(prompts) * options.tokens
+    tokens = len(prompted) * options.tokens
     rates = {name: tokens / min(took for took, _ in runs) for name, runs in found.items()}
-    print(f"{len(prompts)} at once:", ", ".join(f"{name} {rate:.1f} tokens/s" for name, rate in rates.items()))
+    print(f"{len(prompted)} at once:", ", ".join(f"{name} {rate:.1f} tokens/s" for name, rate in rates.items()))
     if any(given != texts for runs in found.values() for _, given in runs):
         raise RuntimeError("a text has changed from one run to the next: this is a defect, please report it")
 
@@ -211,18 +222,18 @@ def time_completions(
 def completed(
     engine: Engine,
     executor: Executor,
-    prompts: list[list[int]],
+    prompted: list[Prompted],
     tokens: int,
     length: Callable[[], AdaptiveLength | FixedLength],
 ) -> tuple[float, list[list[int]]]:
     """Seconds of completions behind their prompts, and their tokens."""
     requests, completions = [], []
-    for prompt in prompts:
-        sequence, sampler = engine.steps.new_sequence(), Sampler(Sampling(temperature=0), prompt)
-        token = sampler.pick(engine.steps.prefill([sequence], [prompt]), 0, len(prompt))
+    for each in prompted:
+        sampler = Sampler(Sampling(temperature=0), each.prompt)
         completions.append(FixedLengthCompletion(tokens))
-        completions[-1].push(token)
-        requests.append(Running(sequence, token, sampler, completions[-1], length()))
+        completions[-1].push(each.token)
+        sequence = engine.steps.fork(each.sequence)
+        requests.append(Running(sequence, each.token, sampler, completions[-1], length()))
     took = seconds(lambda: [*decode(executor, requests, Governor())])
     for request in requests:
         engine.steps.release(request.sequence)
