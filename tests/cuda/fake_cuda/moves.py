@@ -88,19 +88,21 @@ def test_a_step_moves_no_more_than_its_bytes(package: Path, gpu: FakeDevice, mon
 
 def test_a_second_moves_no_more_than_its_bytes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many steps it has."""
+    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", 1)  # one expert
     engine = restless(package, monkeypatch)
-    moving, clock = moving_of(engine), [1000.0]
-    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", 1)
-    monkeypatch.setattr(moving_experts, "BYTES_A_SECOND", 1 << 20)
+    rate, clock = 1 << 20, [time.monotonic()]
+    monkeypatch.setattr(moving_experts, "BYTES_A_SECOND", rate)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    size = max(layer.expert_bytes for layer in moving._layers.values())
+    moving = moving_of(engine)
+    sizes = [layer.expert_bytes for layer in moving._layers.values()]
     sequence = engine.steps.new_sequence()
     engine.steps.prefill([sequence], [PROMPT])
-    for step in range(1, 21):
+    before = moving.moved
+    for step in range(1, 41):
         clock[0] += 0.01
         engine.steps.verify([sequence], [[1]])
-        assert moving.moved * size < 0.01 * step * (1 << 20) + 2 * len(moving._staging), step
-    assert moving.moved > 0
+        assert (moving.moved - before - 1) * min(sizes) <= 0.01 * step * rate, step
+    assert 1 < moving.moved - before < 20
 
 
 def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
