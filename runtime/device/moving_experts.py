@@ -25,7 +25,8 @@ from trigraph.runtime.device.placement import Placement, first_slots
 _log = logging.getLogger("trigraph.device")
 
 EVERY = 16  # verifies from one look at the counts to the next
-BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert
+BYTES_A_STEP = 8 << 20  # that are moved before a verify, or one expert; about a millisecond
+BYTES_A_SECOND = 256 << 20  # so that moves take a twentieth of the time at most
 _DECAY = 0.9  # of counts, from look to look
 _RATIO, _LEAST = 1.25, 4.0  # times, and counts, that a newcomer is used more
 _SAVING_SECONDS = 600.0  # between two files, beside the one at the end
@@ -88,6 +89,7 @@ class MovingExperts:
         weakref.finalize(self, library.free_event, self._copied)
         self._queue: deque[tuple[SharedLayer, int, int]] = deque()
         self._steps = 0
+        self._due = 0.0  # when more may move, by the monotonic clock
         self.moved = 0
         """Experts so far."""
         for number, layer in enumerate(layers):
@@ -95,7 +97,8 @@ class MovingExperts:
             self._layers[layer.name] = shared = SharedLayer(number, slots, layer.expert_bytes)
             self._send_table(shared)
         library.wait()
-        experts = {layer.name: layer.experts for layer in placement.weights.layers}
+        all_layers = (*placement.host.layers, *placement.weights.layers)  # the file may be of another budget
+        experts = {layer.name: layer.experts for layer in all_layers}
         for name, used in read_counts(counts, experts).items():
             if name in self._layers:
                 self._layers[name].used[:] = used
@@ -133,7 +136,7 @@ class MovingExperts:
         self._steps += 1
         if self._steps % EVERY == 0 and not self._queue:
             self._look()
-        if self._queue:
+        if self._queue and time.monotonic() >= self._due:
             self._move_some()
 
     def give_back(self) -> bool:
@@ -174,6 +177,7 @@ class MovingExperts:
         for layer in changed.values():
             self._send_table(layer)
         self._library.record_event(self._copied)
+        self._due = time.monotonic() + start / BYTES_A_SECOND
 
     def _look(self) -> None:
         """Queues what is worth most, and no more than is moved until the next look."""

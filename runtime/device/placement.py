@@ -135,30 +135,24 @@ class Placement:
         )
 
     def sentence(self) -> str:
-        """What lies where, for the user."""
+        """What lies where and what a token reads, for the user."""
+        on_gpu = f"{self.device_bytes_per_token / 1e9:,.2f} GB"
         if not self.is_split and not self.host_layers:
             return (
-                f"the GPU holds all {self.device_bytes / 1e9:,.1f} GB of weights and {self.state_bytes / 1e9:,.1f} GB "
-                "of state"
+                f"the GPU holds all {self.device_bytes / 1e9:,.1f} GB of weights, of which a token reads at most "
+                f"{on_gpu}, and {self.state_bytes / 1e9:,.1f} GB of state"
             )
         held, experts = sum(self.slots.values()), sum(layer.experts for layer in self.weights.layers)
         routed = f", with {held:,} of {experts:,} routed experts," if self.is_split else ""
-        on_gpu = (
+        theirs = ["the other experts"] if self.is_split else []
+        size = f"{self.host_bytes / 1e9:,.1f} GB"
+        if self.host_layers:
+            theirs.insert(0, f"the first {self.host_layers} of {self.host_layers + len(self.weights.blocks)} layers")
+            size += f" with {sum(block.state_bytes for block in self.host.blocks) / 1e9:,.1f} GB of state"
+        return (
             f"the GPU holds {self.device_bytes / 1e9:,.1f} GB of weights{routed} and {self.state_bytes / 1e9:,.1f} GB "
-            "of state; the CPU computes "
-        )
-        if not self.host_layers:
-            return on_gpu + (
-                f"the other experts, {self.host_bytes / 1e9:,.1f} GB, of which a token reads "
-                f"{self.host_bytes_per_token / 1e9:,.2f} GB"
-            )
-        others = " and the other experts" if self.is_split else ""
-        state = sum(block.state_bytes for block in self.host.blocks)
-        return on_gpu + (
-            f"the first {self.host_layers} of {self.host_layers + len(self.weights.blocks)} layers{others}, "
-            f"{self.host_bytes / 1e9:,.1f} GB with {state / 1e9:,.1f} GB of state; a token reads "
-            f"{self.host_bytes_per_token / 1e9:,.2f} GB of the host's memory and at most "
-            f"{self.device_bytes_per_token / 1e9:,.2f} GB of the GPU's"
+            f"of state; the CPU computes {' and '.join(theirs)}, {size}; a token reads "
+            f"{self.host_bytes_per_token / 1e9:,.2f} GB of the host's memory and at most {on_gpu} of the GPU's"
         )
 
 

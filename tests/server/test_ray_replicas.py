@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,15 +68,18 @@ class Handle:
 
     app_name, deployment_name = "application", "engine"
 
-    def __init__(self, *responses: Response, others: str | float = LAST.fingerprint) -> None:
-        """`others`: the fingerprint of the replicas, or how long they take to tell."""
+    def __init__(self, *responses: Response, others: Sequence[str | float] = (LAST.fingerprint,)) -> None:
+        """`others`: what replicas tell of their fingerprint, or how long they take; the last one again and again."""
         self.responses, self.sent = responses, 0
+        self.told = 0
         self.identify = SimpleNamespace(remote=lambda: self._tell(others))
 
-    async def _tell(self, fingerprint: str | float) -> str | float:
-        if isinstance(fingerprint, float):
-            await asyncio.sleep(fingerprint)
-        return fingerprint
+    async def _tell(self, others: Sequence[str | float]) -> str | float:
+        answer = others[min(self.told, len(others) - 1)]
+        self.told += 1
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+        return answer
 
     def options(self, **_: object) -> Any:
         return SimpleNamespace(stream=SimpleNamespace(remote=self._send))
@@ -97,6 +100,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         "SILENCE_SECONDS": 0.2,
         "OUTAGE_SECONDS": 0.4,
         "_CHECK_SECONDS": 0.1,
+        "_ANSWER_SECONDS": 0.05,
         "_STATUS_SECONDS": 0.0,
     }.items():
         monkeypatch.setattr(module, name, seconds)
@@ -149,8 +153,28 @@ def test_a_replica_that_is_to_end_is_left_where_others_run(running: Callable[[in
 
 @pytest.mark.parametrize("others", ["another version", "", FOREVER])
 def test_no_other_version_takes_streams_over(running: Callable[[int], None], others: str | float) -> None:
-    handle = Handle(Response("first", OFFER, LAST), others=others)
+    handle = Handle(Response("first", OFFER, LAST), others=[others])
     assert completed(handle) == [OFFER._replace(offer=None), LAST]
+
+
+@pytest.mark.parametrize("first", ["", FOREVER])
+def test_a_replica_that_is_to_end_is_left_when_another_one_runs(
+    running: Callable[[int], None], first: str | float
+) -> None:
+    """The one that is asked first is to end as well, or none answers yet; the stream goes on meanwhile."""
+    going = OFFER._replace(offer=None)
+    response = Response("first", OFFER, going, None, lambda: handle.told > 1, 0.05, going, FOREVER)
+    handle = Handle(response, others=[first, LAST.fingerprint])
+    updates: list[Update] = []
+
+    async def ask() -> None:
+        async for update in RayReplicas(handle).complete(TICKET):
+            updates.append(update)
+
+    with pytest.raises(ReplicaLostError) as raised:
+        asyncio.run(asyncio.wait_for(ask(), 60))
+    assert (raised.value.replica, raised.value.offer) == ("first", OFFER.offer)
+    assert updates == [going] * 3 and response.cancelled
 
 
 def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) -> None:

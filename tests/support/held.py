@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
+from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.server.cluster.deployment import EngineReplica
-from trigraph.runtime.server.cluster.replica import Ticket, Update
+from trigraph.runtime.server.cluster.replica import Offer, Ticket, Update
 
 
 class HeldReplica(EngineReplica):
@@ -54,3 +57,28 @@ class GivingReplica(HeldReplica):
         patch.object(Scheduler, "round", slowly).start()
         patch.object(PrefillSpeed, "seconds", return_value=1e9).start()
         super().__init__(model, arguments)
+
+
+class RestlessReplica(EngineReplica):
+    """A replica that offers each of its streams after so many tokens, `arguments["every"]`.
+
+    With their state, as if it were slow to compute again, those with an even seed.
+    """
+
+    def __init__(self, model: str, arguments: dict[str, Any]) -> None:
+        arguments = dict(arguments)
+        self._every: int = arguments.pop("every")
+        self._begun: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        self._peeking = threading.Lock()
+        super().__init__(model, arguments)
+        self._drains = True
+
+    def identify(self) -> str:
+        return self.fingerprint
+
+    def _offer(self, request: Request) -> Offer | None:
+        if len(request.ids) < self._begun.setdefault(request, len(request.ids)) + self._every:
+            return None
+        seconds = 0.0 if (request.options.sampling.seed or 0) % 2 else 1e9
+        with self._peeking, patch.object(PrefillSpeed, "seconds", return_value=seconds):
+            return super()._offer(request)

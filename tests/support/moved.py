@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from trigraph.runtime import Engine, JsonSchema, Options, Request, Sampling
+from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.scheduler.detached import Detached
 
 PROMPTS = ("It was said in the beginning that", "{", "One, two, three")
@@ -37,26 +38,31 @@ class Moved:
     """Moves with state."""
     pauses: list[float] = field(default_factory=list)
     """Seconds from the last token here to the next one there."""
+    rows: list[RecordedRow] = field(default_factory=list)
+    """Of all engines, where a receipt is asked for."""
 
 
 def moved_between(engines: tuple[Engine, Engine], prompt: str | Sequence[int], options: Options, every: int) -> Moved:
     """A request that goes to the other engine every so many tokens, until it is done."""
     found = Moved(engines[0].generate(prompt, options))
     left: float | None = None
+    begun = 0  # tokens with which an engine got it
     while True:
         request, engine = found.request, engines[found.moves % 2]
         box: SimpleQueue[Detached | None] = SimpleQueue()
         came = SimpleQueue[float]()
-        request.listen(partial(_leave, engine, request, len(request.ids), every, box, came))
+        request.listen(partial(_leave, engine, request, begun, every, box, came))
         request.begin()
         if request.done:  # before it was listened to
             came.put(time.perf_counter())
             box.put(None)
         if left is not None:
             found.pauses.append(came.get() - left)
-        if (detached := box.get()) is None:
+        detached = box.get()
+        found.rows += request.rows
+        if detached is None:
             return found
-        left = time.perf_counter()
+        left, begun = time.perf_counter(), len(detached.completed)
         found.moves += 1
         found.states += detached.state is not None
         found.request = engines[found.moves % 2].attach(detached)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, cast
 
 from ray import serve
@@ -28,6 +29,7 @@ SILENCE_SECONDS = 30.0
 OUTAGE_SECONDS = 60.0
 """For which requests wait while no replica runs: about as long as another one takes to start."""
 _CHECK_SECONDS = 5.0
+_ANSWER_SECONDS = 0.25  # that a stream is held back for a replica's answer
 _STATUS_SECONDS = 2.0  # for which what Ray's controller said holds
 _MOST_COPIES = 2
 
@@ -53,17 +55,22 @@ class RayReplicas:
         the replica raises.
         """
         replica, updates = None, None
+        offer, successor = None, None  # of a replica that is to end; the stream goes on there while another one starts
         try:
             replica, updates = await self._accepted(ticket)
             while True:
                 async with asyncio.timeout(SILENCE_SECONDS):
                     update = await anext(updates)
-                if update is None:
-                    continue
-                yield update._replace(offer=None)
-                offered = update.offer is not None and update.finish_reason is None
-                if offered and await self._others_have(update.fingerprint):
-                    raise ReplicaLostError("it is to end", replica, update.offer)
+                if update is not None:
+                    yield update._replace(offer=None)
+                    if update.finish_reason is not None:
+                        _cancel(successor)
+                        successor = None
+                    elif update.offer is not None and successor is None:
+                        offer, successor = update.offer, asyncio.create_task(self._successor(update.fingerprint))
+                        await asyncio.wait((successor,), timeout=_ANSWER_SECONDS)
+                if successor is not None and successor.done():
+                    raise ReplicaLostError("it is to end", replica, offer)
         except StopAsyncIteration:
             return
         except ReplicaLostError:
@@ -73,6 +80,7 @@ class RayReplicas:
         except Exception as error:
             raise _explained(error, replica) from error
         finally:
+            _cancel(successor)
             if updates is not None:
                 updates.cancel()
 
@@ -123,13 +131,14 @@ class RayReplicas:
         deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
         return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
 
-    async def _others_have(self, fingerprint: str) -> bool:
-        """Whether a replica runs that goes on with what one of that fingerprint has begun: asks one."""
-        try:
-            async with asyncio.timeout(_CHECK_SECONDS):
-                return bool(await self.handle.identify.remote() == fingerprint)
-        except (TimeoutError, RayError, RayServeException):
-            return False
+    async def _successor(self, fingerprint: str) -> None:
+        """Returns when a replica runs that goes on with what one of that fingerprint has begun: asks some, in turn."""
+        while True:
+            with suppress(TimeoutError, RayError, RayServeException):
+                async with asyncio.timeout(_CHECK_SECONDS):
+                    if await self.handle.identify.remote() == fingerprint:
+                        return
+            await asyncio.sleep(_ANSWER_SECONDS)
 
     async def describe(self) -> Description:
         """Asks some replica what it runs. Raises ApiError when none answers."""
@@ -138,6 +147,12 @@ class RayReplicas:
                 return cast(Description, await self.handle.describe.remote())
         except TimeoutError as error:
             raise _unavailable() from error
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    """Ends a task, if there is one."""
+    if task is not None:
+        task.cancel()
 
 
 async def _withdraw(copies: dict[asyncio.Future[str], Any], which: list[asyncio.Future[str]]) -> None:

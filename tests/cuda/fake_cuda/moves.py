@@ -1,7 +1,9 @@
 """Experts that move to the device and from it while texts are made."""
 
 import gc
+import math
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from support.fake_cuda import FakeDevice, copied, count
 from support.packages import Packages
-from support.placed import budget_for
+from support.placed import budget_for, budget_for_layers
 from support.step_rows import rows_of_steps
 from trigraph.exporter.package.manifest import EXPERT_COUNTS
 from trigraph.runtime import Engine, Options, Sampling, load
@@ -47,7 +49,7 @@ def texts(engine: Engine) -> list[list[int]]:
 
 def restless(package: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """An engine that holds half of the experts, and moves some ahead of each verify, wanted or not."""
-    for name, value in (("EVERY", 1), ("_RATIO", 0), ("_LEAST", -1)):
+    for name, value in (("EVERY", 1), ("_RATIO", 0), ("_LEAST", -1), ("BYTES_A_SECOND", math.inf)):
         monkeypatch.setattr(moving_experts, name, value)
     budget = budget_for(package, 0.5, context=CAPACITY, sequences=3)
     return load(package, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
@@ -82,6 +84,25 @@ def test_a_step_moves_no_more_than_its_bytes(package: Path, gpu: FakeDevice, mon
     assert copied(events, "pageable", "device") == 0
     assert count(events, "wait stream") == 1
     assert count(events, "replay") == 1
+
+
+def test_a_second_moves_no_more_than_its_bytes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps it has."""
+    monkeypatch.setattr(moving_experts, "BYTES_A_STEP", 1)  # one expert
+    engine = restless(package, monkeypatch)
+    rate, clock = 1 << 20, [time.monotonic()]
+    monkeypatch.setattr(moving_experts, "BYTES_A_SECOND", rate)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    moving = moving_of(engine)
+    sizes = [layer.expert_bytes for layer in moving._layers.values()]
+    sequence = engine.steps.new_sequence()
+    engine.steps.prefill([sequence], [PROMPT])
+    before = moving.moved
+    for step in range(1, 41):
+        clock[0] += 0.01
+        engine.steps.verify([sequence], [[1]])
+        assert (moving.moved - before - 1) * min(sizes) <= 0.01 * step * rate, step
+    assert 1 < moving.moved - before < 20
 
 
 def test_counts_are_those_of_the_router(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,3 +147,20 @@ def test_the_next_start_begins_with_what_was_used(
     third = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
     assert not moving_of(third).moved and texts(third) == on_cpu
     assert "is not used, as it is damaged or of another model" in caplog.text
+
+
+def test_counts_are_used_with_another_budget(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For which the CPU computes the first layer as a whole."""
+    own = tmp_path / "package"
+    shutil.copytree(package, own, symlinks=True)
+    engine = restless(own, monkeypatch)
+    counts = {name: np.arange(len(layer.slots), dtype=float) for name, layer in moving_of(engine)._layers.items()}
+    write_counts(own / EXPERT_COUNTS, counts)
+    budget = budget_for_layers(own, 1, CAPACITY, 3) + 200_000
+    second = load(own, device="cuda", gpu_memory=budget, context=CAPACITY, sequences=3)
+    layers = moving_of(second)._layers
+    shared = layers.keys() & counts.keys()
+    assert len(shared) == len(counts) - 1 and not caplog.text
+    assert all(np.array_equal(layers[name].used, counts[name]) for name in shared)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from support.fake_cuda import FakeDevice, count
+from support.moved import moved_between
 from support.packages import Packages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -36,6 +38,17 @@ def test_all_of_it_is_on_the_gpu_of_that_number(package: Path, gpu: FakeDevice) 
     taken = gpu.allocated(0)
     del second
     assert gpu.allocated(1) < weights / 2 and gpu.allocated(0) == taken
+
+
+def test_streams_that_move_between_gpus_are_those_that_stay(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 20 tokens, with their state."""
+    monkeypatch.setattr(PrefillSpeed, "seconds", lambda _, tokens: 1e9)
+    pair = load(package, device="cuda", context=128), load(package, device="cuda:1", context=128)
+    option = Options(Sampling(seed=7), max_tokens=70, ignore_eos=True, draft_tokens=2)
+    found = moved_between(pair, PROMPT, option, 20)
+    assert found.moves >= 2 and found.states == found.moves
+    whole = load(package, device="cpu", context=128).generate(PROMPT, option)
+    assert found.request.text == whole.run() and found.request.ids == whole.ids
 
 
 def test_a_gpu_that_is_not_there(package: Path) -> None:

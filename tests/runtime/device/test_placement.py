@@ -178,8 +178,9 @@ def test_the_sentence() -> None:
     large = Weights(trunk_bytes=2 * 10**9, layers=(replace(SMALL, expert_bytes=10**9),))
     words = place(large, 10**9, 8 * 10**9, working_bytes=10**9).sentence()
     assert "holds 6.0 GB of weights, with 4 of 8 routed experts, and 1.0 GB of state" in words
-    assert "the other experts, 4.0 GB, of which a token reads 1.00 GB" in words
-    assert "holds all 10.0 GB of weights and 1.0 GB of state" in place(large, 10**9, 10**11).sentence()
+    assert "the other experts, 4.0 GB; a token reads 1.00 GB of the host's memory and at most 3.00 GB of" in words
+    words = place(large, 10**9, 10**11).sentence()
+    assert "holds all 10.0 GB of weights, of which a token reads at most 4.00 GB, and 1.0 GB of state" in words
 
 
 @pytest.mark.parametrize(
