@@ -36,7 +36,7 @@ class Untouched:
 @pytest.mark.skipif(sys.platform != "linux" or mmap.PAGESIZE != GROUP_BYTES, reason="a page of memory is no group")
 @pytest.mark.parametrize("context", [32768, 262144])
 def test_a_decode_reads_its_groups_alone(context: int) -> None:
-    """Those of its list, and the positions after the last whole one: 513 pages of keys, and of values, at any length."""
+    """Those of its list, and those after the last whole one: 513 pages of keys, and of values, at any length."""
     key, value = Untouched(context), Untouched(context)
     rng, heads = np.random.default_rng(context), 24
     past = context - 2  # the row and two before it follow the last whole group
