@@ -127,6 +127,10 @@ GEOMETRIES = {
     "tiny-moe": _SMALL_MOE,
     "tiny-next": dataclasses.replace(_SMALL_MOE, architecture="qwen3next", ffn=512),
     "tiny-streams": dataclasses.replace(_SMALL_MOE, architecture="qwen4exp", streams=_SMALL_STREAMS),
+    "tiny-sparse": dataclasses.replace(
+        _SMALL_MOE, architecture="qwen4exp",
+        streams=dataclasses.replace(_SMALL_STREAMS, indexer=dataclasses.replace(_SMALL_STREAMS.indexer, top=5)),
+    ),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 // BlockGather: rows of a table in ggml blocks as float32: the embedding lookup.
 #include "../blocks/cpu/row_kernel.h"
+#include "ahead.h"
 
 namespace trigraph::TRIGRAPH_ISA {
 namespace {
@@ -26,10 +27,13 @@ struct BlockGather {
     auto gather = [&](int64_t i) {
       kernel.unpack(table.as<uint8_t>() + id[i] * row_bytes, width, y.as<float>() + i * width);
     };
-    if (ids.dims[0] >= 16)
+    if (ids.dims[0] >= 16) {
+      context.parallel_for(ids.dims[0],
+                           [&](int64_t i) { ask_ahead(table.as<uint8_t>() + id[i] * row_bytes, row_bytes); });
       context.parallel_for(ids.dims[0], gather);
-    else
+    } else {
       for (int64_t i = 0; i < ids.dims[0]; ++i) gather(i);
+    }
   }
 
  private:

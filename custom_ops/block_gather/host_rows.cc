@@ -6,22 +6,29 @@
 
 #include "../ort_api.h"
 #include "../pool.h"
+#include "ahead.h"
 
 namespace trigraph {
 namespace {
 
-constexpr int64_t kFew = 256;  // rows that are read one by one, so that as many page faults as threads overlap
-constexpr int64_t kRun = 16;   // of more, rows that a thread reads at a time
+constexpr int64_t kRun = 16;  // rows that a thread reads at a time
 
 struct Reading {
   const HostRows* rows;
 
   void run(const Pool& pool) const {
-    const int64_t each = rows->count > kFew ? kRun : 1;
-    pool.parallel_for((rows->count + each - 1) / each, [&](int64_t run) {
-      for (int64_t i = run * each; i < std::min((run + 1) * each, rows->count); ++i)
-        std::memcpy(rows->out + static_cast<size_t>(i) * rows->row_bytes,
-                    rows->table + static_cast<size_t>(rows->ids[i]) * rows->row_bytes, rows->row_bytes);
+    const auto row = [this](int64_t i) { return rows->table + static_cast<size_t>(rows->ids[i]) * rows->row_bytes; };
+    for_rows(pool, [&](int64_t i) { ask_ahead(row(i), static_cast<int64_t>(rows->row_bytes)); });
+    for_rows(pool, [&](int64_t i) {
+      std::memcpy(rows->out + static_cast<size_t>(i) * rows->row_bytes, row(i), rows->row_bytes);
+    });
+  }
+
+ private:
+  template <class Body>
+  void for_rows(const Pool& pool, const Body& body) const {
+    pool.parallel_for((rows->count + kRun - 1) / kRun, [&](int64_t run) {
+      for (int64_t i = run * kRun; i < std::min((run + 1) * kRun, rows->count); ++i) body(i);
     });
   }
 };

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <vector>
 
-#include "../paged_attention/entry.h"
 #include "../paged_attention/ragged.h"
 #include "../paged_attention/rotary.h"
+#include "choice.h"
 #include "keys.h"
 #include "signature.h"
 
@@ -77,72 +77,78 @@ class PagedSelect : public PagedSelectSignature<T> {
   void compute(Context& context) const {
     const Tensor q = context.input(0), norm = context.input(1), index = context.input(2);
     const CacheShape shape = index_shape(index, group_);
-    const int64_t heads = query_heads(q, shape), rows = q.dims[0];
+    const int64_t rows = q.dims[0];
+    query_heads(q, shape);
     rotary_.check(norm, shape.width);
     const Sequences sequences(context.input(3), context.input(4), context.input(5), rows, shape, true);
     int32_t* out = context.output(0, {rows, top_}).template as<int32_t>();
     constexpr int64_t kScores = int64_t{1} << 22;  // that wait together
-    std::vector<Run> waiting;
-    int64_t most = 0;
-    for (const Run& run : sequences.runs(1)) {
-      const int64_t whole = (run.position + 1) / group_;
-      if (whole <= top_) {
-        for (int64_t i = 0; i < top_; ++i) out[run.row * top_ + i] = i < whole ? static_cast<int32_t>(i) : -1;
-        continue;
+    std::vector<Block> waiting;
+    int64_t count = 0, most = 0;  // rows that wait, and the groups of the last one
+    for (Run run : sequences.runs(kBlockRows)) {
+      for (; run.count && whole_groups(run) <= top_; ++run.row, ++run.position, --run.count)
+        for (int64_t i = 0; i < top_; ++i)
+          out[run.row * top_ + i] = i < whole_groups(run) ? static_cast<int32_t>(i) : -1;
+      if (!run.count) continue;
+      const int64_t whole = whole_groups(run, run.count - 1);
+      if (count && (count + run.count) * std::max(most, whole) > kScores) {
+        choose(context, q, norm, index, shape, sequences, waiting, count, most, out);
+        waiting.clear(), count = most = 0;
       }
-      if (!waiting.empty() && (static_cast<int64_t>(waiting.size()) + 1) * std::max(most, whole) > kScores) {
-        choose(context, q, norm, index, shape, sequences, waiting, heads, most, out);
-        waiting.clear(), most = 0;
-      }
-      waiting.push_back(run);
+      waiting.push_back({run, count});
+      count += run.count;
       most = std::max(most, whole);
     }
-    if (!waiting.empty()) choose(context, q, norm, index, shape, sequences, waiting, heads, most, out);
+    if (count) choose(context, q, norm, index, shape, sequences, waiting, count, most, out);
   }
 
  private:
+  static constexpr int64_t kBlockRows = 8;
+
+  struct Block : Run {
+    int64_t first;  // of the rows that wait
+  };
+
+  int64_t whole_groups(const Run& run, int64_t row = 0) const { return (run.position + row + 1) / group_; }
+
   void choose(const Context& context, const Tensor& q, const Tensor& norm, const Tensor& index, const CacheShape& shape,
-              const Sequences& sequences, const std::vector<Run>& rows, int64_t heads, int64_t most,
+              const Sequences& sequences, const std::vector<Block>& blocks, int64_t count, int64_t most,
               int32_t* out) const {
     struct Memory;
-    constexpr int64_t kGroups = 512;  // of a task
-    const auto count = static_cast<int64_t>(rows.size());
-    const int64_t query = heads * shape.width, parts = (most + kGroups - 1) / kGroups;
+    const int64_t query = q.dims[1], heads = query / shape.width, parts = (most + kSplit - 1) / kSplit;
+    const auto block_count = static_cast<int64_t>(blocks.size());
     auto* queries = static_cast<float*>(scratch<Memory>(count * (query + most) * sizeof(float)));
     float* scores = queries + count * query;
-    context.parallel_for(count, [&](int64_t r) {
+    context.parallel_for(block_count, [&](int64_t i) {
       struct Angles;
-      auto* angles = static_cast<float*>(scratch<Angles>(rotary_.angle_size() * sizeof(float)));
-      rotary_.angles(rows[r], {nullptr, 1}, angles);
-      for (int64_t h = 0; h < heads; ++h)
-        rotary_.apply(q.as<float>() + rows[r].row * query + h * shape.width, norm.as<float>(), angles, shape.width,
-                      1.0f, queries + r * query + h * shape.width);
+      const Block& block = blocks[i];
+      auto* angles = static_cast<float*>(scratch<Angles>(block.count * rotary_.angle_size() * sizeof(float)));
+      rotary_.angles(block, {nullptr, q.dims[0]}, angles);
+      for (int64_t row = 0; row < block.count; ++row)
+        for (int64_t c = 0; c < query; c += shape.width)
+          rotary_.apply(q.as<float>() + (block.row + row) * query + c, norm.as<float>(),
+                        angles + row * rotary_.angle_size(), shape.width, 1.0f,
+                        queries + (block.first + row) * query + c);
     });
-    context.parallel_for(count * parts, [&](int64_t task) {
-      const int64_t r = task / parts, first = task % parts * kGroups;
-      const int64_t end = std::min(first + kGroups, (rows[r].position + 1) / group_);
-      for (int64_t g = first; g < end; ++g) {
-        const int64_t entry = sequences.entry(rows[r].sequence, g * group_ + group_ - 1);
-        scores[r * most + g] =
-            score_key(queries + r * query, index.as<const T>() + entry * shape.width, heads, shape.width);
-      }
+    context.parallel_for(block_count * parts, [&](int64_t task) {
+      struct Products;
+      const Block& block = blocks[task / parts];
+      const int64_t first = task % parts * kSplit, all = whole_groups(block, block.count - 1) - first;
+      if (all <= 0) return;
+      const T* keys[kSplit + kAhead];
+      for (int64_t i = 0; i < kSplit + kAhead; ++i)
+        keys[i] = index.as<const T>() +
+                  sequences.entry(block.sequence, (first + std::min(i, all - 1)) * group_ + group_ - 1) * shape.width;
+      score_keys(queries + block.first * query, block.count, heads, keys, std::min(all, kSplit), shape.width,
+                 static_cast<float*>(scratch<Products>(kBlockRows * heads * kSplit * sizeof(float))),
+                 scores + block.first * most + first, most);
     });
-    context.parallel_for(
-        count, [&](int64_t r) { best(scores + r * most, (rows[r].position + 1) / group_, out + rows[r].row * top_); });
-  }
-
-  // The groups of the largest scores, ascending; of equal ones the first, NaN last.
-  void best(const float* scores, int64_t count, int32_t* out) const {
-    std::vector<int32_t> order(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) order[i] = static_cast<int32_t>(i);
-    const auto before = [scores](int32_t a, int32_t b) {
-      const float x = scores[a], y = scores[b];
-      if (x != x || y != y) return x == x || (y != y && a < b);
-      return x > y || (x == y && a < b);
-    };
-    std::nth_element(order.begin(), order.begin() + top_, order.end(), before);
-    std::sort(order.begin(), order.begin() + top_);
-    std::copy(order.begin(), order.begin() + top_, out);
+    context.parallel_for(block_count * kBlockRows, [&](int64_t task) {
+      const Block& block = blocks[task / kBlockRows];
+      const int64_t i = task % kBlockRows;
+      if (i < block.count)
+        choose_largest(scores + (block.first + i) * most, whole_groups(block, i), top_, out + (block.row + i) * top_);
+    });
   }
 
   Rotary rotary_;

@@ -1,6 +1,9 @@
 // Keys of groups of positions, and what rows score them with, on a CPU.
 #pragma once
 
+#include <algorithm>
+
+#include "../paged_attention/tile.h"
 #include "../simd.h"
 
 namespace trigraph::TRIGRAPH_ISA {
@@ -27,17 +30,29 @@ void pool_keys(const float* own, int64_t group, int64_t width, Earlier&& earlier
   }
 }
 
-// The sum over heads of what is positive of their products with a key.
+// Scores of `count` keys, at most kSplit, for `rows` rows of queries [rows, heads, width], `stride` apart: sums over
+// heads of what is positive of their products. keys: those, and kAhead more to ask memory for. memory: [rows, heads,
+// kSplit].
 template <class T>
-float score_key(const float* q, const T* key, int64_t heads, int64_t width) {
-  float sum = 0;
-  for (int64_t h = 0; h < heads; ++h, q += width) {
-    vf product = zero();
-    for (int64_t i = 0; i < width; i += VL) product = fmadd(load(q + i), load_key(key + i), product);
-    const float one = reduce_add(product);
-    sum += one < 0 ? 0 : one;  // NaN stays NaN
+void score_keys(const float* q, int64_t rows, int64_t heads, const T* const* keys, int64_t count, int64_t width,
+                float* memory, float* scores, int64_t stride) {
+  const int64_t blocks = (rows * heads + kTileRows - 1) / kTileRows, share = (kGroup + blocks - 1) / blocks;
+  for (int64_t p = 0; p < count; p += kGroup) {
+    for (int64_t block = 0, m = 0; block < blocks; ++block) {
+      const int64_t n = rows * heads / blocks + (block < rows * heads % blocks);
+      with_rows(n, [&](auto tile_rows) {
+        dot<tile_rows>(q + m * width, Entries<T>{keys + p, block * share, share}, std::min(kGroup, count - p), width,
+                       memory + m * kSplit + p);
+      });
+      m += n;
+    }
   }
-  return sum;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* sum = scores + r * stride;
+    std::fill(sum, sum + count, 0.0f);
+    for (int64_t h = 0; h < heads; ++h, memory += kSplit)
+      for (int64_t i = 0; i < count; ++i) sum[i] += memory[i] < 0 ? 0 : memory[i];  // NaN stays NaN
+  }
 }
 
 }  // namespace trigraph::TRIGRAPH_ISA

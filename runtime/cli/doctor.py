@@ -28,7 +28,8 @@ def _lines(found: Examination) -> list[str]:
     return [
         f"{found.processor}, operator library {found.library}, ONNX Runtime {found.onnxruntime}",
         f"recorded bits: {found.recorded}, contract version {found.contract}; "
-        f"of images: {found.recorded_images}, version {found.image_contract}",
+        f"of images: {found.recorded_images}, version {found.image_contract}; "
+        f"of residual streams: {found.recorded_streams}, version {found.streams_contract}",
         *(f"{finding.kernels:{width}}  {_verdict(finding)}" for finding in found.findings),
     ]
 

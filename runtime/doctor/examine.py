@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from trigraph.custom_ops import instruction_sets, library_version
 from trigraph.exporter import ExportOptions, export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic, write_synthetic_mmproj
 from trigraph.models.tiny import TINY_GGUF
@@ -24,13 +24,14 @@ from trigraph.runtime.bench.machine import processor
 from trigraph.runtime.device.choice import open_device
 
 RECORD = TINY_GGUF.with_name("recorded_bits.json")
-"""Contract version, and hashes by model and part, of text and of images; `python -m trigraph.runtime.doctor.record`
-writes it."""
+"""Contract version, and hashes by model and part: of text, of images, and of text by residual streams.
+`python -m trigraph.runtime.doctor.record` writes it."""
 
 Bits = Mapping[str, Mapping[str, str]]
 """Hashes by model, then by part of its output and state."""
 
 IMAGES = "the synthetic model with images"
+STREAMS = "the synthetic model with residual streams"
 
 _TIMEOUT = 600  # seconds for one set of kernels; a few are usual
 
@@ -66,6 +67,9 @@ class Examination:
     image_contract: int
     recorded_images: str
     """The same of images."""
+    streams_contract: int
+    recorded_streams: str
+    """The same of text by a model with residual streams."""
     findings: tuple[Finding, ...]
 
     @property
@@ -78,13 +82,13 @@ def examine(device: str = "cpu") -> Examination:
 
     Takes some seconds. Raises TrigraphError when there is nothing to compare with, no library, or no such device.
     """
-    text, images = recorded_bits(), recorded_image_bits()
+    text, images, streams = recorded_bits(), recorded_image_bits(), recorded_streams_bits()
     kernels = list(instruction_sets())
     if (name := open_device(device).name) != "cpu":
         kernels.append(name)
     with tempfile.TemporaryDirectory(prefix="trigraph-") as folder:
         packages = make_packages(Path(folder))
-        findings = tuple(_compare(one, packages, {**text, **images}) for one in kernels)
+        findings = tuple(_compare(one, packages, {**text, **images, **streams}) for one in kernels)
     return Examination(
         processor(),
         library_version(),
@@ -93,6 +97,8 @@ def examine(device: str = "cpu") -> Examination:
         short_hash(text),
         IMAGE_CONTRACT_VERSION,
         short_hash(images),
+        STREAMS_CONTRACT_VERSION,
+        short_hash(streams),
         findings,
     )
 
@@ -105,6 +111,11 @@ def recorded_bits() -> Bits:
 def recorded_image_bits() -> Bits:
     """The recorded hashes of images. Raises TrigraphError when they are of another contract version."""
     return _recorded("image_", IMAGE_CONTRACT_VERSION)
+
+
+def recorded_streams_bits() -> Bits:
+    """The recorded hashes of residual streams. Raises TrigraphError when they are of another contract version."""
+    return _recorded("streams_", STREAMS_CONTRACT_VERSION)
 
 
 def short_hash(recorded: Bits) -> str:
@@ -126,16 +137,19 @@ def _recorded(kind: str, version: int) -> Bits:
 def make_packages(folder: Path) -> Mapping[str, Path]:
     """Packages of the trained tiny model, and of a random one in which every block type occurs, in both activations.
 
-    The random one is also there with a vision tower of Q8_0, F16 and F32.
+    The random one is also there with a vision tower of Q8_0, F16 and F32. A third one has residual streams, n-grams and
+    attention that sees few groups of positions, fewer than the prompts have.
     """
-    synthetic, tower = folder / "synthetic.gguf", folder / "tower.gguf"
+    synthetic, tower, sparse = folder / "synthetic.gguf", folder / "tower.gguf", folder / "sparse.gguf"
     write_synthetic("tiny-moe", synthetic, quant="mixed")
     write_synthetic_mmproj("mmproj-tiny-moe", tower, quant="Q8_0")
+    write_synthetic("tiny-sparse", sparse, quant="mixed")
     wanted = {
         "the trained model": (TINY_GGUF, "int8", None),
         "the synthetic model": (synthetic, "int8", None),
         "the synthetic model with float32 activations": (synthetic, "float32", None),
         IMAGES: (synthetic, "int8", tower),
+        STREAMS: (sparse, "int8", None),
     }
     packages = {}
     for number, (name, (source, activations, mmproj)) in enumerate(wanted.items()):

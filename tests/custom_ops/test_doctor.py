@@ -9,7 +9,7 @@ import pytest
 from support.command import Run
 from trigraph.custom_ops import instruction_sets
 from trigraph.exporter import export
-from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION
+from trigraph.exporter.package.manifest import CONTRACT_VERSION, IMAGE_CONTRACT_VERSION, STREAMS_CONTRACT_VERSION
 from trigraph.models.errors import TrigraphError
 from trigraph.models.synth import write_synthetic
 from trigraph.runtime.device.repacked import SIDE_BY_SIDE
@@ -39,8 +39,13 @@ def one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(monkeypatch: pytest.MonkeyPatch, path: Path, bits: object, version: int = CONTRACT_VERSION) -> None:
-    images = {"image_contract_version": IMAGE_CONTRACT_VERSION, "image_bits": {}}
-    path.write_text(json.dumps({"contract_version": version, "bits": bits} | images))
+    others = {
+        "image_contract_version": IMAGE_CONTRACT_VERSION,
+        "image_bits": {},
+        "streams_contract_version": STREAMS_CONTRACT_VERSION,
+        "streams_bits": {},
+    }
+    path.write_text(json.dumps({"contract_version": version, "bits": bits} | others))
     monkeypatch.setattr(examine, "RECORD", path)
 
 

@@ -73,7 +73,7 @@ def test_writes(isa: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("top", [1, 3, 20])
+@pytest.mark.parametrize("top", [1, 3, 10, 20])
 def test_selections(isa: str, dtype: Any, top: int) -> None:
     rng = np.random.default_rng(1)
     index = rng.standard_normal((12, PAGE, WIDTH)).astype(dtype)
