@@ -62,7 +62,7 @@ template <class G>
 constexpr Repacked as_levels() {
   return {G::kName, G::kBytes, Levels<G>::kBytes, unpack_levels<G>};
 }
-constexpr Repacked kRepacked[] = {same_bytes<Q4_K>(), same_bytes<Q5_K>(), same_bytes<Q6_K>(), as_levels<IQ3_XXS>(),
+constexpr Repacked kRepacked[] = {same_bytes<Q4_K>(), same_bytes<Q5_K>(),   same_bytes<Q6_K>(),  as_levels<IQ3_XXS>(),
                                   as_levels<IQ3_S>(), as_levels<IQ2_XXS>(), as_levels<IQ2_XS>(), as_levels<IQ2_S>()};
 
 const Repacked* find(const char* type) {
