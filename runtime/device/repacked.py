@@ -204,7 +204,7 @@ class _Plain(NamedTuple):
     def of(cls, value: ort.OrtValue, type: str, rows: int) -> _Plain:
         shape = tuple(value.shape())
         groups = math.prod(shape) // (rows * shape[-1])
-        return cls(value.data_ptr(), type, shape, groups, rows, shape[-1] // _block_bytes(type))
+        return cls(value.data_ptr(), type, shape, groups, rows, shape[-1] // _plain_bytes(type))
 
     def copied(self, pool: ThreadPoolExecutor) -> Array:
         """A copy with `rows` rows side by side; the system may take the mapped pages back."""
@@ -242,7 +242,16 @@ class _Plain(NamedTuple):
 
 def repacked_bytes(type: str) -> int:
     """Bytes of a repacked super-block of a ggml type; 0 for types that stay as they are."""
-    found = library_function("trigraph_repacked_bytes")
+    return _bytes("trigraph_repacked_bytes", type)
+
+
+def _plain_bytes(type: str) -> int:
+    """Bytes of a plain super-block of a type that can be repacked."""
+    return _bytes("trigraph_plain_bytes", type)
+
+
+def _bytes(name: str, type: str) -> int:
+    found = library_function(name)
     if found is None:
         return 0
     found.argtypes, found.restype = [ctypes.c_char_p], ctypes.c_int64
@@ -253,14 +262,8 @@ def bytes_of_copies(graph: onnx.GraphProto) -> int:
     """Bytes that copies of a graph's weights take, at most."""
     shapes = {tensor.name: tensor.dims for tensor in graph.initializer}
     sizes = {
-        weight.name: math.prod(shapes[weight.name]) // _block_bytes(weight.type) * block
+        weight.name: math.prod(shapes[weight.name]) // _plain_bytes(weight.type) * block
         for weight in _typed_weights(graph)
         if weight.name in shapes and (block := repacked_bytes(weight.type))
     }
     return sum(sizes.values())
-
-
-def _block_bytes(type: str) -> int:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package that is not repacked needs none of it
-
-    return GGML_QUANT_SIZES[GGMLQuantizationType[type]][1]

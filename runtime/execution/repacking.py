@@ -24,16 +24,19 @@ LEAST_BYTES = 256 << 20
 """Of weights: smaller models are not repacked unless that is asked for."""
 
 _MARGIN = 0.1  # of the free memory stays for others
-_REST = 3  # times as long as a piece took, while steps run
-_LONGEST_REST = 0.05  # seconds
+_REST = 5  # times as long as a piece took, while steps run
+_LONGEST_REST = 0.1  # seconds
+_START = 1.0  # seconds after loading: a request that comes at once has the machine for itself
 _GRACE = 5.0  # seconds after loading in which nothing is copied while steps run
+_PROMPT_GRACE = 60.0  # the same while they read a prompt
 
 
 class Repacking:
     """A thread that copies weights into the order in which products read them, and then has the steps read the copies.
 
     A step gives the same bits from either, so the change may come between any two steps. While steps run, the thread
-    works a quarter of the time, and in the first seconds not at all. It ends when the steps are dropped.
+    works a sixth of the time, in the first seconds not at all, and in the first minute not beside a prompt. It ends
+    when the steps are dropped.
     """
 
     def __init__(self, graphs: PackageGraphs, steps: Steps, shared: SharedCopies | None = None) -> None:
@@ -42,7 +45,7 @@ class Repacking:
         """How the weights lie that steps read, in a few words."""
         self._steps = weakref.ref(steps)
         self._started = time.monotonic()
-        self._stopped = False
+        self._stopped = threading.Event()
         copies = RepackingDevice(graphs.device.library, graphs.device.kernels, pause=self._pause, shared=shared)
         self._thread = threading.Thread(target=self._run, args=(graphs, copies), name="trigraph-repacking", daemon=True)
         self._thread.start()
@@ -50,7 +53,7 @@ class Repacking:
 
     def stop(self) -> None:
         """Has the thread end within milliseconds, unless it is about to change over. Returns at once."""
-        self._stopped = True
+        self._stopped.set()
 
     def wait(self) -> None:
         """Until the steps read the copies, or never will."""
@@ -60,20 +63,23 @@ class Repacking:
         """Leaves the machine to steps, after a piece of so many seconds. Raises _StoppedError."""
         while True:
             steps = self._steps()
-            if steps is None or self._stopped:
+            if steps is None or self._stopped.is_set():
                 raise _StoppedError
             if not (busy := not steps.lock.acquire(blocking=False)):
                 steps.lock.release()
+            grace = _PROMPT_GRACE if steps.prefilling else _GRACE
             del steps  # which the program may drop meanwhile
             if not busy:
                 return
-            early = time.monotonic() - self._started < _GRACE
+            early = time.monotonic() - self._started < grace
             time.sleep(_LONGEST_REST if early else min(_REST * seconds, _LONGEST_REST))
             if not early:
                 return
 
     def _run(self, graphs: PackageGraphs, copies: RepackingDevice) -> None:
+        self._stopped.wait(_START)
         try:
+            self._pause(0)
             self.layout = "repacked" if self._change_over(replace(graphs, device=copies), copies) else "plain"
         except _StoppedError:
             self.layout = "plain"

@@ -55,6 +55,8 @@ class Steps:
         """
         check("chunk", chunk, int, lambda value: value >= 1, "1 or more")
         self.lock = threading.RLock()
+        self.prefilling = False
+        """Whether the step that runs, or ran last, reads prompts."""
         self.state = state
         self.vocab = vocab
         self._prefill, self._verify, self._draft = prefill, verify, draft
@@ -222,6 +224,7 @@ class Steps:
         self, graph: Graph, sequences: Sequences, tokens: abc.Sequence[Tokens], run: Run, shown: Rows = ()
     ) -> StepResult:
         """A prefill or verify; afterwards the sequences live in the slots that it wrote. `shown`: rows of images."""
+        self.prefilling = graph is self._prefill
         binding = graph.bind(sum(map(len, tokens)), len(sequences), len(shown))
         inputs = binding.inputs
         fill_tokens(inputs, tokens)

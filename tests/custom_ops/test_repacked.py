@@ -53,7 +53,11 @@ def parts(packed: NDArray[np.uint8], rows: int, size: int) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize(
     ("type", "levels", "unit"),
-    [("IQ3_XXS", [4, 12, 20, 28, 36, 44, 52, 62], 0.25), ("IQ3_S", [1, 3, 5, 7, 9, 11, 13, 15], 1)],
+    [
+        ("IQ3_XXS", [4, 12, 20, 28, 36, 44, 52, 62], 0.25),
+        ("IQ3_S", [1, 3, 5, 7, 9, 11, 13, 15], 1),
+        *[(type, [8, 25, 43], 0.125) for type in ("IQ2_XXS", "IQ2_XS", "IQ2_S")],
+    ],
 )
 def test_levels(type: str, levels: list[int], unit: float, rows: int) -> None:
     """Four bits an element, by what `gguf.quants` says that it stands for."""
@@ -61,15 +65,18 @@ def test_levels(type: str, levels: list[int], unit: float, rows: int) -> None:
     plain[..., :2] = np.array([1], np.float16).view(np.uint8)
     values = known_weights(plain.reshape(3 * rows, -1), type).reshape(3, rows, 3, 8, 32).transpose(0, 2, 1, 3, 4)
     found = repacked(type, plain.reshape(3 * rows, -1), rows)
-    table = np.array(levels + [-level for level in levels]) * unit
+    table = np.full((2, 8), np.nan)
+    table[:, : len(levels)] = np.multiply.outer([1, -1], levels) * unit
     assert found.shape == (3 * rows, 3 * REPACKED[type])
     packed = parts(found, rows, REPACKED[type])  # group, super-block, row, byte
     assert side_by_side(packed) == found.tobytes()
-    odd = 1 + 2 * np.stack([packed[..., :4] & 15, packed[..., :4] >> 4], axis=-1).reshape(*packed.shape[:3], 8, 1)
-    codes = packed[..., 4:132].reshape(*packed.shape[:3], 8, 16)
+    scales, codes, d = np.split(packed, [REPACKED[type] - 130, REPACKED[type] - 2], axis=-1)
+    odd = 1 + 2 * np.stack([scales & 15, scales >> 4], axis=-1).reshape(*packed.shape[:3], -1, 1)
+    codes = codes.reshape(*packed.shape[:3], 8, 16)
     numbers = np.concatenate([codes & 15, codes >> 4], axis=-1)
-    np.testing.assert_array_equal(odd * table[numbers], values)
-    assert (packed[..., 132:] == plain[..., :2].transpose(0, 2, 1, 3)).all()
+    runs = table.reshape(-1)[numbers].reshape(*odd.shape[:-1], -1)
+    np.testing.assert_array_equal((odd * runs).reshape(values.shape), values)
+    assert (d == plain[..., :2].transpose(0, 2, 1, 3)).all()
 
 
 @sets
@@ -91,7 +98,7 @@ def test_products(isa: str, type: str, width: int) -> None:
 @sets
 @pytest.mark.parametrize(
     ("gate_type", "down_type", "up_type"),
-    [("Q4_K", "Q6_K", "Q5_K"), ("Q4_K", "Q6_K", None), ("IQ3_XXS", "IQ3_S", "IQ3_S")],
+    [("Q4_K", "Q6_K", "Q5_K"), ("Q4_K", "Q6_K", None), ("IQ3_XXS", "IQ3_S", "IQ3_S"), ("IQ2_XXS", "IQ2_S", "IQ2_XS")],
 )
 def test_experts(isa: str, gate_type: str, down_type: str, up_type: str | None) -> None:
     shape: dict[str, Any] = dict(width=512, ffn=256, experts=6, k=3, activations="int8")

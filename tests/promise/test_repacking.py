@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,7 @@ def folder(isa: str, packages: Packages, monkeypatch: pytest.MonkeyPatch, reques
 @pytest.fixture
 def small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repacking, "LEAST_BYTES", 0)
+    monkeypatch.setattr(repacking, "_START", 0)
 
 
 def changes(engine: Engine, folder: Path) -> list[Callable[[], None]]:
@@ -145,6 +147,32 @@ def test_replicas_share_copies(folder: Path, small_models: None, monkeypatch: py
         request.run()
         texts.append([*request.ids])
     assert texts[0] == texts[1] == texts[2]
+
+
+@sets
+@pytest.mark.parametrize("folder", MODELS[:1], indirect=True)
+def test_nothing_is_copied_beside_a_first_prompt(
+    folder: Path, small_models: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = threading.Event()
+    copy_piece = _Plain._copy_piece
+
+    def noticed(weight: _Plain, copy: Array, size: int, first: int) -> None:
+        copied.set()
+        copy_piece(weight, copy, size, first)
+
+    monkeypatch.setattr(_Plain, "_copy_piece", noticed)
+    monkeypatch.setattr(repacking, "_START", 0.5)
+    monkeypatch.setattr(repacking, "_GRACE", 0)
+    with load(folder, context=200) as engine:
+        assert engine.model.repacking is not None
+        with engine.steps.lock:  # as while a step runs
+            engine.steps.prefilling = True
+            assert not copied.wait(1)
+            engine.steps.prefilling = False
+            assert copied.wait(60)
+        engine.model.repacking.wait()
+        assert engine.model.weight_layout == "repacked"
 
 
 @sets

@@ -54,7 +54,8 @@ def known_weights(rows: NDArray[np.uint8], type: str) -> NDArray[np.float32]:
 
 STORED = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 TYPES = [*STORED, *HALVES]
-REPACKED = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "IQ3_XXS": 134, "IQ3_S": 134}  # bytes of a repacked super-block
+LEVELS = {"IQ3_XXS": 134, "IQ3_S": 134, "IQ2_XXS": 134, "IQ2_XS": 138, "IQ2_S": 138}
+REPACKED = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210, **LEVELS}  # bytes of a repacked super-block
 BLOCK = {type: gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]][0] for type in TYPES}
 
 

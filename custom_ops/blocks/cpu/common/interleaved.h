@@ -1,7 +1,7 @@
 // Weights with rows side by side in memory too, as trigraph_repack makes them. kRowLanes rows of a matrix follow as
 // many others; of each of their super-blocks, the first 32-bit words of all those rows come first, then the second
-// ones, and in the end the half that words leave over. K types have as many bytes as plain rows, IQ3 types those of
-// levels.h.
+// ones, and in the end the half that words leave over. K types have as many bytes as plain rows, IQ2 and IQ3 types
+// those of levels.h.
 #pragma once
 
 #include "lanes.h"

@@ -19,10 +19,14 @@ constexpr RowKernel interleaved(const char* type) {
       {type, F::kDType, F::kBlock, F::kBytes, kRowLanes}, int8_bytes, prepare_int8, interleaved_product<F>, nullptr};
 }
 const RowKernel* find_interleaved_kernel(const std::string& type) {
-  static constexpr RowKernel kKernels[] = {
-      interleaved<Q4_K>(TRIGRAPH_INTERLEAVED(Q4_K)), interleaved<Q5_K>(TRIGRAPH_INTERLEAVED(Q5_K)),
-      interleaved<Q6_K>(TRIGRAPH_INTERLEAVED(Q6_K)), interleaved<Levels<IQ3_XXS>>(TRIGRAPH_INTERLEAVED(IQ3_XXS)),
-      interleaved<Levels<IQ3_S>>(TRIGRAPH_INTERLEAVED(IQ3_S))};
+  static constexpr RowKernel kKernels[] = {interleaved<Q4_K>(TRIGRAPH_INTERLEAVED(Q4_K)),
+                                           interleaved<Q5_K>(TRIGRAPH_INTERLEAVED(Q5_K)),
+                                           interleaved<Q6_K>(TRIGRAPH_INTERLEAVED(Q6_K)),
+                                           interleaved<Levels<IQ3_XXS>>(TRIGRAPH_INTERLEAVED(IQ3_XXS)),
+                                           interleaved<Levels<IQ3_S>>(TRIGRAPH_INTERLEAVED(IQ3_S)),
+                                           interleaved<Levels<IQ2_XXS>>(TRIGRAPH_INTERLEAVED(IQ2_XXS)),
+                                           interleaved<Levels<IQ2_XS>>(TRIGRAPH_INTERLEAVED(IQ2_XS)),
+                                           interleaved<Levels<IQ2_S>>(TRIGRAPH_INTERLEAVED(IQ2_S))};
   return find(kKernels, type);
 }
 

@@ -1,4 +1,4 @@
-// Repacked IQ3 weights, by rows as lanes: AVX2 and AVX-512.
+// Repacked IQ2 and IQ3 weights, by rows as lanes: AVX2 and AVX-512.
 #pragma once
 
 #include "../levels.h"
@@ -15,17 +15,19 @@ struct Lanes<Levels<G>> {
   TRIGRAPH_INLINE static void scales(Interleaved p, int64_t stride, Ints* scales, Ints*) {
     Ints head[4];
     load_rows(p, stride, head);
-    scales[0] = nibble_scales(head[0], 0), scales[1] = nibble_scales(head[0], 1);
+    TRIGRAPH_UNROLL
+    for (uint32_t k = 0; k < kSuper / F::kRun / 4; ++k) scales[k] = nibble_scales(head[k / 2], k % 2);
   }
   template <class Use>
   TRIGRAPH_INLINE static void codes(Interleaved p, int64_t stride, Use&& use) {
     TRIGRAPH_LOOP
-    for (int run = 0; run < kSuper / F::kRun; ++run) {
+    for (int part = 0; part < kSuper / 32; ++part) {
       Ints raw[4], code[8];
-      load_rows(p + F::kCodesAt + 16 * run, stride, raw);
+      load_rows(p + F::kCodesAt + 16 * part, stride, raw);
       nibbles(raw, code);
       levels<F, F::kLevels>(code);
-      use(run, code);
+      TRIGRAPH_UNROLL
+      for (int half = 0; half < 32 / F::kRun; ++half) use(32 / F::kRun * part + half, code + 4 * half);
     }
   }
 };

@@ -159,6 +159,9 @@ TRIGRAPH_PANELS(Q6_K, const uint8_t*);
 TRIGRAPH_PANELS(Q6_K, Interleaved);
 TRIGRAPH_PANELS(Levels<IQ3_XXS>, Interleaved);
 TRIGRAPH_PANELS(Levels<IQ3_S>, Interleaved);
+TRIGRAPH_PANELS(Levels<IQ2_XXS>, Interleaved);
+TRIGRAPH_PANELS(Levels<IQ2_XS>, Interleaved);
+TRIGRAPH_PANELS(Levels<IQ2_S>, Interleaved);
 #endif
 #if defined(__AVXVNNI__)
 TRIGRAPH_PANELS(IQ4_XS, const uint8_t*);
