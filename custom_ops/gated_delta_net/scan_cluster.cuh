@@ -20,6 +20,20 @@ struct ClusterHead {
   float product[2][kBands][2][kColumns];         // of a token, even or odd, by bands: with its key and its query
   bool last;                                     // as OneHead's, of the blocks with these columns
 
+  // The thread's channel of some tokens.
+  __device__ __forceinline__ void make(const Work& work, const Sequence& sequence, int64_t head, int role, int lane,
+                                       int j, int64_t channel, int64_t first, int count) {
+    float* to = role == kValue ? tokens.value[0] + j : made[role][0] + lane;
+    make_channel(work, sequence, head, role, j, channel, first, count, lane, to, role == kValue ? D : kColumns,
+                 window[0][role] + lane, 3 * kColumns, tokens);
+  }
+  __device__ __forceinline__ void save_window(const Work& work, const Sequence& sequence, int role, int lane,
+                                              int64_t channel) const {
+    const Geometry& g = work.geometry;
+    float* to = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
+#pragma unroll 1
+    for (int row = 0; row < sequence.window_rows(g.commit); ++row) to[row * g.channels()] = window[row][role][lane];
+  }
   // Queries and keys as all blocks have made them.
   __device__ __forceinline__ void gather_made(int count) {
     for (int i = 4 * threadIdx.x; i < 2 * count * D; i += 4 * kClusterScanThreads) {
@@ -70,9 +84,8 @@ __global__ void __launch_bounds__(kClusterScanThreads, 1) scan_cluster(Work work
   const int rank = static_cast<int>(blockIdx.x) % kHeadRanks, lane = threadIdx.x % kWarp, band = threadIdx.x / kWarp;
   const int64_t head = blockIdx.x / kHeadRanks, k_head = g.k_head(head), size = g.v_heads * D * D;
   const int j = rank * kColumns + min(lane, kColumns - 1);
-  const bool active = lane < kColumns;
   const Sequence sequence(work.step, 0);
-  const bool kept_before = !sequence.fresh && sequence.reads_a_slot(work.step);
+  const bool active = lane < kColumns, kept_before = !sequence.fresh && sequence.reads_a_slot(work.step);
   const int64_t at = (head * D + band * kRows) * D + j;
   const float* from = work.past_state + sequence.slot_in * size + at;
   float *to = work.state + sequence.slot_out * size + at, state[kRows];
@@ -88,11 +101,7 @@ __global__ void __launch_bounds__(kClusterScanThreads, 1) scan_cluster(Work work
   unsigned before = 0;  // value heads that have read these columns of the window, known to the block's last warp
   for (int64_t first = 0; first < sequence.count(); first += kGroup) {
     const int count = static_cast<int>(min(int64_t{kGroup}, sequence.count() - first));
-    if (active && role <= kValue) {
-      float* made = role == kValue ? tokens.value[0] + j : shared.made[role][0] + lane;
-      make_channel(work, sequence, head, role, j, channel, first, count, lane, made, role == kValue ? D : kColumns,
-                   shared.window[0][role] + lane, 3 * kColumns, tokens);
-    }
+    if (active && role <= kValue) shared.make(work, sequence, head, role, lane, j, channel, first, count);
     cluster_arrive();
     cluster_wait();
     if (first + count == sequence.count() && threadIdx.x == kValue * kWarp + kWarp) {
@@ -122,12 +131,8 @@ __global__ void __launch_bounds__(kClusterScanThreads, 1) scan_cluster(Work work
     cluster_wait();
   }
   if (rank == 0) save_gates(work, sequence, head, tokens);
-  if (active && (role == kValue || (role < kValue && shared.last))) {
-    float* window = work.window + sequence.slot_out * g.window_rows() * g.channels() + channel;
-#pragma unroll 1
-    for (int row = 0; row < sequence.window_rows(g.commit); ++row)
-      window[row * g.channels()] = shared.window[row][role][lane];
-  }
+  if (active && (role == kValue || (role < kValue && shared.last)))
+    shared.save_window(work, sequence, role, lane, channel);
 }
 
 // That of heads of some widths, or nullptr, and its shared memory.

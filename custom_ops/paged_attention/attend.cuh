@@ -83,6 +83,22 @@ struct Shared {
   __device__ int seen(int m, int split) const { return max(0, min(last[m] + 1 - split * kSplit, kSplit)); }
 };
 
+// What a block knows of its queries; a barrier follows.
+template <int Q>
+__device__ __forceinline__ void know_queries(const AttendTile& tile, const AttentionShape& shape,
+                                             const Rotation& rotation, Shared<Q>& shared) {
+  const int thread = threadIdx.x;
+  if (thread < tile.count) {
+    const int n = tile.first + thread, row = n / shape.group;
+    const int64_t place = int64_t{tile.past} + row;
+    shared.head[thread] = (int64_t{tile.start} + row) * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n -
+                          row * shape.group;
+    shared.last[thread] = static_cast<int>(place);
+    shared.at[thread] = rotation.at(int64_t{tile.start} + row, place);
+  }
+  if (thread == 0) shared.bad = -1;
+}
+
 // Asks for the keys and values of a split, all at once.
 template <class T>
 __device__ __forceinline__ void prefetch_entries(const T* keys, const T* values, const uint32_t* entry, int seen,

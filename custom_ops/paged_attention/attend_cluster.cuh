@@ -144,7 +144,7 @@ __global__ void __maxnreg__(160)
   const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;
-  few_queries(tile, shape, rotation, shared);
+  know_queries(tile, shape, rotation, shared);
   if (!sequences.holds() || !count) return;
   if (const int m = thread / kWarp; m < count)
     ask_for_query<W>(q_gate + shared.head[m] * 2 * W, norm, shared.own_query[m]);

@@ -193,22 +193,6 @@ __device__ __forceinline__ void few_merge(int count, const Partials& partials, c
       all.w * inverse * sigmoid(gate.w)};
 }
 
-// What a block knows of its queries; a barrier follows.
-template <int Q>
-__device__ __forceinline__ void few_queries(const AttendTile& tile, const AttentionShape& shape,
-                                            const Rotation& rotation, Shared<Q>& shared) {
-  const int thread = threadIdx.x;
-  if (thread < tile.count) {
-    const int n = tile.first + thread, row = n / shape.group;
-    const int64_t place = int64_t{tile.past} + row;
-    shared.head[thread] = (int64_t{tile.start} + row) * shape.heads() + static_cast<int>(blockIdx.y) * shape.group + n -
-                          row * shape.group;
-    shared.last[thread] = static_cast<int>(place);
-    shared.at[thread] = rotation.at(int64_t{tile.start} + row, place);
-  }
-  if (thread == 0) shared.bad = -1;
-}
-
 // Begins to copy the warp's query and the norm to `own` [2 W].
 template <int W>
 __device__ __forceinline__ void ask_for_query(const float* query, const float* norm, float* own) {
@@ -290,7 +274,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int count = tile.count, splits = tile.splits();
   const bool first_block = !blockIdx.x && !blockIdx.y && !blockIdx.z;  // tells what is wrong with the step
   if (!first_block && (!count || splits <= begin)) return;
-  few_queries(tile, shape, rotation, shared);
+  know_queries(tile, shape, rotation, shared);
   if (!sequences.holds() || !count) return;
   if (const int m = thread / kWarp; m < count) {
     auto* scratch = reinterpret_cast<float*>(shared_memory() + kSplit * W * 2);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arithmetic.h"
+#include "bulk.h"
 #include "host_calls.h"
 #include "threads.h"
 
