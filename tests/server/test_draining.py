@@ -92,3 +92,38 @@ def test_those_that_wait_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
         assert whole.run() == stream.text
     assert sorted(ticket.lost for ticket in replicas.tickets) == [()] * 3 + [("first",)] * 3
     assert any(not ticket.completed for ticket in replicas.tickets if ticket.lost)
+
+
+def test_a_request_that_waits_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one that is computed; and it begins where it is when none takes it."""
+    monkeypatch.setattr("trigraph.runtime.server.cluster.replica._OFFER_SECONDS", 0.01)
+    may_end, rounds, run = threading.Event(), itertools.count(), Scheduler.round
+
+    def held(scheduler: Scheduler) -> bool:
+        if next(rounds) > 5:
+            may_end.wait(60)
+        return run(scheduler)
+
+    monkeypatch.setattr(Scheduler, "round", held)
+    replica = Replica(engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0])
+    weights = replica.describe().identity.weights
+    tickets = [Ticket(tokens(20, seed), options(seed=seed, max_tokens=150), (), [], weights) for seed in (1, 2)]
+
+    async def ask() -> tuple[list[Update], list[Update]]:
+        assert replica.identify(roomy=True) == replica.fingerprint
+        first, second = (replica.complete(ticket) for ticket in tickets)
+        before = [await anext(first)]
+        assert (replica.identify(roomy=True), replica.identify()) == ("", replica.fingerprint)
+        waits = [await anext(second), await anext(second)]
+        may_end.set()
+        return before + [update async for update in first], waits + [update async for update in second]
+
+    first, second = asyncio.run(ask())
+    assert all(update.offer is None for update in first)
+    offers = [update.offer for update in second if update.offer is not None]
+    assert len(offers) >= 2 and {(offer.state, offer.ends) for offer in offers} == {(None, False)}
+    alone = engine_of(LOGITS, context=200, template=TEMPLATE)[0]
+    for ticket, updates in zip(tickets, (first, second), strict=True):
+        whole = alone.generate(ticket.prompt, ticket.options)
+        whole.run()
+        assert [token for update in updates for token in update.tokens] == whole.ids

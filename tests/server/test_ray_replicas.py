@@ -30,6 +30,7 @@ from trigraph.runtime.server.errors import ApiError
 TICKET = Ticket([1, 2, 3], Options(), (), [], "weights")
 LAST = Update([7], [], [], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprint")
 OFFER = LAST._replace(finish_reason=None, offer=Offer(b"state"))
+WAITS = OFFER._replace(tokens=[], sampled=0, offer=Offer(None, ends=False))
 FOREVER = 3600.0
 
 
@@ -72,9 +73,11 @@ class Handle:
         """`others`: what replicas tell of their fingerprint, or how long they take; the last one again and again."""
         self.responses, self.sent = responses, 0
         self.told = 0
-        self.identify = SimpleNamespace(remote=lambda: self._tell(others))
+        self.identify = SimpleNamespace(remote=lambda roomy: self._tell(others, roomy))
+        self.roomy: set[bool] = set()  # whether they were asked for room
 
-    async def _tell(self, others: Sequence[str | float]) -> str | float:
+    async def _tell(self, others: Sequence[str | float], roomy: bool) -> str | float:
+        self.roomy.add(roomy)
         answer = others[min(self.told, len(others) - 1)]
         self.told += 1
         if isinstance(answer, float):
@@ -175,6 +178,21 @@ def test_a_replica_that_is_to_end_is_left_when_another_one_runs(
         asyncio.run(asyncio.wait_for(ask(), 60))
     assert (raised.value.replica, raised.value.offer) == ("first", OFFER.offer)
     assert updates == [going] * 3 and response.cancelled
+
+
+def test_a_request_that_waits_goes_where_room_is(running: Callable[[int], None]) -> None:
+    response = Response("first", WAITS, WAITS, FOREVER)
+    handle = Handle(response, others=["", LAST.fingerprint])
+    with pytest.raises(ReplicaLostError) as raised:
+        completed(handle)
+    assert (raised.value.replica, raised.value.offer) == ("first", WAITS.offer)
+    assert response.cancelled and handle.told == 2 and handle.roomy == {True}
+
+
+@pytest.mark.parametrize("others", ["another version", "", FOREVER])
+def test_a_request_waits_on_where_no_room_is(running: Callable[[int], None], others: str | float) -> None:
+    handle = Handle(Response("first", WAITS, WAITS, LAST), others=[others])
+    assert completed(handle) == [WAITS._replace(offer=None)] * 2 + [LAST]
 
 
 def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) -> None:

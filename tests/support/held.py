@@ -73,7 +73,7 @@ class RestlessReplica(EngineReplica):
         super().__init__(model, arguments)
         self._drains = True
 
-    def identify(self) -> str:
+    def identify(self, roomy: bool = False) -> str:
         return self.fingerprint
 
     def _offer(self, request: Request) -> Offer | None:

@@ -68,6 +68,11 @@ class PacedStream(TextStream):
         self.notify()
 
     @property
+    def sequence(self) -> object:
+        """It never waits."""
+        return self._pacer
+
+    @property
     def hidden(self) -> list[Any]:
         return []
 

@@ -36,7 +36,7 @@ class ReplicaLostError(Exception):
     """A replica has gone, or does not do for the ticket: another one may."""
 
     def __init__(self, message: str = "", replica: str | None = None, offer: Offer | None = None) -> None:
-        """`replica`: its name, where one had taken the ticket. `offer`: its own, where it is to end."""
+        """`replica`: its name, where one had taken the ticket. `offer`: its own, where it would rather not go on."""
         super().__init__(message)
         self.replica, self.offer = replica, offer
 
@@ -217,13 +217,13 @@ class RemoteStream(TextStream):
                 elif error.replica is not None:
                     names = (*names, error.replica)
                 self._preempted = self.preemptions
+                if offer is not None:
+                    continue
                 if len(self.ids) > before:
                     losses, pause = 0, _FIRST_PAUSE
                 if (losses := losses + 1) == _MOST_LOSSES:
                     message = f"{losses} replicas in a row were lost with this request, the last one so: {error}"
                     raise ApiError(message, 500, code="replicas_lost") from error
-                if offer is not None:
-                    continue
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -237,7 +237,7 @@ class RemoteStream(TextStream):
 
     def _take(self, update: Update) -> None:
         now = time.perf_counter()
-        if self.first_token is None:
+        if self.first_token is None and (update.tokens or update.finish_reason is not None):
             self.first_token, self.started = now, now - update.prompt_seconds
             self.reused, self._fingerprint = update.reused, update.fingerprint
         for token in update.tokens:

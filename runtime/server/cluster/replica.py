@@ -28,9 +28,11 @@ from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.server.cluster.sent_images import Inbox, SentImages
 from trigraph.runtime.server.errors import log
+from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
+_OFFER_SECONDS = 1.0  # between offers of a request that waits
 _GAP = 0.02  # seconds between updates, at least: they cost a front more than tokens do, and no reader sees it
 
 
@@ -112,10 +114,12 @@ class Ticket:
 
 
 class Offer(NamedTuple):
-    """A replica that is to end would rather have another one go on."""
+    """A replica would rather have another one go on."""
 
     state: bytes | None
     """See Detached."""
+    ends: bool = True
+    """Whether because it is to end; otherwise the request waits, and one with room may begin it."""
 
 
 class Update(NamedTuple):
@@ -139,7 +143,8 @@ class Update(NamedTuple):
     fingerprint: str
     """The replica's, as in Description."""
     offer: Offer | None = None
-    """Once, while the replica drains; it goes on until the ticket is taken from it."""
+    """Once while the replica drains, and again and again while the request waits; the replica goes on until the ticket
+    is taken from it."""
 
 
 class Replica:
@@ -156,9 +161,11 @@ class Replica:
         """What a front has to know."""
         return Description.of(self.engine)
 
-    def identify(self) -> str:
-        """Its fingerprint, "" where it is to end."""
-        return "" if self._drains else self.fingerprint
+    def identify(self, roomy: bool = False) -> str:
+        """Its fingerprint; "" where it is to end or, if `roomy`, has no room for one more request."""
+        load = self.engine.load
+        full = roomy and load.running + load.waiting >= load.sequences
+        return "" if self._drains or full else self.fingerprint
 
     def drain(self) -> None:
         """From now on it offers its tickets to other replicas, as it is to end."""
@@ -188,13 +195,15 @@ class Replica:
             completed=ticket.completed,
         )
         tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
-        offered = False
+        offered = False  # because it is to end
         self._requests.add(request)
         request.listen(lambda: self._requests.discard(request) if request.done else None)
-        async with aclosing(request.news()) as news:
-            async for _ in news:
-                offer = await asyncio.to_thread(self._offer, request) if self._drains and not offered else None
-                offered = offered or offer is not None
+        async with aclosing(request.news()) as news, aclosing(alive(news, _OFFER_SECONDS, "silence")) as found:
+            async for sign in found:
+                offer = Offer(None, ends=False) if sign == "silence" and _waits(request) else None
+                if self._drains and not offered:
+                    offer = await asyncio.to_thread(self._offer, request)
+                    offered = offer is not None
                 done = request.done  # looked at first: then all has come
                 if len(request.ids) == tokens and not done and offer is None:
                     continue
@@ -237,6 +246,11 @@ class Replica:
             return Offer(self.engine.peek(request).state)
         except TrigraphError:  # it is done
             return None
+
+
+def _waits(request: Request) -> bool:
+    """Whether nothing of it has been computed yet."""
+    return request.sequence is None and request.reading is None and not request.ids and not request.done
 
 
 def fingerprint(engine: Engine) -> str:

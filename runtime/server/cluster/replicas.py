@@ -66,6 +66,9 @@ class RayReplicas:
                     if update.finish_reason is not None:
                         _cancel(successor)
                         successor = None
+                    elif update.offer is not None and not update.offer.ends:
+                        if await self._goes_on(update.fingerprint, _ANSWER_SECONDS, roomy=True):
+                            raise ReplicaLostError("it has no room", replica, update.offer)
                     elif update.offer is not None and successor is None:
                         offer, successor = update.offer, asyncio.create_task(self._successor(update.fingerprint))
                         await asyncio.wait((successor,), timeout=_ANSWER_SECONDS)
@@ -133,12 +136,15 @@ class RayReplicas:
 
     async def _successor(self, fingerprint: str) -> None:
         """Returns when a replica runs that goes on with what one of that fingerprint has begun: asks some, in turn."""
-        while True:
-            with suppress(TimeoutError, RayError, RayServeException):
-                async with asyncio.timeout(_CHECK_SECONDS):
-                    if await self.handle.identify.remote() == fingerprint:
-                        return
+        while not await self._goes_on(fingerprint, _CHECK_SECONDS, roomy=False):
             await asyncio.sleep(_ANSWER_SECONDS)
+
+    async def _goes_on(self, fingerprint: str, seconds: float, *, roomy: bool) -> bool:
+        """Whether some replica that is asked goes on with what one of that fingerprint has begun."""
+        with suppress(TimeoutError, RayError, RayServeException):
+            async with asyncio.timeout(seconds):
+                return bool(await self.handle.identify.remote(roomy) == fingerprint)
+        return False
 
     async def describe(self) -> Description:
         """Asks some replica what it runs. Raises ApiError when none answers."""

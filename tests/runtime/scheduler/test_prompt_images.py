@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -151,9 +152,13 @@ def test_the_tower_steps_back(seeing: SeeingPackages) -> None:
     """Its threads leave the processors to those of decoding."""
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
+    def priority(task: int) -> int | None:
+        with suppress(ProcessLookupError):  # it has ended since it was listed
+            return os.getpriority(os.PRIO_PROCESS, task)
+        return None
+
     def polite() -> int:
-        tasks = [os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir("/proc/self/task")]
-        return tasks.count(min(19, own + 5))
+        return [priority(int(task)) for task in os.listdir("/proc/self/task")].count(min(19, own + 5))
 
     with load(seeing("tiny-dense", "F32"), context=256, threads=2) as engine:
         before = polite()
