@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import pickle
 import threading
+import time
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -20,14 +21,20 @@ from trigraph.runtime.server.cluster.replica import Description, Replica, Ticket
 
 
 class Draining:
-    """Two replicas, of which the first drains from a token on. Rounds wait for that before a completion can end."""
+    """Two replicas, of which the first drains from a token on.
 
-    def __init__(self, first: Engine, second: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.drained, rounds, run = threading.Event(), itertools.count(), Scheduler.round
+    Rounds wait for that, and stand still until it has offered its `streams`, before a completion can end.
+    """
+
+    def __init__(self, first: Engine, second: Engine, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drained, self.offers, rounds, run = threading.Event(), 0, itertools.count(), Scheduler.round
 
         def held(scheduler: Scheduler) -> bool:
             if next(rounds) > 5:
                 self.drained.wait(60)
+                if self.offers < streams:
+                    time.sleep(0.001)
+                    return True
             return run(scheduler)
 
         monkeypatch.setattr(Scheduler, "round", held)
@@ -39,6 +46,7 @@ class Draining:
         replica = self.replicas[bool(ticket.lost)]
         async for update in replica.complete(self.tickets[-1]):
             yield update
+            self.offers += update.offer is not None
             if update.offer is not None and update.finish_reason is None:
                 raise ReplicaLostError("it is to end", "first", update.offer)
             if replica is self.replicas[0]:
@@ -62,7 +70,7 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
     text = whole.run()
     (first, model), (second, other) = (engine_of(LOGITS, context=200, template=TEMPLATE) for _ in range(2))
     other._histories, other._numbers = model._histories, model._numbers  # what its states hold
-    replicas = Draining(first, second, monkeypatch)
+    replicas = Draining(first, second, 1, monkeypatch)
     engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
     stream = engine.generate(tokens(20), option)
     assert asyncio.run(stream._whole()) == text
@@ -78,7 +86,7 @@ def test_a_replica_that_drains_gives_its_streams_away(monkeypatch: pytest.Monkey
 def test_those_that_wait_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before they have begun."""
     first, second = (engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0] for _ in range(2))
-    replicas = Draining(first, second, monkeypatch)
+    replicas = Draining(first, second, 3, monkeypatch)
     engine = RemoteEngine(replicas.replicas[0].describe(), replicas, 8)
     streams = [engine.generate(tokens(20, seed), options(seed=seed, max_tokens=150)) for seed in range(3)]
 
