@@ -238,10 +238,11 @@ void ngrams(int64_t hidden) {
 
 template <class T>
 void indexer(int64_t width) {
-  constexpr int64_t kHeads = 4, kGroups = 33, kSize = 4;
-  const Floats q = numbers(kHeads * width, 1), raw = numbers(kGroups * kSize * width, 2, 3);
-  Floats pooled(kGroups * width), scores(kGroups);
+  constexpr int64_t kRows = 3, kHeads = 4, kGroups = 33, kSize = 4;
+  const Floats q = numbers(kRows * kHeads * width, 1), raw = numbers(kGroups * kSize * width, 2, 3);
+  Floats pooled(kGroups * width), memory(kRows * kHeads * kSplit), scores(kRows * kGroups);
   std::vector<T> keys(pooled.size());
+  std::vector<const T*> places(kGroups + kAhead, keys.data());
   for (int64_t g = 0; g < kGroups; ++g) {
     const float* own = &raw[(g * kSize + kSize - 1) * width];
     const auto earlier = [&](int64_t n, int64_t c, T* memory) -> const T* {
@@ -250,8 +251,9 @@ void indexer(int64_t width) {
     };
     pool_keys<T>(own, kSize, width, earlier, &pooled[g * width]);
     for (int64_t c = 0; c < width; c += VL) store_key(&keys[g * width + c], load(&pooled[g * width + c]));
-    scores[g] = score_key(q.data(), &keys[g * width], kHeads, width);
+    places[g] = &keys[g * width];
   }
+  score_keys(q.data(), kRows, kHeads, places.data(), kGroups, width, memory.data(), scores.data(), kGroups);
   const std::string name = std::to_string(sizeof(T)) + " " + std::to_string(width);
   report("index keys " + name, keys);
   report("index scores " + name, scores);

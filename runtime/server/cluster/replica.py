@@ -194,8 +194,7 @@ class Replica:
             checkpoints=ticket.checkpoints,
             completed=ticket.completed,
         )
-        tokens, rounds, logprobs, hidden, rows = len(ticket.completed), 0, 0, 0, 0
-        offered = False  # because it is to end
+        tokens, rounds, logprobs, hidden, rows, offered = len(ticket.completed), 0, 0, 0, 0, False
         self._requests.add(request)
         request.listen(lambda: self._requests.discard(request) if request.done else None)
         async with aclosing(request.news()) as news, aclosing(alive(news, _OFFER_SECONDS, "silence")) as found:
