@@ -119,7 +119,8 @@ class Offer(NamedTuple):
     state: bytes | None
     """See Detached."""
     ends: bool = True
-    """Whether because it is to end; otherwise the request waits, and one with room may begin it."""
+    """Whether because it is to end; otherwise the request waits, and one with room may begin it. A request goes only
+    once for that: memory may be short where room seems to be."""
 
 
 class Update(NamedTuple):
@@ -164,7 +165,7 @@ class Replica:
     def identify(self, roomy: bool = False) -> str:
         """Its fingerprint; "" where it is to end or, if `roomy`, has no room for one more request."""
         load = self.engine.load
-        full = roomy and load.running + load.waiting >= load.sequences
+        full = roomy and (load.waiting > 0 or load.running >= load.sequences)
         return "" if self._drains or full else self.fingerprint
 
     def drain(self) -> None:
@@ -199,7 +200,7 @@ class Replica:
         request.listen(lambda: self._requests.discard(request) if request.done else None)
         async with aclosing(request.news()) as news, aclosing(alive(news, _OFFER_SECONDS, "silence")) as found:
             async for sign in found:
-                offer = Offer(None, ends=False) if sign == "silence" and _waits(request) else None
+                offer = Offer(None, ends=False) if sign == "silence" and _waits(request, ticket) else None
                 if self._drains and not offered:
                     offer = await asyncio.to_thread(self._offer, request)
                     offered = offer is not None
@@ -247,9 +248,10 @@ class Replica:
             return None
 
 
-def _waits(request: Request) -> bool:
-    """Whether nothing of it has been computed yet."""
-    return request.sequence is None and request.reading is None and not request.ids and not request.done
+def _waits(request: Request, ticket: Ticket) -> bool:
+    """Whether nothing of it has been computed yet, and no replica has given it away before."""
+    begun = request.sequence is not None or request.reading is not None or request.ids or request.done
+    return not begun and not ticket.lost
 
 
 def fingerprint(engine: Engine) -> str:
