@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 import ray
 from ray import serve
+from ray.serve.exceptions import RayServeException
 
 from trigraph.runtime.server.cluster import replicas as module
 from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
@@ -101,7 +103,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     monkeypatch.setattr(serve, "status", lambda: status)
     for name, seconds in {
         "SILENCE_SECONDS": 0.2,
-        "OUTAGE_SECONDS": 0.4,
+        "OUTAGE_SECONDS": 60.0,
         "_CHECK_SECONDS": 0.1,
         "_ANSWER_SECONDS": 0.05,
         "_STATUS_SECONDS": 0.0,
@@ -162,9 +164,10 @@ def test_no_other_version_takes_streams_over(running: Callable[[int], None], oth
 
 @pytest.mark.parametrize("first", ["", FOREVER])
 def test_a_replica_that_is_to_end_is_left_when_another_one_runs(
-    running: Callable[[int], None], first: str | float
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, first: str | float
 ) -> None:
     """The one that is asked first is to end as well, or none answers yet; the stream goes on meanwhile."""
+    monkeypatch.setattr(module, "SILENCE_SECONDS", 60.0)  # the replica waits in silence for the second question
     going = OFFER._replace(offer=None)
     response = Response("first", OFFER, going, None, lambda: handle.told > 1, 0.05, going, FOREVER)
     handle = Handle(response, others=[first, LAST.fingerprint])
@@ -200,7 +203,10 @@ def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) 
         completed(Handle(Response(ValueError("bad"))))
 
 
-def test_without_any_replica_a_request_fails(running: Callable[[int], None]) -> None:
+def test_without_any_replica_a_request_fails(
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.4)
     running(0)
     handle = Handle(*(Response(FOREVER) for _ in range(100)))
     with pytest.raises(ApiError, match="no replica of the model runs") as raised:
@@ -209,15 +215,14 @@ def test_without_any_replica_a_request_fails(running: Callable[[int], None]) -> 
     assert all(response.cancelled for response in handle.responses[: handle.sent])
 
 
-def test_a_replica_that_starts_in_time_takes_the_ticket(
-    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "OUTAGE_SECONDS", 60.0)
+def test_a_replica_that_starts_in_time_takes_the_ticket(running: Callable[[int], None]) -> None:
     running(0)
     assert completed(Handle(Response(0.3, "first", LAST), Response(FOREVER), Response(FOREVER))) == [LAST]
 
 
 def test_an_outage_is_told_and_ends(running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
+
     async def ask() -> None:
         replicas = RayReplicas(Handle())
         assert await replicas.outage() is None
@@ -225,13 +230,35 @@ def test_an_outage_is_told_and_ends(running: Callable[[int], None], monkeypatch:
         assert await replicas.outage() == "no replica of the model runs"
         running(1)
         assert await replicas.outage() is None
-        ended = threading.Event()
-        monkeypatch.setattr(serve, "status", ended.wait)
-        asked = [asyncio.create_task(replicas.outage()) for _ in range(20)]
-        assert {await each for each in asked} == {"the cluster's controller does not answer"}
-        ended.set()
 
     asyncio.run(ask())
+
+
+def test_a_controller_that_fails_late_is_an_outage(
+    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it failed of comes when nobody waits for it any more, and is no error of the event loop's."""
+    failing, errors = threading.Event(), list[object]()
+
+    def status() -> None:
+        failing.wait(60)
+        raise RayServeException("the controller is gone")
+
+    monkeypatch.setattr(serve, "status", status)
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        replicas = RayReplicas(Handle())
+        asked = [asyncio.create_task(replicas.outage()) for _ in range(20)]
+        assert {await each for each in asked} == {"the cluster's controller does not answer"}
+        failing.set()
+        monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
+        assert await replicas.outage() == "no replica of the model runs"
+        del replicas, asked
+        gc.collect()  # where the loop tells of errors that nobody has looked at
+
+    asyncio.run(ask())
+    assert not errors
 
 
 @pytest.fixture

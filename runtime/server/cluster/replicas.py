@@ -122,15 +122,17 @@ class RayReplicas:
             self._status, self._asked = self._controller.submit(self._running), now
         answer = asyncio.wrap_future(self._status)
         await asyncio.wait((answer,), timeout=_CHECK_SECONDS)
-        running = answer.done() and answer.exception() is None and answer.result()
-        if running:
+        if answer.done() and answer.result():
             self._down_since = None
             return None
         self._down_since = self._down_since or now
         return "no replica of the model runs" if answer.done() else "the cluster's controller does not answer"
 
     def _running(self) -> bool:
-        application = serve.status().applications.get(self.handle.app_name)
+        try:
+            application = serve.status().applications.get(self.handle.app_name)
+        except Exception:  # whatever the controller failed of: those who asked may have left, and nobody else would look
+            return False
         deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
         return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
 
