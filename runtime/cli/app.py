@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from trigraph.models.errors import TrigraphError
+from trigraph.models.signals import deferred
 from trigraph.runtime.cli.command import command_of, with_plain_types
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.text.template_renderer import TemplateError
@@ -49,12 +51,22 @@ class _Commands(Mapping[str, TyperCommand]):
 
 
 class _Group(TyperGroup):
+    """The command line. Ctrl-C waits for its imports: Python drops a KeyboardInterrupt in parts of an import."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands()  # type: ignore[assignment]
 
     def get_params(self, ctx: Any) -> list[Any]:
         return with_plain_types(ctx, super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with deferred(signal.SIGINT):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        with deferred(signal.SIGINT):
+            return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

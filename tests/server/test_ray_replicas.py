@@ -11,21 +11,16 @@ from typing import Any
 
 import pytest
 
-from support.fake_engine import TEMPLATE, engine_of
-from support.rounds import LOGITS
-from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine, Options
+from trigraph.runtime import Options
 
 pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
 
-import ray
 from ray import serve
 from ray.serve.exceptions import RayServeException
 
 from trigraph.runtime.server.cluster import replicas as module
-from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
 from trigraph.runtime.server.cluster.remote_engine import ReplicaLostError
-from trigraph.runtime.server.cluster.replica import Offer, Replica, Ticket, Update
+from trigraph.runtime.server.cluster.replica import Offer, Ticket, Update
 from trigraph.runtime.server.cluster.replicas import RayReplicas
 from trigraph.runtime.server.errors import ApiError
 
@@ -34,10 +29,6 @@ LAST = Update([7], [], [], [], [], 1, 0, 0, 0.0, 0.0, "off", "stop", "fingerprin
 OFFER = LAST._replace(finish_reason=None, offer=Offer(b"state"))
 WAITS = OFFER._replace(tokens=[], sampled=0, offer=Offer(None, ends=False))
 FOREVER = 3600.0
-
-
-def new_engine() -> Engine:
-    return engine_of(LOGITS, context=200, template=TEMPLATE)[0]
 
 
 class Response:
@@ -203,9 +194,7 @@ def test_an_error_of_the_replica_is_the_tickets(running: Callable[[int], None]) 
         completed(Handle(Response(ValueError("bad"))))
 
 
-def test_without_any_replica_a_request_fails(
-    running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_replica_a_request_fails(running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OUTAGE_SECONDS", 0.4)
     running(0)
     handle = Handle(*(Response(FOREVER) for _ in range(100)))
@@ -259,45 +248,3 @@ def test_a_controller_that_fails_late_is_an_outage(
 
     asyncio.run(ask())
     assert not errors
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
-    """The applications of a running cluster that needs no Ray; what is deployed is added."""
-    applications = {"one": SimpleNamespace(deployments={"engine": None}), "page": SimpleNamespace(deployments={})}
-    described = SimpleNamespace(
-        remote=lambda: SimpleNamespace(result=lambda timeout_s: Replica(new_engine()).describe())
-    )
-    handle = SimpleNamespace(describe=described, options=lambda **_: SimpleNamespace(stream=None))
-
-    def run(application: object, *, name: str, route_prefix: str | None) -> SimpleNamespace:
-        applications[name] = SimpleNamespace(deployments={"engine": application})
-        return handle
-
-    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
-    monkeypatch.setattr(serve, "start", lambda **_: None)
-    monkeypatch.setattr(serve, "run", run)
-    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=applications))
-    monkeypatch.setattr(serve, "get_deployment_handle", lambda *_: handle)
-    return applications
-
-
-def test_a_second_model_leaves_the_first_one_alone(cluster: dict[str, SimpleNamespace]) -> None:
-    first = cluster["one"]
-    engines_on("auto", "org/two", Deployed("two.gguf"))
-    assert [*cluster] == ["one", "page", "org-two"]
-    assert cluster["one"] is first
-    engines_on("auto", "org/two", None)
-
-
-def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleNamespace]) -> None:
-    with pytest.raises(TrigraphError, match=r"no engines of three; it has those of one \(choose with --alias\)"):
-        engines_on("auto", "three", None)
-    del cluster["one"]
-    with pytest.raises(TrigraphError, match="no engines of three; it has none at all; --replicas deploys them"):
-        engines_on("auto", "three", None)
-
-
-def test_applications_have_names_that_ray_takes() -> None:
-    names = ["Qwen3.6-27B-UD-Q4_K_XL", "org/model:v2", "a#b", ""]
-    assert [*map(application_name, names)] == ["Qwen3.6-27B-UD-Q4_K_XL", "org-model-v2", "a-b", "trigraph"]

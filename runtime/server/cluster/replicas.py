@@ -131,7 +131,7 @@ class RayReplicas:
     def _running(self) -> bool:
         try:
             application = serve.status().applications.get(self.handle.app_name)
-        except Exception:  # whatever the controller failed of: those who asked may have left, and nobody else would look
+        except Exception:  # whatever it failed of; those who asked may have left, and nobody would look at it
             return False
         deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
         return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0

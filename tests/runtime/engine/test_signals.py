@@ -20,6 +20,21 @@ from trigraph.runtime import Options, Sampling, load
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits, signals and mounts are those of POSIX")
 
 GREEDY = Sampling(temperature=0.0)
+# Ctrl-C in the first import of a name that begins so, and where Python would only print KeyboardInterrupt and go on.
+INTERRUPTED_IMPORT = """
+import signal, sys, weakref
+from trigraph.runtime.cli.app import main
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(begin):
+            sys.meta_path.remove(self)
+            weakref.ref(Finder(), lambda _: signal.raise_signal(signal.SIGINT))
+
+begin = sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+main()
+"""
 
 
 @pytest.mark.slow
@@ -115,3 +130,11 @@ def test_ctrl_c_at_random_moments_of_a_run(seed: int, copied_package: Path) -> N
     # Python gives signals back to the system when it ends.
     assert process.returncode in (130, 0, *([-signal.SIGINT] if "| end: " in errors else [])), errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("begin", ["", "trigraph.runtime.cli.run"])
+def test_ctrl_c_while_the_command_imports_modules(begin: str, copied_package: Path) -> None:
+    """The command line's own at the first, or those of `run`."""
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, begin, "run", str(copied_package), "-p", "And", "-n", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

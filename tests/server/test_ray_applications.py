@@ -1,0 +1,60 @@
+"""The applications of a Ray cluster: which one a front takes, and which are left alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from support.fake_engine import TEMPLATE, engine_of
+from support.rounds import LOGITS
+from trigraph.models.errors import TrigraphError
+
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+
+import ray
+from ray import serve
+
+from trigraph.runtime.server.cluster.deployment import Deployed, application_name, engines_on
+from trigraph.runtime.server.cluster.replica import Replica
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> dict[str, SimpleNamespace]:
+    """The applications of a running cluster that needs no Ray; what is deployed is added."""
+    replica = Replica(engine_of(LOGITS, context=200, template=TEMPLATE)[0])
+    applications = {"one": SimpleNamespace(deployments={"engine": None}), "page": SimpleNamespace(deployments={})}
+    described = SimpleNamespace(remote=lambda: SimpleNamespace(result=lambda timeout_s: replica.describe()))
+    handle = SimpleNamespace(describe=described, options=lambda **_: SimpleNamespace(stream=None))
+
+    def run(application: object, *, name: str, route_prefix: str | None) -> SimpleNamespace:
+        applications[name] = SimpleNamespace(deployments={"engine": application})
+        return handle
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(serve, "start", lambda **_: None)
+    monkeypatch.setattr(serve, "run", run)
+    monkeypatch.setattr(serve, "status", lambda: SimpleNamespace(applications=applications))
+    monkeypatch.setattr(serve, "get_deployment_handle", lambda *_: handle)
+    return applications
+
+
+def test_a_second_model_leaves_the_first_one_alone(cluster: dict[str, SimpleNamespace]) -> None:
+    first = cluster["one"]
+    engines_on("auto", "org/two", Deployed("two.gguf"))
+    assert [*cluster] == ["one", "page", "org-two"]
+    assert cluster["one"] is first
+    engines_on("auto", "org/two", None)
+
+
+def test_a_front_without_engines_says_which_there_are(cluster: dict[str, SimpleNamespace]) -> None:
+    with pytest.raises(TrigraphError, match=r"no engines of three; it has those of one \(choose with --alias\)"):
+        engines_on("auto", "three", None)
+    del cluster["one"]
+    with pytest.raises(TrigraphError, match="no engines of three; it has none at all; --replicas deploys them"):
+        engines_on("auto", "three", None)
+
+
+def test_applications_have_names_that_ray_takes() -> None:
+    names = ["Qwen3.6-27B-UD-Q4_K_XL", "org/model:v2", "a#b", ""]
+    assert [*map(application_name, names)] == ["Qwen3.6-27B-UD-Q4_K_XL", "org-model-v2", "a-b", "trigraph"]
