@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from trigraph.custom_ops import library_path
 from trigraph.exporter.package.manifest import Manifest
@@ -21,6 +22,7 @@ class ExpertCounter:
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         self._nodes = GraphCost(folder / "verify.onnx").expert_nodes()
+        self._most = manifest.max_pending  # tokens of a sequence
         if not self._nodes:
             return
         model = onnx.load(str(folder / "verify.onnx"), load_external_data=False)
@@ -45,22 +47,28 @@ class ExpertCounter:
             self._state["previous_ids"] = before
 
     def count(self, draws: Sequence[Sequence[int]]) -> Mapping[str, float]:
-        """Mean number of distinct experts in a draw, by expert node; each draw starts a sequence of its own."""
+        """Mean number of distinct experts in a draw, by expert node; its sequences are as long as a verify takes."""
         if not self._nodes:
             return {}
         counts = dict.fromkeys(self._nodes, 0.0)
         for tokens in draws:
-            one = np.zeros(1, np.int32)
-            inputs = {
-                "input_ids": np.array(tokens, np.int64),
-                "cu_seqlens": np.array([0, len(tokens)], np.int32),
-                "past_lens": one,
-                "accepted": one,
-                "slots_in": one,
-                "slots_out": one,
-                "page_table": one[:, None],
-            }
-            chosen = self._session.run(list(self._nodes.values()), inputs | self._state)
+            pieces = [tokens[start : start + self._most] for start in range(0, len(tokens), self._most)]
+            chosen = zip(*map(self._chosen, pieces), strict=True)
             for name, ids in zip(self._nodes, chosen, strict=True):
-                counts[name] += len(np.unique(ids)) / len(draws)
+                counts[name] += len(np.unique(np.concatenate(ids))) / len(draws)
         return counts
+
+    def _chosen(self, tokens: Sequence[int]) -> list[NDArray[np.int64]]:
+        """The experts that the tokens of a new sequence choose, by expert node."""
+        one = np.zeros(1, np.int32)
+        inputs = {
+            "input_ids": np.array(tokens, np.int64),
+            "cu_seqlens": np.array([0, len(tokens)], np.int32),
+            "past_lens": one,
+            "accepted": one,
+            "slots_in": one,
+            "slots_out": one,
+            "page_table": one[:, None],
+        }
+        found = self._session.run(list(self._nodes.values()), inputs | self._state)
+        return [ids.reshape(-1) for ids in found]

@@ -14,6 +14,7 @@ from trigraph.custom_ops.registry import operators
 from trigraph.exporter import read_manifest
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.bench.cost import GraphCost
+from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.roofline import Roofline
 from trigraph.runtime.bench.sample import Case, Sample, Timing
 
@@ -205,3 +206,16 @@ def test_a_prefill_of_many_tokens_reads_nearly_all_experts(packages: Packages) -
     read = {n: (moved or 0) - n * each_token - 2 * KEYS_AND_VALUES * ((n + 1) // 2) for n, moved in experts.items()}
     assert read[2] - read[1] == pytest.approx(4 * 4 * EXPERT * 2 * (1 - 2 / 8))  # 2 of 8, of which some are the same
     assert read[200] - read[1] == pytest.approx(4 * 4 * EXPERT * 6)
+
+
+def test_experts_of_more_tokens_than_a_verify_takes_of_a_sequence(packages: Packages) -> None:
+    folder = packages("tiny-moe", "F32")
+    manifest = read_manifest(folder)
+    counter = ExpertCounter(folder, manifest, 1)
+    tokens = [*range(manifest.max_pending)]
+    alone, thrice = counter.count([tokens]), counter.count([tokens * 3])  # what one sequence chooses, all three do
+    assert thrice == alone and len(alone) == 4
+    more = counter.count([[*tokens, 100]])
+    assert all(alone[node] <= more[node] <= alone[node] + 2 for node in alone)
+    case = Case("trigraph", "verify", 4, 100, 8)
+    assert Roofline(folder, manifest, MACHINE).result(Timing(case, [Sample(0.5, 10.0)])).bytes
