@@ -107,7 +107,7 @@ format: $(VENV)/.lint
 	$(BIN)/clang-format -i $(CXX_FORMATTED)
 
 # The operators under AddressSanitizer and UBSan: their tests, then FUZZ_COUNT random calls; CUDA's in the emulator, which
-# is slower, a tenth of that. Leaks are Python's own.
+# is slower, a tenth of that, without the kernels for sm_90 alone and with them. Leaks are Python's own.
 SANITIZER := -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
   -DCMAKE_CXX_FLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 sanitize: $(VENV)/.test
@@ -118,7 +118,8 @@ sanitize: $(VENV)/.test
 	$(BIN)/cmake -S tests/cuda/emulator -B build/sanitize/cuda $(SANITIZER) \
 	  -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(abspath build/sanitize)
 	$(BIN)/cmake --build build/sanitize/cuda
-	TRIGRAPH_TEST_LIBRARY=cuda TRIGRAPH_SEPARATE_SCRATCH=1 $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 ))
+	for sm90 in 0 1; do TRIGRAPH_SM90_KERNELS=$$sm90 TRIGRAPH_TEST_LIBRARY=cuda TRIGRAPH_SEPARATE_SCRATCH=1 \
+	  $(SANITIZED) -m fuzz operators --count $$(( $(FUZZ_COUNT) / 10 )) || exit 1; done
 
 # Races between the threads of a block: every kernel in the emulator, under ThreadSanitizer.
 races: $(VENV)/.test

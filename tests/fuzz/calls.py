@@ -23,6 +23,9 @@ from fuzz.draw import (
 from fuzz.stream_calls import index_write, ngram_mix, ngram_rows, select, stream_mean, stream_norm
 from fuzz.tower_calls import bias_activation, layer_norm, patch_attention, position_rows
 
+# What models have: some kernels are for these alone.
+_USUAL_TYPES, _USUAL_DIMS = ("Q8_0", "Q4_K", "Q5_K", "Q6_K"), (64, 128)
+
 
 def _matmul(rng: random.Random) -> Call:
     kinds, rows = [rng.choice(TYPES) for _ in range(rng.choice((1, 1, 2, 3, 4)))], draw_count(rng, 40)
@@ -125,6 +128,9 @@ def _gather(rng: random.Random) -> Call:
 def _experts(rng: random.Random) -> Call:
     kinds = [rng.choice(TYPES) for _ in range(3)]
     width, ffn = max(32, draw_width(rng, kinds[0], kinds[1])), max(32, draw_width(rng, kinds[2]))
+    if usual := rng.random() < 0.5:
+        kinds = [rng.choice(_USUAL_TYPES)] * 2 + [rng.choice(_USUAL_TYPES)]
+        width, ffn = 256 * rng.randint(1, 3), 256 * rng.randint(1, 3)
     tokens, experts, fused = draw_count(rng, 30), rng.randint(1, 9), rng.random() < 0.4
     k = rng.randint(1, experts)
     inputs = [
@@ -137,17 +143,19 @@ def _experts(rng: random.Random) -> Call:
     ]
     if rng.random() < 0.5:
         inputs += [draw_floats(rng, tokens, width), draw_floats(rng, tokens, 1)]
-    attributes = {"gate_type": kinds[0], "down_type": kinds[2], "activations": rng.choice(("float32", "int8"))}
+    activations = "int8" if usual else rng.choice(("float32", "int8"))
+    attributes = {"gate_type": kinds[0], "down_type": kinds[2], "activations": activations}
     if not fused:
         attributes["up_type"] = kinds[1]
     return Call("GroupedExpertFFN", inputs, (np.float32,), ((tokens, width),), attributes)
 
 
 def _gated_delta_net(rng: random.Random) -> Call:
-    k_heads, dim, commit, most = rng.randint(1, 3), 16 * rng.randint(1, 4), rng.random() < 0.5, rng.choice((1, 4, 8))
+    k_heads, commit, most = rng.randint(1, 3), rng.random() < 0.5, rng.choice((1, 4, 8))
+    dim = rng.choice((16 * rng.randint(1, 4), *_USUAL_DIMS))
     v_heads = k_heads * rng.randint(1, 3)
     slots = rng.randint(1, 5)
-    sequences = rng.randint(0, slots)
+    sequences = rng.choice((1, rng.randint(0, slots)))
     lengths = [rng.randint(1, 80 if commit else most) for _ in range(sequences)]
     channels, tokens = (2 * k_heads + v_heads) * dim, sum(lengths)
     past = [rng.choice((0, 3, 1000)) for _ in lengths]
@@ -236,8 +244,8 @@ def _axes(rng: random.Random, rows: int, attributes: dict[str, Any]) -> list[Arr
 
 def _pages(rng: random.Random) -> tuple[Array, list[int], Array, Array, dict[str, Any]]:
     """A cache, lengths and pasts of sequences, and a page table of which only the columns in use are valid."""
-    size, heads, dim = rng.choice((1, 3, 16, 64)), rng.randint(1, 3), 16 * rng.randint(1, 5)
-    lengths = [rng.choice((1, 2, 8, 30)) for _ in range(rng.randint(0, 4))]
+    size, heads, dim = rng.choice((1, 3, 16, 64)), rng.randint(1, 3), rng.choice((16 * rng.randint(1, 5), *_USUAL_DIMS))
+    lengths = [rng.choice((1, 2, 8, 30)) for _ in range(rng.choice((1, rng.randint(0, 4))))]
     past = [rng.choice((0, 1, 63, 300)) for _ in lengths]
     used = [-(-(before + own) // size) for before, own in zip(past, lengths, strict=True)]
     columns = max(used, default=0) + rng.randrange(2)
