@@ -121,7 +121,7 @@ GEOMETRIES = {
     ),
     "qwen3.8-flash-next": Geometry(
         "qwen4exp", 48, 2560, 24, 2, 16, 48, ffn=0, experts=512, experts_used=10, expert_ffn=640, shared_ffn=640,
-        mtp_layers=0, streams=_FLASH_NEXT,
+        streams=_FLASH_NEXT,
     ),
     "tiny-dense": _SMALL,
     "tiny-moe": _SMALL_MOE,

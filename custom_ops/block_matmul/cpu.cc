@@ -34,18 +34,20 @@ struct Product {
         y(out) {}
 
   // Large tiles hide what memory takes for their first rows, small ones balance over many threads. Each is whole cache
-  // lines of a row of y, so that threads never write into one line. Few rows leave the second cache to the weights. A
+  // lines of a row of y, so that threads never write into one line, and for many rows whole panels. Few rows leave the second cache to the weights. A
   // task of less than kWorth bytes and rows is done before another thread has taken it. Many float32 rows, which are
   // four times as long, meet all weights a block at a time, while they are in the third cache.
   void divide(int64_t rows) {
-    constexpr int64_t kBytes = 160 << 10, kWorth = 32 << 10, kLine = 64 / sizeof(float), kFewRows = 16, kFewest = 16;
+    constexpr int64_t kBytes = 160 << 10, kWorth = 32 << 10, kFewRows = 16, kFewest = 16;
+    constexpr int64_t kLine = 64 / sizeof(float), kPanel = 2 * kLine;
+    const int64_t unit = rows <= kFewRows ? kLine : kPanel;
     const bool long_rows = kernel->unpack && rows > kGroup;
     block = long_rows ? 4 * kGroup : std::max(rows, int64_t{1});
     blocks = ceil_div(rows, block);
-    const int64_t least = rows <= kFewRows || long_rows ? 4 * kLine : kLine;
+    const int64_t least = rows <= kFewRows || long_rows ? 4 * kLine : unit;
     const int64_t fitting = std::max(least, kBytes / std::max(row_bytes, int64_t{1}));
     const int64_t fewest = std::clamp(rows * columns * row_bytes / kWorth, int64_t{1}, kFewest);
-    tile = std::max(kLine, std::min(fitting, columns / fewest + kLine - 1) / kLine * kLine);
+    tile = std::max(unit, std::min(fitting, columns / fewest + unit - 1) / unit * unit);
     tiles = ceil_div(columns, tile);
   }
   int64_t tasks() const { return tiles * blocks; }

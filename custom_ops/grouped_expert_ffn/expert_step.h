@@ -19,7 +19,7 @@ constexpr int64_t kTileBytes = 1280 << 10;   // of weights in a task: memory tak
 constexpr int64_t kTileProducts = 8 << 20;   // in a task: an expert of many tokens is shared by the threads
 constexpr int64_t kFewestTasks = 24;         // so that threads end at about the same time
 constexpr int64_t kWorth = 32 << 10;         // bytes and rows; less is done before another thread has taken it
-constexpr int64_t kRowStep = 16;             // tiles are whole groups of weight rows
+constexpr int64_t kRowStep = 32;             // tiles are whole panels of weight rows
 constexpr int64_t kRowsAtOnce = 64;          // activation rows in one product
 
 struct GatePrepared;

@@ -20,13 +20,13 @@ namespace trigraph::TRIGRAPH_ISA {
 
 using Product = decltype(RowKernel::product);
 
-// For m rows: the kernel of as many, or the first one, of any number; without a first one, as many kernels as it takes,
-// of nearly equal numbers.
+// For m rows: the kernel of as many; from `many` on the first one, of any number; between them, as many kernels as it
+// takes, of nearly equal numbers.
 template <size_t N>
-void multiply(const Product (&kernels)[N], const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
+void multiply(const Product (&kernels)[N], int64_t many, const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
               const void* const* x, int64_t m, float* const* y) {
   constexpr int64_t kOwn = N - 1;
-  const int64_t most = kernels[0] || !m ? kGroup : ceil_div(m, ceil_div(m, kOwn));
+  const int64_t most = m >= many || !m ? kGroup : ceil_div(m, ceil_div(m, kOwn));
   for (int64_t i = 0; i < m; i += most) {
     const int64_t rows = m - i < most ? m - i : most;
     kernels[rows <= kOwn ? rows : 0](w, n, row_bytes, width, x + i, rows, y + i);
@@ -43,8 +43,8 @@ void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, cons
 template <class F, int... M>
 void product_of(std::integer_sequence<int, M...>, const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width,
                 const void* const* x, int64_t m, float* const* y) {
-  static constexpr Product kKernels[] = {M == 0 && kManyByEight<F> ? nullptr : plain_rows<F, M>...};
-  multiply(kKernels, w, n, row_bytes, width, x, m, y);
+  static constexpr Product kKernels[] = {plain_rows<F, M>...};
+  multiply(kKernels, kMany<F>, w, n, row_bytes, width, x, m, y);
 }
 template <class F>
 void product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,

@@ -13,8 +13,9 @@ constexpr int kOwnRows = kRare<F>                        ? RowLoop<F>::kMost
                          : is_one_of<F>(FrequentTypes()) ? 8
                                                          : 4;
 
+// Rows from which on they go together.
 template <class F>
-constexpr bool kManyByEight = false;
+constexpr int64_t kMany = kOwnRows<F> + 1;
 
 template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
@@ -24,8 +25,8 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   } else {
     if constexpr (M > 0 && M <= RowLoop<F>::kMost)
       if (takes_rows<F, M>(n, row_bytes, width)) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
-    constexpr bool kMany = kManyByPanels<F> || (F::kBlock == kSuper && !kSignedCodes<F>);
-    if constexpr (kRare<F> || (M == 0 && kMany))
+    constexpr bool kByPanels = kManyByPanels<F> || (F::kBlock == kSuper && !kSignedCodes<F>);
+    if constexpr (kRare<F> || (M == 0 && kByPanels))
       int8_panels<F>(w, n, row_bytes, width, x, m, y);
     else  // one row of Q8_0 has a width that few models have
       int8_lanes<F, M == 1 && RowLoop<F>::kMost ? 0 : M>(w, n, row_bytes, width, x, m, y);
@@ -33,17 +34,5 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 }
 
 #define TRIGRAPH_INTERLEAVED(type) #type "_R8"  // rows side by side
-template <class F, int M>
-void interleaved_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                      float* const* y) {
-  interleaved_lanes<F, M>(w, n, row_bytes, width, x, m, y);
-}
-template <class F>
-void many_interleaved(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                      float* const* y) {
-  int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
-}
-template <class F>
-constexpr decltype(RowKernel::product) kManyInterleaved = many_interleaved<F>;
 
 }  // namespace trigraph::TRIGRAPH_ISA

@@ -14,9 +14,10 @@ constexpr int kOwnRows = kRare<F>                        ? RowLoop<F>::kMost
                          : is_one_of<F>(FrequentTypes()) ? 8
                                                          : 4;
 
-// Types of which many rows go eight at a time, faster than any number.
+// Rows from which on they go by panels. Up to there, lanes of up to kOwnRows at a time are faster, where a type's codes
+// are soon found.
 template <class F>
-constexpr bool kManyByEight = std::is_same_v<F, Q4_K>;
+constexpr int64_t kMany = kRare<F> || kManyByPanels<F> ? kOwnRows<F> + 1 : 24;
 
 template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
@@ -31,7 +32,7 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
   } else {
     if constexpr (M > 0 && M <= RowLoop<F>::kMost)
       if (takes_rows<F, M>(n, row_bytes, width)) return int8_rows<F, M>(w, n, row_bytes, width, x, y);
-    if constexpr (kRare<F> || (M == 0 && kManyByPanels<F>))
+    if constexpr (kRare<F> || M == 0)
       int8_panels<F>(w, n, row_bytes, width, x, m, y);
     else  // one row of Q8_0 has a width that few models have
       int8_lanes<F, M == 1 && RowLoop<F>::kMost ? 0 : M>(w, n, row_bytes, width, x, m, y);
@@ -39,13 +40,5 @@ void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, c
 }
 
 #define TRIGRAPH_INTERLEAVED(type) #type "_R16"  // rows side by side
-template <class F, int M>
-void interleaved_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
-                      float* const* y) {
-  interleaved_lanes<F, M>(w, n, row_bytes, width, x, m, y);
-}
-// Many rows: none, for eight at a time are faster than any number.
-template <class F>
-constexpr decltype(RowKernel::product) kManyInterleaved = nullptr;
 
 }  // namespace trigraph::TRIGRAPH_ISA

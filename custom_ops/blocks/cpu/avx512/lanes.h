@@ -6,7 +6,7 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 constexpr int kRowLanes = 16;
-constexpr int kPanelGroups = 1;
+constexpr int kPanelGroups = 2;
 using Ints = __m512i;
 using Floats = __m512;
 

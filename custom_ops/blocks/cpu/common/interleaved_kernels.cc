@@ -5,12 +5,18 @@
 namespace trigraph::TRIGRAPH_ISA {
 
 template <class F>
+void interleaved_panels(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
+                        float* const* y) {
+  int8_panels<F>(Interleaved{w}, n, row_bytes, width, x, m, y);
+}
+
+template <class F>
 void interleaved_product(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
                          float* const* y) {
-  static constexpr Product kKernels[] = {kManyInterleaved<F>,    interleaved_rows<F, 1>, interleaved_rows<F, 2>,
-                                         interleaved_rows<F, 3>, interleaved_rows<F, 4>, interleaved_rows<F, 5>,
-                                         interleaved_rows<F, 6>, interleaved_rows<F, 7>, interleaved_rows<F, 8>};
-  multiply(kKernels, w, n, row_bytes, width, x, m, y);
+  static constexpr Product kKernels[] = {interleaved_panels<F>,   interleaved_lanes<F, 1>, interleaved_lanes<F, 2>,
+                                         interleaved_lanes<F, 3>, interleaved_lanes<F, 4>, interleaved_lanes<F, 5>,
+                                         interleaved_lanes<F, 6>, interleaved_lanes<F, 7>, interleaved_lanes<F, 8>};
+  multiply(kKernels, kMany<F>, w, n, row_bytes, width, x, m, y);
 }
 
 template <class F>

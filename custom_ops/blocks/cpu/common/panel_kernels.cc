@@ -150,7 +150,6 @@ void int8_panels(At w, int64_t n, int64_t row_bytes, int64_t width, const void* 
 
 #define TRIGRAPH_PANELS(F, At) \
   template void int8_panels<F>(At, int64_t, int64_t, int64_t, const void* const*, int64_t, float* const*)
-#if defined(TRIGRAPH_ISA_avx2)
 TRIGRAPH_PANELS(Q4_K, const uint8_t*);
 TRIGRAPH_PANELS(Q4_K, Interleaved);
 TRIGRAPH_PANELS(Q5_K, const uint8_t*);
@@ -162,8 +161,11 @@ TRIGRAPH_PANELS(Levels<IQ3_S>, Interleaved);
 TRIGRAPH_PANELS(Levels<IQ2_XXS>, Interleaved);
 TRIGRAPH_PANELS(Levels<IQ2_XS>, Interleaved);
 TRIGRAPH_PANELS(Levels<IQ2_S>, Interleaved);
+#if defined(TRIGRAPH_ISA_avx512)
+TRIGRAPH_PANELS(Q8_0, const uint8_t*);
+TRIGRAPH_PANELS(Q4_0, const uint8_t*);
 #endif
-#if defined(__AVXVNNI__)
+#if defined(TRIGRAPH_ISA_avx512) || defined(__AVXVNNI__)
 TRIGRAPH_PANELS(IQ4_XS, const uint8_t*);
 #endif
 TRIGRAPH_PANELS(Q4_1, const uint8_t*);

@@ -14,8 +14,9 @@ constexpr int kOwnRows = is_one_of<F>(FrequentTypes())                 ? 8
                          : is_one_of<F>(Types<Q4_0, IQ3_S, IQ3_XXS>()) ? 4
                                                                        : 1;
 
+// Rows from which on they go together.
 template <class F>
-constexpr bool kManyByEight = false;
+constexpr int64_t kMany = kOwnRows<F> + 1;
 
 template <class F, int M>
 void plain_rows(const uint8_t* w, int64_t n, int64_t row_bytes, int64_t width, const void* const* x, int64_t m,
