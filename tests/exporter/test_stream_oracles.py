@@ -32,6 +32,10 @@ LENGTH = PROMPTS[-1]
 CHUNK = 128  # attention in the reference holds a chunk's scores of all places
 VERIFIED, DRAFTS = 8, 4
 TOLERANCE = 2e-5
+# Of all rows. Those of the prompts keep to TOLERANCE; of 30,000 rows the worst have a score of n-grams next to 0, whose
+# root multiplies rounding by 100.
+LIMITS = np.full(LENGTH, 1e-4)
+LIMITS[LAST_ROWS] = TOLERANCE
 # Scores are sums of 256 products, up to 40: those of transformers differ from the reference's by up to 7e-4.
 ROUNDING = 1e-3
 # Rows of a text at whose edge an oracle chooses otherwise. 11 were seen.
@@ -68,7 +72,8 @@ class Edges:
 
     @property
     def tied(self) -> NDArray[np.bool_]:
-        return np.array([least == best for least, best in self.scores])
+        """Rows where both are 0."""
+        return np.array([least == 0 for least, _ in self.scores])
 
     @property
     def close(self) -> NDArray[np.bool_]:
@@ -98,13 +103,13 @@ class Case:
         They may differ where the edge is close, if both are the reference's: with one group there, or with the other.
         Of more than two equal groups an oracle without our rule leaves out any.
         """
-        differ, tied = ~(np.abs(self.logits - found) < TOLERANCE).all(axis=1), self.edges.tied
+        differ, tied = ~(np.abs(self.logits - found).max(axis=1) < LIMITS), self.edges.tied
         assert not (differ & ~self.edges.close).any(), np.flatnonzero(differ & ~self.edges.close)
         assert not (by_rule and (differ & tied).any()) and differ.sum() < MOST, np.flatnonzero(differ)
         two = differ & ~(tied & (np.array(self.edges.zeros) > 2))
         for rows in (self.logits, found):
             choices = [np.abs(rows - choice)[two].max(axis=1) for choice in (self.expected, self.other)]
-            assert (np.minimum(*choices) < TOLERANCE).all()
+            assert (np.minimum(*choices) < LIMITS[two]).all()
 
 
 @pytest.fixture(scope="module", params=range(1, 6))
@@ -151,7 +156,7 @@ def rows_of(steps: Steps, tokens: Ids) -> Rows:
 def test_reference(case: Case) -> None:
     """And the two choices at an edge can be told apart."""
     case.compare(case.expected, by_rule=True)
-    assert (np.abs(case.expected - case.other)[case.edges.close].max(axis=1) > 5 * TOLERANCE).all()
+    assert (np.abs(case.expected - case.other)[case.edges.close].max(axis=1) > 2 * LIMITS.max()).all()
 
 
 def test_transformers(case: Case) -> None:
@@ -163,7 +168,7 @@ def test_transformers(case: Case) -> None:
     ours, theirs = np.array(case.edges.scores), np.array(edges) * np.sqrt(trunk.config.indexer_head_dim)
     beyond = np.isfinite(ours[:, 0])
     assert np.abs(ours[beyond] - theirs).max() < ROUNDING
-    np.testing.assert_array_equal(case.edges.tied[beyond], theirs[:, 0] == theirs[:, 1])
+    np.testing.assert_array_equal(case.edges.tied[beyond], theirs[:, 0] == 0)
 
 
 def test_llama_cpp(case: Case) -> None:

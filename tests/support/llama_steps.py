@@ -20,7 +20,8 @@ Rows = npt.NDArray[np.floating[Any]]
 Ids = npt.NDArray[np.int64]
 
 _POINTER, _I32, _F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
-_PART = 1024  # tokens that llama.cpp computes at once
+_CONTEXT = 1024
+_PART = 256  # tokens that llama.cpp computes at once
 _NO_FLASH, _HEAD = 0, 1  # of flash_attn_type and ctx_type
 _DECODE = 1
 _TYPE_F32 = 0
@@ -70,7 +71,7 @@ class LlamaSteps:
     Skips the test where the wheel, a function of its C interface, or the layout of its parameters is not there.
     """
 
-    def __init__(self, path: Path, vocab: int, context: int = _PART) -> None:
+    def __init__(self, path: Path, vocab: int, context: int = _CONTEXT) -> None:
         xllamacpp: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: no comparison")
         (library,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
         self._c, self._vocab, self._length = _functions(library), vocab, context
@@ -109,7 +110,7 @@ class LlamaSteps:
     def _context(self, **settings: Any) -> Iterator[int]:
         parameters = self._c.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = self._length
-        parameters.n_ubatch = min(self._length, _PART)
+        parameters.n_ubatch = _PART
         parameters.outputs_seq = 0  # no limit
         parameters.n_threads = parameters.n_threads_batch = 1
         parameters.type_k = parameters.type_v = _TYPE_F32
