@@ -37,8 +37,8 @@ TOLERANCE = 2e-5
 LIMITS = np.full(LENGTH, 1e-4)
 LIMITS[LAST_ROWS] = TOLERANCE
 # Scores are sums of 256 products, up to 40: those of transformers differ from the reference's by up to 7e-4.
-ROUNDING = 1e-3
-# Rows of a text at whose edge an oracle chooses otherwise. 11 were seen.
+ROUNDING = 2e-3
+# Rows of a text at whose edge an oracle chooses otherwise. 9 were seen.
 MOST = 20
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator_library")]
