@@ -87,13 +87,17 @@ def add_ngrams(
     return x + value + silu(convolved).reshape(x.shape), columns[tokens:]
 
 
+def best_groups(scores: Array, top: int) -> npt.NDArray[np.int64]:
+    """The numbers of the `top` groups that score best, the best first; of equal ones the first."""
+    return np.argsort(-scores, kind="stable")[:top]
+
+
 def seen_positions(
     x: Array, raw: Array, w: Weights, c: ModelConfig, streams: Streams, turn: Rotation, of_groups: Rotation
 ) -> npt.NDArray[np.bool_]:
     """Which of P places each of the last T rows sees [T, P]: those of its best groups, and those after the last group.
 
-    `raw` [P, dim] are the indexer's keys of all places, `of_groups` the rotation of each whole group's first place. Of
-    equal groups the first ones are taken.
+    `raw` [P, dim] are the indexer's keys of all places, `of_groups` the rotation of each whole group's first place.
     """
     indexer, tokens, places = streams.indexer, len(x), len(raw)
     groups = places // indexer.group
@@ -105,7 +109,7 @@ def seen_positions(
     seen = np.zeros((tokens, places), bool)
     for row, place in enumerate(range(places - tokens, places)):
         whole = (place + 1) // indexer.group
-        chosen = np.argsort(-scores[row, :whole], kind="stable")[: indexer.top]
+        chosen = best_groups(scores[row, :whole], indexer.top)
         seen[row, (chosen[:, None] * indexer.group + np.arange(indexer.group)).reshape(-1)] = True
         seen[row, whole * indexer.group : place + 1] = True
     return seen

@@ -173,20 +173,6 @@ def test_attention_over_groups(tmp_path: Path, top: int) -> None:
 
 
 @pytest.mark.slow
-def test_texts_longer_than_all_published_groups(tmp_path: Path) -> None:
-    """Up to 2,051 tokens rows see all; 2,052 complete a group more than a row sees."""
-    source = write_streams(tmp_path / "model.gguf", heads=8)
-    export(source, tmp_path / "package", ExportOptions(kv_type="f32", activations="float32"))
-    steps = load(tmp_path / "package", threads=2, context=2100, sequences=1, device="cpu").steps
-    tokens = np.random.default_rng(5).integers(0, steps.vocab, 2100).tolist()
-    _, logits = StreamReference(open_model(source)).trunk(tokens)
-    for length in (2051, 2052, 2100):
-        sequence = steps.new_sequence()
-        close(steps.prefill([sequence], [tokens[:length]]).logits[0], logits[length - 1])
-        steps.release(sequence)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 def test_the_promise_beyond_all_groups(tmp_path: Path, kv_type: str) -> None:
     """Cuts, rejected tokens, companions, threads and the portable set: the same bits."""

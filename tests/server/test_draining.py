@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,9 @@ from support.fake_engine import TEMPLATE, engine_of
 from support.rounds import LOGITS, options, tokens
 from trigraph.runtime import Engine
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
+from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
+from trigraph.runtime.server.cluster import replica as replica_module
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, Replica, Ticket, Update
 
@@ -103,9 +106,16 @@ def test_those_that_wait_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_that_waits_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not one that is computed; and it begins where it is when none takes it."""
+    """Not one that is computed, nor one that a replica has given away; and it begins here when none takes it."""
     monkeypatch.setattr("trigraph.runtime.server.cluster.replica._OFFER_SECONDS", 60.0)
     may_end, rounds, run = threading.Event(), itertools.count(), Scheduler.round
+    asked, waits = list[tuple[str, ...]](), replica_module._waits
+
+    def counted(request: Request, ticket: Ticket) -> bool:
+        asked.append(ticket.lost)
+        return waits(request, ticket)
+
+    monkeypatch.setattr(replica_module, "_waits", counted)
 
     def held(scheduler: Scheduler) -> bool:
         if next(rounds) > 5:
@@ -116,23 +126,28 @@ def test_a_request_that_waits_is_offered(monkeypatch: pytest.MonkeyPatch) -> Non
     replica = Replica(engine_of(LOGITS, context=200, sequences=1, template=TEMPLATE)[0])
     weights = replica.describe().identity.weights
     tickets = [Ticket(tokens(20, seed), options(seed=seed, max_tokens=150), (), [], weights) for seed in (1, 2)]
+    tickets.append(replace(tickets[1], lost=("other",)))
 
-    async def ask() -> tuple[list[Update], list[Update]]:
+    async def ask() -> list[list[Update]]:
         assert replica.identify(roomy=True) == replica.fingerprint
-        first, second = (replica.complete(ticket) for ticket in tickets)
+        first, second, given = (replica.complete(ticket) for ticket in tickets)
         before = [await anext(first)]
         monkeypatch.setattr("trigraph.runtime.server.cluster.replica._OFFER_SECONDS", 0.01)
         assert (replica.identify(roomy=True), replica.identify()) == ("", replica.fingerprint)
-        waits = [await anext(second), await anext(second)]
+        offers, silent = [await anext(second), await anext(second)], asyncio.ensure_future(anext(given))
+        while asked.count(("other",)) < 3 and not silent.done():
+            offers.append(await anext(second))
+            assert len(offers) < 3000
         may_end.set()
-        return before + [update async for update in first], waits + [update async for update in second]
+        updates = [before + [update async for update in first], offers + [update async for update in second]]
+        return [*updates, [await silent] + [update async for update in given]]
 
-    first, second = asyncio.run(ask())
-    assert all(update.offer is None for update in first)
+    first, second, given = asyncio.run(ask())
+    assert all(update.offer is None for update in first + given)
     offers = [update.offer for update in second if update.offer is not None]
     assert len(offers) >= 2 and {(offer.state, offer.ends) for offer in offers} == {(None, False)}
     alone = engine_of(LOGITS, context=200, template=TEMPLATE)[0]
-    for ticket, updates in zip(tickets, (first, second), strict=True):
+    for ticket, updates in zip(tickets, (first, second, given), strict=True):
         whole = alone.generate(ticket.prompt, ticket.options)
         whole.run()
         assert [token for update in updates for token in update.tokens] == whole.ids

@@ -21,10 +21,15 @@ Ids = npt.NDArray[np.int64]
 
 _POINTER, _I32, _F32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _CONTEXT = 1024
+_PART = 256  # tokens that llama.cpp computes at once
 _NO_FLASH, _HEAD = 0, 1  # of flash_attn_type and ctx_type
 _DECODE = 1
 _TYPE_F32 = 0
+_NO_ROWS = np.empty((0, 0), np.float32)
+_KEEP_HIDDEN = "_Z26llama_set_embeddings_nextnP13llama_contextbb"  # what a head hands on has C++ functions only
+_HIDDEN = "_Z30llama_get_embeddings_nextn_ithP13llama_contexti"
 _SYMBOLS = (
+    *(_KEEP_HIDDEN, _HIDDEN),
     *("llama_backend_init", "llama_log_set", "llama_model_default_params", "llama_model_load_from_file"),
     *("llama_model_free", "llama_context_default_params", "llama_init_from_model", "llama_free", "llama_process"),
     *("llama_get_logits_ith", "llama_batch_ext_init", "llama_batch_ext_free", "llama_batch_ext_add_token"),
@@ -66,10 +71,10 @@ class LlamaSteps:
     Skips the test where the wheel, a function of its C interface, or the layout of its parameters is not there.
     """
 
-    def __init__(self, path: Path, vocab: int) -> None:
+    def __init__(self, path: Path, vocab: int, context: int = _CONTEXT) -> None:
         xllamacpp: Any = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: no comparison")
         (library,) = Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
-        self._c, self._vocab = _functions(library), vocab
+        self._c, self._vocab, self._length = _functions(library), vocab, context
         parameters = self._c.llama_model_default_params()
         parameters.n_gpu_layers, parameters.load_mtp = 0, True
         self._model = self._c.llama_model_load_from_file(str(path).encode(), parameters)
@@ -79,20 +84,33 @@ class LlamaSteps:
         """Gives the model's memory back."""
         self._c.llama_model_free(self._model)
 
-    def trunk(self, ids: Ids, image_rows: Rows, positions: Ids) -> npt.NDArray[np.float32]:
+    def trunk(self, ids: Ids, image_rows: Rows = _NO_ROWS, positions: Ids | None = None) -> npt.NDArray[np.float32]:
         """Logits of every token [T, vocab]. An id of vocab + k is row k of `image_rows`. `positions`: [3, T]."""
         with self._context() as context:
-            return self._logits(context, ids, image_rows, positions, None)
+            return self._logits(context, ids, image_rows, _text(ids) if positions is None else positions, None)
 
     def head(self, ids: Ids, before: Rows, image_rows: Rows, positions: Ids) -> npt.NDArray[np.float32]:
         """Logits of the MTP head [T, vocab], each from a token, its position and the hidden row of the token before."""
         with self._context() as trunk, self._context(ctx_type=_HEAD, ctx_other=trunk) as context:
             return self._logits(context, ids, image_rows, positions, before)
 
+    def drafts(self, ids: Ids, before: Rows, count: int) -> npt.NDArray[np.float32]:
+        """Logits of the MTP head behind `ids`, then behind each of its own drafts [count, vocab]; `before` as there."""
+        with self._context() as trunk, self._context(ctx_type=_HEAD, ctx_other=trunk) as context:
+            getattr(self._c, _KEEP_HIDDEN)(context, True, False)
+            rows, last = self._logits(context, ids, _NO_ROWS, _text(ids), before)[-1:], len(ids) - 1
+            while len(rows) < count:
+                handed = np.ctypeslib.as_array(getattr(self._c, _HIDDEN)(context, last), before[:1].shape[1:])[None]
+                draft, last = rows[-1:].argmax(-1), 0
+                place = _text(draft) + len(ids) + len(rows) - 1
+                rows = np.concatenate([rows, self._logits(context, draft, _NO_ROWS, place, handed.copy())])
+        return rows
+
     @contextmanager
     def _context(self, **settings: Any) -> Iterator[int]:
         parameters = self._c.llama_context_default_params()
-        parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = _CONTEXT
+        parameters.n_ctx = parameters.n_batch = self._length
+        parameters.n_ubatch = _PART
         parameters.outputs_seq = 0  # no limit
         parameters.n_threads = parameters.n_threads_batch = 1
         parameters.type_k = parameters.type_v = _TYPE_F32
@@ -159,6 +177,8 @@ def _functions(path: Path) -> Any:
         "llama_batch_ext_set_output_logits": (ctypes.c_bool, [_POINTER, _I32, ctypes.c_bool]),
         "llama_process": (_I32, [_POINTER, _I32, _POINTER]),
         "llama_get_logits_ith": (ctypes.POINTER(_F32), [_POINTER, _I32]),
+        _KEEP_HIDDEN: (None, [_POINTER, ctypes.c_bool, ctypes.c_bool]),
+        _HIDDEN: (ctypes.POINTER(_F32), [_POINTER, _I32]),
     }
     for name, (result, arguments) in types.items():
         function: Callable[..., Any] = getattr(library, name)
@@ -181,6 +201,11 @@ def _check_layout(library: Any) -> None:
     }
     if wrong := [name for name, right in seen.items() if not right]:
         pytest.skip(f"xllamacpp lays its parameters out differently ({', '.join(wrong)}): no comparison")
+
+
+def _text(ids: Ids) -> Ids:
+    """Positions of a text from its start [3, T]."""
+    return np.tile(np.arange(len(ids)), (3, 1))
 
 
 def _float32(rows: Rows) -> npt.NDArray[np.float32]:

@@ -23,10 +23,11 @@ def write_streams(
     mtp: bool = True,
     seed: int = 1,
     rows: int | None = None,
+    context: int = 4096,
 ) -> Path:
     """Write one whose rows of attention see `top` groups, by an indexer of `heads` heads; returns `path`.
 
-    `rows`: of the table of n-grams, where it is to be larger than its hashes need.
+    `rows`: of the table of n-grams, where it is to be larger than its hashes need. `context`: its longest text.
     """
     geometry = GEOMETRIES["tiny-streams"]
     assert geometry.streams is not None
@@ -35,7 +36,7 @@ def write_streams(
     if rows is not None and ngrams is not None:
         ngrams = replace(ngrams, rows=rows)
     streams = replace(geometry.streams, indexer=indexer, ngrams=ngrams)
-    changed = replace(geometry, layers=layers, streams=streams)
+    changed = replace(geometry, layers=layers, streams=streams, context_length=context)
     with patch.dict(GEOMETRIES, {"tiny-streams": changed}):
         write_synthetic("tiny-streams", path, quant=quant, mtp=mtp, seed=seed)
     return path

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from support.transformers_oracle import Weights, _block_weights, as_tensors, transformers_config
@@ -13,6 +17,7 @@ from trigraph.models.streams import Ngrams, Streams
 
 _MIXER = {"norm": "hc_norm", "down": "input_mix_weight_down", "up": "input_mix_weight_up"}
 _INJECT = {"inject": "block_inject_weight"}
+_PIECE = 256
 
 
 def load_streams(model: Model) -> Any:
@@ -31,12 +36,37 @@ def load_streams(model: Model) -> Any:
     return trunk
 
 
-def streams_logits(trunk: Any, tokens: Any) -> Any:
-    """Logits [T, vocab] of one sequence from its start."""
+def streams_logits(trunk: Any, tokens: Any) -> npt.NDArray[np.float32]:
+    """Logits [T, vocab] of one sequence from its start, in pieces: attention holds a piece's scores of all places."""
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    ids, cache = torch.tensor(np.asarray(tokens, np.int64))[None], DynamicCache(config=trunk.config)
+    pieces = [ids[:, at : at + _PIECE] for at in range(0, len(tokens), _PIECE)]
+    with torch.no_grad():  # the cache's name is another one in 5.24 than in 5.23
+        return np.concatenate([trunk(piece, None, None, cache).logits[0].numpy() for piece in pieces])
+
+
+@contextmanager
+def first_of_equal_groups() -> Iterator[list[npt.NDArray[np.float32]]]:
+    """Within it the first of equal groups are chosen, of which torch.topk takes any. Yields a list of scores.
+
+    To the list comes, for each row that leaves groups out, the least score that it takes and the best that it leaves.
+    """
     import torch
 
-    with torch.no_grad():
-        return trunk(torch.tensor(np.asarray(tokens, np.int64))[None]).logits[0].numpy()
+    edges: list[npt.NDArray[np.float32]] = []
+    topk = torch.Tensor.topk
+
+    def first_ones(scores: Any, k: int, dim: int) -> Any:
+        ordered = scores.sort(dim=dim, descending=True, stable=True)
+        assert torch.equal(ordered.values[:k], topk(scores, k, dim=dim).values)
+        if k < len(scores):
+            edges.append(ordered.values[k - 1 : k + 1].numpy())
+        return torch.return_types.topk((ordered.values[:k], ordered.indices[:k]))
+
+    with patch.object(torch.Tensor, "topk", first_ones):
+        yield edges
 
 
 def _config(model: Model, streams: Streams, ngrams: Ngrams) -> dict[str, Any]:
