@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from trigraph.custom_ops import instruction_set, library_path
 from trigraph.custom_ops.cost import Cost
 
-PROBE_ROUNDS = 4_000_000
+PROBE_ROUNDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def measure_machine(threads: int, repetitions: int = 5) -> Machine:
+def measure_machine(threads: int, repetitions: int = 200) -> Machine:
     """Measures the multiply rates, in about a second; the best repetition counts."""
     library = ctypes.CDLL(str(library_path("cpu")))
     library.trigraph_probe_products.argtypes = [ctypes.c_int, ctypes.c_int64]
