@@ -34,9 +34,10 @@ struct Product {
         y(out) {}
 
   // Large tiles hide what memory takes for their first rows, small ones balance over many threads. Each is whole cache
-  // lines of a row of y, so that threads never write into one line, and for many rows whole panels. Few rows leave the second cache to the weights. A
-  // task of less than kWorth bytes and rows is done before another thread has taken it. Many float32 rows, which are
-  // four times as long, meet all weights a block at a time, while they are in the third cache.
+  // lines of a row of y, so that threads never write into one line, and for many rows whole panels. Few rows leave the
+  // second cache to the weights. A task of less than kWorth bytes and rows is done before another thread has taken it.
+  // Many float32 rows, which are four times as long, meet all weights a block at a time, while they are in the third
+  // cache.
   void divide(int64_t rows) {
     constexpr int64_t kBytes = 160 << 10, kWorth = 32 << 10, kFewRows = 16, kFewest = 16;
     constexpr int64_t kLine = 64 / sizeof(float), kPanel = 2 * kLine;
