@@ -91,7 +91,7 @@ def test_products(isa: str, type: str, width: int) -> None:
         for plain in (weights(type, rows, width), random_blocks(type, rows, width // 256, seed=rows)):
             plain_product, product = (MatMul(name, "int8", threads) for name in (type, f"{type}_R{side}"))
             whole, packed = plain_product(x, plain), repacked(type, plain, side)
-            for count in (*range(1, 19), 63, 64, 65, 70):
+            for count in (*range(1, 19), 23, 24, 25, 63, 64, 65, 70):
                 assert same_bits(product(x[:count], packed), whole[:count]), (rows, count)
 
 
