@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.sampling.gbnf_lark import lark_of
 from trigraph.runtime.sampling.guidance import compile_error, library, plain
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"
-_SPACE = r"(?:\s|#[^\n]*(?:\n|\Z))*"
-_EMPTY_RULE = re.compile(rf"(?m)^[ \t]*([\w-]+)[ \t]*::={_SPACE}(?=\Z|[\w-]+[ \t]*::=)")
+_LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
 _MOST_RULES = 1000
 
 
@@ -91,12 +91,11 @@ class Grammar(Constraint):
 
     def grammar(self) -> str:
         """The grammar in Lark."""
-        if empty := _EMPTY_RULE.search(self.text):
-            raise self._fault(f'the rule {empty[1]} is empty; write what it stands for, or "" for nothing')
         if self.text.count("::=") > _MOST_RULES:  # which take a time that grows with their square
             raise self._fault(f"it has more than {_MOST_RULES:,} rules")
         try:
-            return str(library().grammar_from("grammar", self.text))
+            lark = self.text if _LARK.search(self.text) else lark_of(self.text)
+            return str(library().LLMatcher.grammar_from_lark(lark))
         except (ValueError, RecursionError) as error:
             raise self._fault(plain(str(error))) from error
 

@@ -147,6 +147,8 @@ class Guide:
             reason = plain(self._matcher.get_error())
             if reason.startswith("NoExtension"):
                 reason = "no text fits"
+            if "max is" in reason or "Too many items" in reason:
+                reason = "it allows too much at one place, or never ends; make it simpler, or less ambiguous"
             raise TrigraphError(f"the {self._noun} cannot be followed any further: {reason}")
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trigraph.models.errors import quote
+from trigraph.runtime.sampling.closed_objects import ClosedObjects
 from trigraph.runtime.sampling.guidance import compile_error, library
 from trigraph.runtime.sampling.text_formats import FORMATS
 from trigraph.runtime.text.tool_arguments import resolved
@@ -15,6 +16,7 @@ from trigraph.runtime.text.tool_arguments import resolved
 _DEPTH = 100
 # These take a time that grows with their square, and with the cube.
 _MOST_NAMES, _MOST_PATTERNS = 4000, 100
+_MOST_OPTIONAL = 240  # of one object: each may come next, and that takes four of `guidance.limits`' items in a row
 _OF_NAMES = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _OF_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems", "items"})
 _OF_ONE = frozenset({"items", "additionalItems", "additionalProperties"})
@@ -85,6 +87,7 @@ class _Relaxation:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.notes: list[Note] = []
         self._root = root
+        self._closed = ClosedObjects(root)
         self._names = self._patterns = 0
 
     def relaxed(self, schema: Any, place: str, depth: int = 0) -> Any:
@@ -92,11 +95,12 @@ class _Relaxation:
             return schema
         if depth > _DEPTH:
             raise ValueError(f"it is nested more than {_DEPTH} deep")
-        self._count_names(schema)
-        found = self._rewritten(dict(schema), place)
+        self._count_names(schema, place)
+        closed = {"additionalProperties": False} if schema in self._closed else {}
+        found = self._rewritten({**schema, **closed}, place)
         return {key: self._below(key, value, f"{place}/{key}", depth + 1) for key, value in found.items()}
 
-    def _count_names(self, schema: Mapping[str, Any]) -> None:
+    def _count_names(self, schema: Mapping[str, Any], place: str) -> None:
         names, patterns = schema.get("propertyNames"), schema.get("patternProperties")
         listed = [
             schema.get("properties"),
@@ -109,6 +113,14 @@ class _Relaxation:
             raise ValueError(f"it names more than {_MOST_NAMES:,} properties")
         if self._patterns > _MOST_PATTERNS:
             raise ValueError(f"patternProperties has more than {_MOST_PATTERNS} patterns in all")
+        properties, required = schema.get("properties"), schema.get("required")
+        if isinstance(properties, Mapping):
+            optional = properties.keys() - {name for name in _list(required) if isinstance(name, str)}
+            if len(optional) > _MOST_OPTIONAL:
+                raise ValueError(
+                    f"the object at {place or 'the top'} has {len(optional)} optional properties, and at most "
+                    f"{_MOST_OPTIONAL} can be; list more of them in required, or put some into an object of their own"
+                )
 
     def _below(self, key: str, value: Any, place: str, depth: int) -> Any:
         if key in _OF_NAMES and isinstance(value, Mapping):
@@ -243,6 +255,10 @@ def _fails(schema: str) -> bool:
     """Whether llguidance refuses the schema for what it is, and not as nothing fits it."""
     error = compile_error(grammar_of(json.loads(schema), {}))
     return error is not None and "nsatisfiable" not in error
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _escaped(name: str) -> str:

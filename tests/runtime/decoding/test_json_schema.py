@@ -232,3 +232,43 @@ def test_errors_show_no_grammar(schema: Any, reason: str) -> None:
         JsonSchema(json.dumps(schema))
     assert "start:" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+_A, _B = {"a": {"type": "integer"}}, {"b": {"type": "integer"}}
+_BOTH = '{"a":1,"b":2}'
+
+
+@pytest.mark.parametrize(
+    ("schema", "kept"),
+    [
+        ({"properties": _A}, False),
+        ({"properties": _A, "additionalProperties": True}, True),
+        ({"properties": _A, "additionalProperties": {"type": "integer"}}, True),
+        ({"type": "object"}, True),
+        ({"properties": {}}, False),
+        ({"properties": _A, "propertyNames": {"maxLength": 3}}, True),
+        ({"properties": _A, "minProperties": 2}, True),
+        ({"properties": _A, "required": ["a", "b"]}, True),
+        ({"allOf": [{"properties": _A}, {"properties": _B}]}, True),
+        ({"allOf": [{"properties": _A}]}, False),
+        ({"properties": _A, "anyOf": [{"properties": _B}, {"required": ["a"]}]}, True),
+        ({"anyOf": [{"type": "object", "properties": _A}, {"type": "boolean"}]}, False),
+        ({"$defs": {"A": {"properties": _A}}, "$ref": "#/$defs/A"}, False),
+        ({"$defs": {"A": {"properties": _A}}, "allOf": [{"$ref": "#/$defs/A"}, {"properties": _B}]}, True),
+        ({"$defs": {"A": {"allOf": [{"properties": _A}]}}, "$ref": "#/$defs/A", "properties": _B}, True),
+    ],
+    ids=str,
+)
+def test_objects_have_the_properties_that_they_list(schema: Any, kept: bool) -> None:
+    typed = {"type": "object", **schema} if "anyOf" not in schema else schema
+    assert accepts(guide_of(typed), "{}" if schema.get("properties") == {} else '{"a":1}') or "required" in schema
+    assert accepts(guide_of(typed), _BOTH) == kept
+
+
+def test_many_optional_properties_are_refused_in_words() -> None:
+    def schema(count: int) -> dict[str, Any]:
+        return {"items": {"properties": {f"name{i}": {"type": "integer"} for i in range(count)}, "required": ["name0"]}}
+
+    assert accepts(guide_of({"type": "array", **schema(241)}), '[{"name0":1,"name240":2}]')
+    with pytest.raises(TrigraphError, match="the object at /items has 241 optional properties, and at most 240 can be"):
+        JsonSchema(json.dumps(schema(242)))

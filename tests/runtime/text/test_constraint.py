@@ -209,7 +209,7 @@ def test_a_chat_can_be_constrained() -> None:
         (JsonSchema, '{"$ref": "https://example.org/schema"}', "not present"),
         (Grammar, "start: foo bar", 'unknown name: "foo"'),
         (Grammar, 'root ::= "a', "the grammar cannot be used"),
-        (Grammar, "", "No 'root' rule"),
+        (Grammar, "", "it has no rule root"),
         (Grammar, "root ::= ", "the rule root is empty"),
         (Grammar, "root ::= a\na ::= b\n" * 600, "more than 1,000 rules"),
         (Grammar, "root ::= a\na ::= # nothing\n", "the rule a is empty"),
