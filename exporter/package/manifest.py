@@ -132,7 +132,8 @@ class Manifest:
         if version.split(".")[:2] != wanted.version.split(".")[:2]:
             raise TrigraphError(
                 f"the package was exported for version {wanted.version[:40]} of the operator library "
-                f"{quote(wanted.name)}, and the one here is {version}; export the package again, or install the other version of trigraph"
+                f"{quote(wanted.name)}, and the one here is {version}; export the package again, or install the other "
+                "version of trigraph"
             )
 
     def weights_base(self, folder: Path) -> Path:
