@@ -1,5 +1,7 @@
-"""The command `trigraph`, and `python -m trigraph.runtime`. Ctrl-C ends it with status 130 from the start, and so does a
-terminal that closes."""
+"""The command `trigraph`, and `python -m trigraph.runtime`. Ctrl-C ends it with status 130 from the start.
+
+A terminal that closes does what Ctrl-C does.
+"""
 
 from __future__ import annotations
 

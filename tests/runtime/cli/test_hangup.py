@@ -33,7 +33,7 @@ def started() -> Iterator[Started]:
                 signal.signal(kind, signal.SIG_IGN if kind in ignored else signal.SIG_DFL)
 
         command = [*COMMAND, *map(str, arguments)]
-        processes.append(subprocess.Popen(command, preexec_fn=handlers, **options))  # type: ignore[call-overload]
+        processes.append(subprocess.Popen(command, preexec_fn=handlers, **options))  # type: ignore[call-overload]  # noqa: PLW1509
         return processes[-1]
 
     yield start
