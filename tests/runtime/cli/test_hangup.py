@@ -68,8 +68,10 @@ def test_nothing_is_left_of_a_file(started: Started, ignored: tuple[int, ...], t
 def test_a_server_ends_but_not_under_nohup(started: Started, tiny_package: Path) -> None:
     for ignored in ((), (signal.SIGHUP,)):
         process = started("serve", tiny_package, "--port", 0, "-t", 1, stderr=subprocess.PIPE, ignored=ignored)
-        assert process.stderr is not None
-        until(lambda stderr=process.stderr: b"Ctrl-C ends the server" in stderr.readline())
+        stderr = process.stderr
+        assert stderr is not None
+        while b"Ctrl-C ends the server" not in (line := stderr.readline()):
+            assert line
         process.send_signal(signal.SIGHUP)
         if not ignored:
             assert process.wait(SECONDS) == 128 + signal.SIGINT
@@ -92,6 +94,10 @@ def test_a_terminal_that_closes(arguments: tuple[object, ...], tiny_package: Pat
         with suppress(OSError):
             seen += os.read(terminal, 1000)
     os.close(terminal)
-    ended: list[int] = []
-    until(lambda: ended.extend(status for found, status in [os.waitpid(child, os.WNOHANG)] if found) or ended)
-    assert os.waitstatus_to_exitcode(ended[0]) in (128 + signal.SIGINT, 2, 0)  # 2: nothing can be written any more
+    ended = (0, 0)
+    deadline = time.monotonic() + SECONDS
+    while ended == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+        ended = os.waitpid(child, os.WNOHANG)
+    assert ended[0] == child
+    assert os.waitstatus_to_exitcode(ended[1]) in (128 + signal.SIGINT, 2, 0)  # 2: nothing can be written any more
