@@ -6,7 +6,6 @@ import asyncio
 import json
 import pickle
 import sys
-import threading
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -128,40 +127,6 @@ def test_a_request_that_brings_replicas_down_fails() -> None:
         asyncio.run(complete(engine.generate(tokens(9), SAMPLED)))
     assert len(replicas.tickets) == 10
     assert not engine.streams
-
-
-def test_replicas_that_end_faster_than_they_start_fail_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock from the first loss without a token on; two losses are bad luck, however long they take."""
-    monkeypatch.setattr("trigraph.runtime.server.cluster.remote_engine._LOSING_SECONDS", 0.0)
-    engine, replicas = front(9, 0, *[0] * 20)
-    stream = engine.generate(tokens(9), SAMPLED)
-    with pytest.raises(ApiError, match="3 replicas in a row were lost") as raised:
-        asyncio.run(complete(stream))
-    assert (raised.value.status, len(replicas.tickets)) == (503, 3)
-    assert asyncio.run(complete(front(9, 0, 12, 0)[0].generate(tokens(9), SAMPLED)))
-
-
-def test_a_stream_has_signs_of_life_while_replicas_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.server.exchange._KEEP_ALIVE_SECONDS", 0.01)
-    engine, replicas = front()
-    complete, seen = replicas.complete, threading.Event()
-
-    async def held(ticket: Ticket) -> AsyncGenerator[Update, None]:
-        while not seen.is_set():
-            await asyncio.sleep(0.01)
-        async for update in complete(ticket):
-            yield update
-
-    monkeypatch.setattr(replicas, "complete", held)
-    body = {"prompt": "a", "max_tokens": 3, "stream": True}
-    with (
-        serving(engine, Settings(port=0)) as address,
-        httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=60) as response,
-    ):
-        lines = response.iter_lines()
-        assert [next(lines) for _ in range(4)] == [": waiting", "", ": waiting", ""]
-        seen.set()
-        assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
 def test_a_replica_of_another_model_does_not_go_on() -> None:
