@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from support.dying_replicas import DyingReplicas
