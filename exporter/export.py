@@ -23,7 +23,7 @@ from trigraph.exporter.package.manifest import (
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.exporter.placement import MODES, copy, place
 from trigraph.models.config import ModelConfig
-from trigraph.models.errors import TrigraphError, named
+from trigraph.models.errors import TrigraphError, named, one_line
 from trigraph.models.keys import MAX_SIZE
 from trigraph.models.model import Model, companion, open_model
 from trigraph.models.progress import Progress, silent
@@ -139,7 +139,7 @@ def export(
             kv_type=options.kv_type,
             activations=options.activation_kind,
             portable=options.portable,
-            notices=notices + weights.notices(),
+            notices=tuple(map(one_line, notices + weights.notices())),
             sampling=sampling,
             images=None if tower is None else _images(tower, placement.locations[tower.file.paths[0]], options),
         )

@@ -31,4 +31,4 @@ def check(name: str, value: object, kind: type, holds: Callable[[Any], bool] | N
     if not is_a(value, kind):
         raise TrigraphError(f"{name} is {quote(value)}; it must be {_TYPES[kind][0]}")
     if holds is not None and not holds(value):
-        raise TrigraphError(f"{name} is {value}; it must be {wanted}")
+        raise TrigraphError(f"{name} is {quote(value)}; it must be {wanted}")

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MAX_LENGTH = 900
+MAX_LENGTH = 900
+"""Of what a message quotes: it has hardly more."""
 
 
 class TrigraphError(ValueError):
@@ -14,11 +15,19 @@ class TrigraphError(ValueError):
     """
 
     def __init__(self, text: str) -> None:
-        if not text.isprintable():
-            text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-        if len(text) > _MAX_LENGTH:
-            text = f"{text[: _MAX_LENGTH // 2]} [...] {text[-_MAX_LENGTH // 2 :]}"
-        super().__init__(text)
+        super().__init__(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """A message that may quote anything: one line without control characters, its middle left out where it is long."""
+    text = _shortened(text)
+    if text.isprintable():
+        return text
+    return _shortened("".join(character if character.isprintable() else repr(character)[1:-1] for character in text))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH // 2]} [...] {text[-MAX_LENGTH // 2 :]}"
 
 
 @contextmanager
@@ -34,6 +43,8 @@ def quote(value: object) -> str:
     """A value found in a file, for an error text: on one line and short, whatever it is."""
     if isinstance(value, (str, bytes)):
         value = value[:1000]  # repr makes four bytes of one
+    if isinstance(value, int) and value.bit_length() > 1000:  # which Python may refuse to write
+        return f"a number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a moment when nothing is half done, and a SIGTERM that leaves nothing behind."""
+"""Ctrl-C that waits for a moment when nothing is half done, and signals that leave nothing behind when they end us."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end a program which has nothing else to do with them: Windows knows no SIGHUP."""
 _DEFAULT = int(signal.SIG_DFL)  # which knows enums no more than None
 
 
@@ -59,18 +61,29 @@ _outermost: deferred | None = None
 
 
 @contextmanager
-def unwinding_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, where it would end the process on the spot and leave a folder behind."""
+def unwinding() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, where they would end the process on the spot and leave a folder behind.
+
+    A host's own handler stays, and so does a signal that is ignored.
+    """
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not ours:  # only the main thread may set handlers, and a host's own one stays
+    if threading.current_thread() is not threading.main_thread():  # no other one may set handlers
         yield
         return
-    signal.signal(signal.SIGTERM, leave)
+    ours = [kind for kind in ENDING if signal.getsignal(kind) == signal.SIG_DFL]
+    for kind in ours:
+        signal.signal(kind, leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for kind in ours:
+            signal.signal(kind, signal.SIG_DFL)
+
+
+def interrupt_on_hangup() -> None:
+    """Has a terminal that closes do what Ctrl-C does in it; not where either of them is ignored, as under nohup."""
+    if hasattr(signal, "SIGHUP") and signal.SIG_IGN not in map(signal.getsignal, (signal.SIGHUP, signal.SIGINT)):
+        signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGINT))

@@ -12,13 +12,12 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trigraph.models.signals import deferred, unwinding_on_sigterm
+from trigraph.models.signals import ENDING, deferred, unwinding
 
 if sys.platform != "win32":
     import fcntl
@@ -51,10 +50,10 @@ def staged_folder(target: Path, *, replace: bool) -> Iterator[Path]:
                 if path.stat().st_nlink == 1:  # linked files are on the disk already
                     _sync(path)
             _sync(stage)
-            with deferred(signal.SIGINT, signal.SIGTERM):  # half of it is a mess
+            with deferred(*ENDING):  # half of it is a mess
                 _place(stage, target, replace)
     except BaseException:
-        with deferred(signal.SIGINT, signal.SIGTERM):
+        with deferred(*ENDING):
             for folder in missing:
                 with suppress(OSError):  # not empty, or never made
                     folder.rmdir()
@@ -91,7 +90,7 @@ def _staged(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
     sweep(target)
     stage, lock = _beside(target, "partial"), None
     try:
-        with unwinding_on_sigterm():
+        with unwinding():
             while True:
                 make(stage)
                 try:
@@ -107,7 +106,7 @@ def _staged(target: Path, make: Callable[[Path], None]) -> Iterator[Path]:
                 stage, lock = _beside(target, "partial"), None  # a sweep took the first one for a leftover
             yield stage
     finally:
-        with deferred(signal.SIGINT, signal.SIGTERM):
+        with deferred(*ENDING):
             _remove(stage)
             if lock is not None:
                 os.close(lock)

@@ -19,6 +19,7 @@ from pathlib import Path
 from trigraph.custom_ops import library_version
 from trigraph.exporter import ExportOptions, export, read_manifest
 from trigraph.exporter.package.manifest import CONTRACT_VERSION
+from trigraph.exporter.package.paths import can_be_named
 from trigraph.models.errors import TrigraphError
 from trigraph.models.model import companion
 from trigraph.models.progress import Progress, silent
@@ -99,9 +100,11 @@ def exported_models(cache: Path | None = None) -> list[ExportedModel]:
     """The packages in a cache: the user's unless another one is given."""
     found = []
     for stamp in sorted((cache or _user_cache()).glob("*/source.json")):
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):  # another program's
             files = json.loads(stamp.read_text(encoding="utf-8"))[0]
-            found.append(ExportedModel(stamp.parent, tuple(Path(path) for path, *_ in files)))
+            sources = tuple(Path(path) for path, *_ in files)
+            if sources and all(can_be_named(str(source)) for source in sources):
+                found.append(ExportedModel(stamp.parent, sources))
     return found
 
 

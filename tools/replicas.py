@@ -23,7 +23,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,22 +101,28 @@ async def posted(address: str, path: str, body: dict[str, Any]) -> AsyncIterator
         writer.close()
 
 
-async def streamed(address: str, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The text of a stream, and its usage. Raises RuntimeError when it is not whole."""
-    text, ended = "", False
-    usage: dict[str, Any] = {}
+async def pieces(address: str, path: str, body: dict[str, Any]) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    """The texts of a stream as they come, each with its usage. Raises RuntimeError when the stream is not whole."""
+    ended = False
     async with posted(address, path, {**body, "stream": True, "stream_options": {"include_usage": True}}) as reader:
         while line := await reader.readline():
             if line.startswith(b"data: {"):
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     raise RuntimeError(str(chunk))
-                usage = chunk.get("usage") or usage
-                for choice in chunk["choices"]:
-                    text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+                texts = (each.get("text") or each.get("delta", {}).get("content") or "" for each in chunk["choices"])
+                yield "".join(texts), chunk.get("usage") or {}
             ended = ended or line.startswith(b"data: [DONE]")
     if not ended:
         raise RuntimeError("the stream broke off")
+
+
+async def streamed(address: str, path: str, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The text of a stream, and its usage. Raises RuntimeError when it is not whole."""
+    text, usage = "", dict[str, Any]()
+    async with aclosing(pieces(address, path, body)) as stream:
+        async for piece, used in stream:
+            text, usage = text + piece, used or usage
     return text, usage
 
 

@@ -10,11 +10,13 @@ from trigraph.exporter.package.manifest import ImageInput, Manifest
 from trigraph.exporter.package.state_tensors import KV_TYPES, MAX_PENDING, PAGE_SIZE, state_tensors
 from trigraph.models.architecture import ARCHITECTURES
 from trigraph.models.config import MAX_LAYERS, ModelConfig
-from trigraph.models.errors import TrigraphError, quote
+from trigraph.models.errors import MAX_LENGTH, TrigraphError, quote
 from trigraph.models.gguf_header import MAX_HEADER_BYTES
 from trigraph.models.keys import MAX_SIZE
 from trigraph.models.streams import check_streams
 
+_MAX_FILE_BYTES = 2**63 - 1
+_MOST_NOTICES = 64
 _MAY_BE_ZERO = {"mtp_layers", "experts", "experts_used", "expert_ffn", "shared_ffn", "ffn"}
 
 
@@ -28,7 +30,9 @@ def check_values(manifest: Manifest, path: Path) -> None:
     def require_range(key: str, value: int, least: int, most: int) -> None:
         require(least <= value <= most, key, value, f"{least} to {most}")
 
-    config = manifest.config
+    config, notices = manifest.config, manifest.notices
+    short = all(len(notice) <= 2 * MAX_LENGTH for notice in notices) and len(notices) <= _MOST_NOTICES
+    require(short, "notices", notices, f"at most {_MOST_NOTICES} sentences")
     require(config.architecture in ARCHITECTURES, "config.architecture", config.architecture, "a known architecture")
     for name in _sizes(config):
         require_range(f"config.{name}", getattr(config, name), 0 if name in _MAY_BE_ZERO else 1, MAX_SIZE)
@@ -49,7 +53,9 @@ def check_values(manifest: Manifest, path: Path) -> None:
     require_range("page_size", manifest.page_size, PAGE_SIZE, PAGE_SIZE)
     if manifest.draft_vocab is not None:
         require_range("draft_vocab", manifest.draft_vocab, 1, config.vocab)
+    require(len(manifest.weight_files) > 0, "weight_files", manifest.weight_files, "at least one")
     for file in manifest.weight_files:
+        require_range("weight_files.bytes", file.bytes, 0, _MAX_FILE_BYTES)
         require_range("weight_files.header_bytes", file.header_bytes, 0, MAX_HEADER_BYTES)
     if manifest.images is not None:
         _check_images(manifest.images, manifest, require)
@@ -63,7 +69,10 @@ def check_values(manifest: Manifest, path: Path) -> None:
     expected = {tensor.name: tensor for tensor in state_tensors(config, manifest.kv_type)}
     for tensor in manifest.state:
         wanted = expected.pop(tensor.name, None)
-        require(tensor == wanted, "state", tensor.name, f"{wanted} where it is {tensor}")
+        require(wanted is not None, "state", tensor.name, "a state tensor of the model, once")
+        for name, value in vars(wanted).items():
+            found = getattr(tensor, name)
+            require(found == value, f"state.{tensor.name}.{name}", found, f"{value!r}")
     require(not expected, "state", None, f"{next(iter(expected), None)} too")
 
 

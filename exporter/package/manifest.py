@@ -10,7 +10,7 @@ from pathlib import Path
 from trigraph.exporter.package.fingerprint import sha256_of_sample, sha256_of_start
 from trigraph.exporter.package.state_tensors import StateTensor
 from trigraph.models.config import ModelConfig
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.sampling import SuggestedSampling
 from trigraph.models.tokenizer import SpecialTokens
 from trigraph.models.vision.config import VisionConfig
@@ -131,8 +131,9 @@ class Manifest:
         wanted = self.operator_library
         if version.split(".")[:2] != wanted.version.split(".")[:2]:
             raise TrigraphError(
-                f"the package was exported for version {wanted.version} of the operator library {wanted.name!r}, "
-                f"and the one here is {version}; export the package again, or install the other version of trigraph"
+                f"the package was exported for version {wanted.version[:40]} of the operator library "
+                f"{quote(wanted.name)}, and the one here is {version}; export the package again, or install the other "
+                "version of trigraph"
             )
 
     def weights_base(self, folder: Path) -> Path:

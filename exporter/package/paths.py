@@ -33,4 +33,9 @@ def file_inside(folder: Path, location: str, most: int) -> Path:
 def stays_inside(location: str) -> bool:
     """Whether a location stays inside the folder that it is relative to, on any platform."""
     path = PureWindowsPath(location)  # knows both kinds of slash, and drives
-    return bool(path.parts) and not path.anchor and ".." not in path.parts and "\0" not in location
+    return bool(path.parts) and not path.anchor and ".." not in path.parts and can_be_named(location)
+
+
+def can_be_named(path: str) -> bool:
+    """Whether a path is one that the system can be asked for."""
+    return "\0" not in path and path == path.encode(errors="replace").decode()

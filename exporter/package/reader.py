@@ -18,7 +18,7 @@ from trigraph.exporter.package.manifest import (
     Manifest,
     WeightFile,
 )
-from trigraph.exporter.package.paths import file_inside, stays_inside
+from trigraph.exporter.package.paths import can_be_named, file_inside, stays_inside
 from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.wrong_path import wrong_path
@@ -64,10 +64,9 @@ def _check(manifest: Manifest, folder: Path, path: Path) -> None:
         raise TrigraphError(
             f"{path}: key 'graphs' names {quote(unknown[0])}, expected some of {', '.join(GRAPHS)}; {_REMEDY}"
         )
-    if manifest.weights_folder is not None and not Path(manifest.weights_folder).is_absolute():
-        raise TrigraphError(
-            f"{path}: key 'weights_folder' is {quote(manifest.weights_folder)}, expected an absolute path; {_REMEDY}"
-        )
+    base = manifest.weights_folder
+    if base is not None and not (Path(base).is_absolute() and can_be_named(base)):
+        raise TrigraphError(f"{path}: key 'weights_folder' is {quote(base)}, expected an absolute path; {_REMEDY}")
     check_values(manifest, path)
     for name in manifest.graphs:
         if not os.path.lexists(folder / f"{name}.onnx"):

@@ -225,7 +225,7 @@ class SessionFile:
     def _decode(self, key: str, convert: Any) -> Any:
         try:
             return convert(json.loads(self._file.metadata[key]))
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._file.damaged(f"its {key} cannot be read") from error
 
     def _turn(self, messages: list[Message]) -> Turn:

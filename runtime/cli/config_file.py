@@ -89,5 +89,5 @@ def _read(file: Path) -> dict[str, Any]:
             return tomllib.load(opened)
     except OSError as error:
         raise TrigraphError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise TrigraphError(f"{file}: is not TOML: {error}") from error

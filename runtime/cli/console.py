@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from trigraph.models.progress import Progress as Callback
@@ -135,5 +135,6 @@ class _PromptProgress:
 
 
 def say(line: str) -> None:
-    """Writes a line to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """Writes a line to stderr, unless nobody can read it there: as on a terminal that has been closed."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)

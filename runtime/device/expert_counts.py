@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph.exporter.package.paths import file_inside
+from trigraph.models.errors import one_line
 from trigraph.models.staging import staged_file
 
 Counts = NDArray[np.float64]
@@ -27,13 +30,11 @@ def read_counts(path: Path, experts: Mapping[str, int]) -> dict[str, Counts]:
     A file that is of no use is told in the log.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError("it is too large")
-        return _counts(json.loads(path.read_bytes()), experts)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        _log.warning("%s: is not used, as it is damaged or of another model (%s)", path, error)
+        if not os.path.lexists(path):
+            return {}
+        return _counts(json.loads(file_inside(path.parent, path.name, _MOST_BYTES).read_bytes()), experts)
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        _log.warning("%s: is not used, as it is damaged or of another model (%s)", path, one_line(str(error)))
         return {}
 
 

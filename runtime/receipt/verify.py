@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trigraph.models.errors import TrigraphError, named
+from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
@@ -45,8 +46,7 @@ def verify(
     Raises TrigraphError when that cannot be told: another model or tower, no prompt or another one, other images,
     options out of range.
     """
-    if receipt.model != model.identity:
-        raise TrigraphError(f"the receipt is of model {receipt.model}; this is {model.identity}")
+    check_model(receipt.model, model.identity)
     ids = receipt.prompt if prompt is None else prompt
     if ids is None:
         raise TrigraphError("the receipt has a hash in place of the prompt; give the prompt's token ids")
@@ -66,6 +66,12 @@ def verify(
         difference = f"{verdict.difference} (the receipt is of {receipt.software}; this is {here})"
         verdict = replace(verdict, difference=difference)
     return verdict
+
+
+def check_model(asked: ModelIdentity, found: ModelIdentity) -> None:
+    """Raises TrigraphError when a receipt is of another model."""
+    if asked != found:
+        raise TrigraphError(f"the receipt is of model {asked}; this is {found}")
 
 
 def _with_images(

@@ -132,8 +132,11 @@ class ReplayingSampler(RecordingSampler):
 
 
 def row_digest(logits: NDArray[np.float32]) -> bytes:
-    """SHA-256 of a row of logits [vocabulary]."""
-    return hashlib.sha256(np.ascontiguousarray(logits, "<f4").data).digest()
+    """SHA-256 of a row of logits [vocabulary], every NaN as NumPy's: which one a processor gives is its own choice."""
+    row = np.ascontiguousarray(logits, "<f4")
+    if np.isnan(row.max()):
+        row = np.where(np.isnan(row), np.float32(np.nan), row).astype("<f4")
+    return hashlib.sha256(row.data).digest()
 
 
 def sampler_of(

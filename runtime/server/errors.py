@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, one_line
 from trigraph.runtime.scheduler.waiting import QueueFullError
 
 log = logging.getLogger("trigraph.server")
@@ -34,7 +34,7 @@ class ApiError(Exception):
     """A request that is refused or has failed. `param`: the field at fault; `code`: a word for programs."""
 
     def __init__(self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message := one_line(message))
         self.message = message
         self.status = status
         self.param = param

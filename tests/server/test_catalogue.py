@@ -197,6 +197,7 @@ def test_a_configuration_file(
         ("[models.a]\nmodel = 'x'\nrepack = true", "[models.a]: repack is True; it must be a string"),
         ("models = 4", "models must be tables"),
         ("port = ", "is not TOML"),
+        ("port = " + "9" * 5000, "is not TOML"),
         ("port = 'many'", "valid integer"),
     ],
 )

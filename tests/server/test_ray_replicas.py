@@ -223,6 +223,26 @@ def test_an_outage_is_told_and_ends(running: Callable[[int], None], monkeypatch:
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("answer", [RayServeException("the controller is gone"), "nothing", "recovering"])
+def test_replicas_that_answer_without_the_controller_are_no_outage(
+    answer: Exception | str, running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray starts a controller that has died again, and requests go on meanwhile."""
+    deployment = SimpleNamespace(replica_states={"RECOVERING": 2})
+    found = {"application": SimpleNamespace(deployments={"engine": deployment})} if answer == "recovering" else {}
+
+    def status() -> SimpleNamespace:
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(applications=found)
+
+    monkeypatch.setattr(serve, "status", status)
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
+    assert asyncio.run(RayReplicas(Handle(others=[0.01, ""])).outage()) is None
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 0.1)
+    assert asyncio.run(RayReplicas(Handle(others=[FOREVER])).outage()) is not None
+
+
 def test_a_controller_that_fails_late_is_an_outage(
     running: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,12 +257,11 @@ def test_a_controller_that_fails_late_is_an_outage(
 
     async def ask() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
-        replicas = RayReplicas(Handle())
+        replicas = RayReplicas(Handle(others=[FOREVER]))
         asked = [asyncio.create_task(replicas.outage()) for _ in range(20)]
         assert {await each for each in asked} == {"the cluster's controller does not answer"}
         failing.set()
-        monkeypatch.setattr(module, "_CHECK_SECONDS", 60.0)
-        assert await replicas.outage() == "no replica of the model runs"
+        assert await replicas.outage() == "the cluster's controller does not answer"
         del replicas, asked
         gc.collect()  # where the loop tells of errors that nobody has looked at
 

@@ -52,7 +52,7 @@ def _started(deployed: Deployed) -> RemoteEngine:
 
 def replica_ids() -> list[int]:
     """The process ids of the replicas of this process's cluster."""
-    return sorted(int(folder.name) for folder in _processes() if _TITLE.search((folder / "cmdline").read_bytes()))
+    return sorted(int(folder.name) for folder in processes() if _TITLE.search((folder / "cmdline").read_bytes()))
 
 
 def processor_seconds() -> float:
@@ -86,7 +86,7 @@ def serving_ids() -> list[int]:
 def listening() -> list[str]:
     """The addresses that the cluster's processes listen at, this one's included; those that Linux knows of."""
     sockets = _listening_sockets()
-    links = [link for folder in (*_processes(), Path("/proc/self")) for link in _links(folder)]
+    links = [link for folder in (*processes(), Path("/proc/self")) for link in _links(folder)]
     return sorted(sockets[link] for link in links if link in sockets)
 
 
@@ -108,7 +108,7 @@ def _links(process: Path) -> Iterator[str]:
                 yield os.readlink(entry)
 
 
-def _processes() -> Iterator[Path]:
+def processes() -> Iterator[Path]:
     """The folders in /proc of those that belong to the cluster."""
     mark = f"{MARK}={os.environ[MARK]}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

@@ -29,6 +29,7 @@ from trigraph.runtime.server.cluster.sent_images import Outbox, UnknownImagesErr
 from trigraph.runtime.server.errors import ApiError, log
 
 _MOST_LOSSES = 10  # in a row without a token: then it may be the request that brings replicas down
+_FEW_LOSSES, _LOSING_SECONDS = 3, 60.0  # in a row, and for so long: then the client hears of it
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds; twice as long each time
 
 
@@ -177,7 +178,7 @@ class RemoteStream(TextStream):
 
     async def _complete(self) -> None:
         """Has replicas compute it until it is whole."""
-        losses, pause, lost = 0, _FIRST_PAUSE, None
+        losses, pause, lost, first = 0, _FIRST_PAUSE, None, 0.0
         names: tuple[str, ...] = ()
         state: bytes | None = None
         whole = False
@@ -219,11 +220,13 @@ class RemoteStream(TextStream):
                 self._preempted = self.preemptions
                 if offer is not None:
                     continue
-                if len(self.ids) > before:
-                    losses, pause = 0, _FIRST_PAUSE
-                if (losses := losses + 1) == _MOST_LOSSES:
+                if not losses or len(self.ids) > before:
+                    losses, pause, first = 0, _FIRST_PAUSE, time.monotonic()
+                losses += 1
+                late = losses >= _FEW_LOSSES and time.monotonic() - first >= _LOSING_SECONDS
+                if late or losses == _MOST_LOSSES:
                     message = f"{losses} replicas in a row were lost with this request, the last one so: {error}"
-                    raise ApiError(message, 500, code="replicas_lost") from error
+                    raise ApiError(message, 503 if late else 500, code="replicas_lost") from error
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 

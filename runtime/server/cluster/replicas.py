@@ -44,7 +44,7 @@ class RayReplicas:
         self._stream = handle.options(stream=True, _by_reference=False).stream
         self._large = handle.options(stream=True, _by_reference=True).stream
         self._controller = ThreadPoolExecutor(1, "ray-status")
-        self._status: Future[bool] | None = None
+        self._status: Future[bool | None] | None = None
         self._asked = 0.0
         self._down_since: float | None = None
 
@@ -122,19 +122,25 @@ class RayReplicas:
             self._status, self._asked = self._controller.submit(self._running), now
         answer = asyncio.wrap_future(self._status)
         await asyncio.wait((answer,), timeout=_CHECK_SECONDS)
-        if answer.done() and answer.result():
+        running = answer.result() if answer.done() else None
+        if running is None:  # replicas answer requests without the controller
+            running = await self._identified(_CHECK_SECONDS) is not None or None
+        if running:
             self._down_since = None
             return None
         self._down_since = self._down_since or now
-        return "no replica of the model runs" if answer.done() else "the cluster's controller does not answer"
+        return "the cluster's controller does not answer" if running is None else "no replica of the model runs"
 
-    def _running(self) -> bool:
+    def _running(self) -> bool | None:
+        """Whether a replica runs. None: the controller does not know, as it is not there, or has just started again."""
         try:
             application = serve.status().applications.get(self.handle.app_name)
         except Exception:  # whatever it failed of; those who asked may have left, and nobody would look at it
-            return False
+            return None
         deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
-        return deployment is not None and deployment.replica_states.get("RUNNING", 0) > 0
+        if deployment is None or "RECOVERING" in deployment.replica_states:
+            return None
+        return deployment.replica_states.get("RUNNING", 0) > 0
 
     async def _successor(self, fingerprint: str) -> None:
         """Returns when a replica runs that goes on with what one of that fingerprint has begun: asks some, in turn."""
@@ -143,10 +149,14 @@ class RayReplicas:
 
     async def _goes_on(self, fingerprint: str, seconds: float, *, roomy: bool) -> bool:
         """Whether some replica that is asked goes on with what one of that fingerprint has begun."""
+        return await self._identified(seconds, roomy=roomy) == fingerprint
+
+    async def _identified(self, seconds: float, *, roomy: bool = False) -> str | None:
+        """What some replica that is asked says that it is; None where none answers in time."""
         with suppress(TimeoutError, RayError, RayServeException):
             async with asyncio.timeout(seconds):
-                return bool(await self.handle.identify.remote(roomy) == fingerprint)
-        return False
+                return cast(str, await self.handle.identify.remote(roomy))
+        return None
 
     async def describe(self) -> Description:
         """Asks some replica what it runs. Raises ApiError when none answers."""

@@ -15,7 +15,7 @@ import pytest
 from support.random_gguf import write_random
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.package_cache import cached_package, exported_models
+from trigraph.runtime.package_cache import cached_package, exported_models, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="users and modes are POSIX")
 
@@ -167,3 +167,13 @@ def test_packages_of_files_that_are_gone_are_swept(
     kept = cached_package(second, ExportOptions()).folder
     assert kept.exists() and not gone.parent.exists()
     assert [one.folder for one in exported_models()] == [kept.parent]
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "null", "[[]]", "[[[5]]]", '[[["a\\u0000b", 1]]]', '[[["\\ud800", 1]]]', "[" * 100_000, "\0"]
+)
+def test_what_another_program_left_is_not_listed(text: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "source.json").write_text(text)
+    sweep(tmp_path)
+    assert exported_models(tmp_path) == [] and (tmp_path / "other").exists()

@@ -1,6 +1,8 @@
 """The file of counts beside a package."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,9 @@ def test_what_was_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixtu
                 {"layers": {"first": [1, 2, [3]]}},
                 {"layers": {"first": [1, 2, -3]}},
                 {"layers": {"first": [1, 2, float("nan")]}},
+                {"layers": {"first": [1, 2, int("9" * 400)]}},
+                {"layers": {"first": "x" * 100_000}},
+                {"layers": {"first": [1, 2, "x" * 100_000]}},
             )
         ],
     ],
@@ -55,6 +60,7 @@ def test_a_file_of_no_use_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFi
     path.write_bytes(text)
     assert read_counts(path, EXPERTS) == {}
     assert f"{path}: is not used, as it is damaged or of another model" in caplog.text
+    assert len(caplog.text) < 2000
 
 
 def test_where_nothing_can_be_written_counts_are_lost(tmp_path: Path) -> None:
@@ -62,3 +68,9 @@ def test_where_nothing_can_be_written_counts_are_lost(tmp_path: Path) -> None:
     (tmp_path / "counts").mkdir()
     write_counts(tmp_path / "counts", COUNTS)
     assert read_counts(tmp_path / "counts", EXPERTS) == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    os.mkfifo(tmp_path / "counts")
+    assert read_counts(tmp_path / "counts", EXPERTS) == {} and "is not a file" in caplog.text

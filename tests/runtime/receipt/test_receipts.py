@@ -16,7 +16,7 @@ from support.rounds import finish, queued, run_round
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, JsonSchema, Options, Receipt, Regex, Sampling, load
 from trigraph.runtime.receipt.receipt import logits_sha256, row_digits
-from trigraph.runtime.requests.recording import RecordingSampler
+from trigraph.runtime.requests.recording import RecordingSampler, row_digest
 from trigraph.runtime.scheduler.request import Request
 
 PROMPT = "In the beginning God created the heaven and the earth."
@@ -272,6 +272,15 @@ def test_without_the_operator_library_there_is_no_receipt(engine: Engine) -> Non
     portable = dataclasses.replace(engine.model, device=dataclasses.replace(engine.model.device, library=None))
     with pytest.raises(TrigraphError, match="a receipt needs the operator library"):
         Engine(portable).generate(PROMPT, Options(receipt=True))
+
+
+def test_every_nan_counts_as_the_same() -> None:
+    """Which one a kernel gives is the processor's choice; -0 is not 0."""
+    bits = np.array([[0x3F800000, nan, 0x7F800000] for nan in (0x7FC00000, 0xFFC00000, 0x7F800001, 0x7FFFFFFF)], "<u4")
+    digests = {row_digest(row) for row in bits.view("<f4")}
+    assert digests == {hashlib.sha256(bits[0].tobytes()).digest()}
+    ordinary = np.array([1.5, -0.0, np.inf], "<f4")
+    assert row_digest(ordinary) == hashlib.sha256(ordinary.tobytes()).digest() != row_digest(ordinary + 0)
 
 
 def test_hashes_of_rows_are_those_of_their_bytes() -> None:
