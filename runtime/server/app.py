@@ -18,7 +18,7 @@ from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.exchange import Job, answer, look_up
 from trigraph.runtime.server.llama.completion import infill, native_completion
 from trigraph.runtime.server.llama.embeddings import NativeEmbeddingRequest, NativeEmbeddings
-from trigraph.runtime.server.llama.info import apply_template, props, slots
+from trigraph.runtime.server.llama.info import apply_template, brief, props, slots
 from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, TemplateRequest
 from trigraph.runtime.server.metrics import CONTENT_TYPE
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion, count_chat_tokens
@@ -141,6 +141,7 @@ def _models(served: Served) -> Callable[[], Awaitable[dict[str, Any]]]:
         return {
             "object": "list",
             "data": found,
+            "models": [brief(model) for model in found],
             "first_id": found[0]["id"],
             "last_id": found[-1]["id"],
             "has_more": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trigraph.runtime.server.llama.completion import generation_settings
@@ -41,6 +42,13 @@ def props(service: Service) -> dict[str, Any]:
         "endpoint_metrics": True,
         "is_sleeping": False,
     }
+
+
+def brief(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of `/v1/models` as llama-server's clients look for it: `capabilities` says whether it sees."""
+    sees = "image" in model.get("architecture", {}).get("input_modalities", ())
+    capabilities = ["completion", "multimodal"] if sees else ["completion"]
+    return {"name": model["id"], "model": model["id"], "type": "model", "capabilities": capabilities}
 
 
 def slots(service: Service) -> list[dict[str, Any]]:

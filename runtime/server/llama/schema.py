@@ -38,7 +38,7 @@ class OtherText(Schema):
     """Another file of the project."""
 
     filename: str = "tmp"
-    text: str = ""
+    text: str
 
 
 class InfillRequest(NativeRequest):
