@@ -18,6 +18,7 @@ from trigraph.runtime.server.schema import MOST_BIASES, ResponseFormat, Sampling
 from trigraph.runtime.server.service import Service
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
+_MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -167,7 +168,13 @@ def _biases(
     given: Mapping[str, float | bool] | Iterable[tuple[int | str, float | bool]], service: Service
 ) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
-    pairs = ((_token(key), bias) for key, bias in given.items()) if isinstance(given, Mapping) else given
+    pairs = [(_token(key), bias) for key, bias in given.items()] if isinstance(given, Mapping) else [*given]
+    if (texts := sum(isinstance(token, str) for token, _ in pairs)) > _MOST_TEXTS:
+        raise ApiError(
+            f"logit_bias has {texts:,} texts; give at most {_MOST_TEXTS:,}, or token ids",
+            param="logit_bias",
+            code="invalid_value",
+        )
     encode = service.engine.tokenizer.encode
     found: list[tuple[int, float]] = []
     for token, bias in pairs:

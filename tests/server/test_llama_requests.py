@@ -140,6 +140,9 @@ def test_biases_of_texts(client: httpx.Client) -> None:
     for wrong in ({"": 1}, [["", 1]], {" wine": True}, {" wine": None}, {" wine": "x"}, {"9" * 18: 1}):
         refused = client.post("/completion", json={**ASKED, "logit_bias": wrong})
         assert refused.status_code == 400 and "logit_bias" in refused.json()["error"]["message"], wrong
+    for many in ({f"a{i}": 1 for i in range(10_001)}, [[f"a{i}", 1] for i in range(10_001)]):
+        refused = client.post("/completion", json={**ASKED, "logit_bias": many})
+        assert refused.status_code == 400 and "10,001 texts" in refused.json()["error"]["message"]
     long = client.post("/completion", json={**ASKED, "logit_bias": {300_000 * "a ": 1}})
     assert long.status_code == 400 and "100,000 tokens" in long.json()["error"]["message"]
 

@@ -16,7 +16,7 @@ from trigraph.runtime.requests.embedding import embedding, pooled
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, merged
-from trigraph.runtime.server.plain_prompt import PlainPrompts, plain_prompts
+from trigraph.runtime.server.plain_prompt import PlainPrompts, are_many, plain_prompts
 from trigraph.runtime.server.schema import NoReceipt, Schema, parse, unsupported
 from trigraph.runtime.server.service import Service
 
@@ -45,7 +45,7 @@ class EmbeddingJob(Job):
 
     def __init__(self, service: Service, given: PlainPrompts, pooling: Pooling | None, param: str) -> None:
         """`param`: the field that has the texts. Raises ApiError or TrigraphError for what is wrong with them."""
-        if isinstance(given, list) and len(given) > _MOST and not isinstance(given[0], int):
+        if isinstance(given, list) and len(given) > _MOST and are_many(given):
             raise ApiError(f"{param} has {len(given)} texts; at most {_MOST} are computed at once", param=param)
         engine = service.engine
         prompts = plain_prompts(engine, given, param)
