@@ -53,7 +53,12 @@ class ServerArguments:
         typer.Option(metavar="FILE", help="File with API keys, one per line; lines that start with # are comments."),
     ] = None
     alias: Annotated[
-        str | None, typer.Option("-a", "--alias", help="Model name shown to clients (default: the file name)")
+        str | None,
+        typer.Option(
+            "-a",
+            "--alias",
+            help="Model name shown to clients (default: the file name); further names of it follow after commas.",
+        ),
     ] = None
     max_sequences: Annotated[
         int | None, typer.Option("-np", "--max-sequences", help="Maximum requests computed at once (default: 8)")
@@ -76,6 +81,10 @@ class ServerArguments:
         from trigraph.runtime.receipt.signing import Signer
 
         return Signer(self.receipt_key)
+
+    def names(self) -> tuple[str, ...]:
+        """The model's names to clients, if any are given."""
+        return tuple(name for text in (self.alias or "").split(",") if (name := text.strip()))
 
     def keys(self) -> tuple[str, ...]:
         """All keys that were given. Raises TrigraphError for one that cannot be sent, and for a file without any."""
@@ -196,8 +205,10 @@ def serve(
     if several and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
     model = model if several else model.found()
+    names = server.names()
     settings = Settings(
-        model=next(iter(several), None) or server.alias or model.path.name.removesuffix(".gguf"),
+        model=next(iter(several), None) or next(iter(names), model.path.name.removesuffix(".gguf")),
+        aliases=() if several else names[1:],
         defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),
         seed=None if sampling.seed == -1 else sampling.seed,
@@ -220,7 +231,7 @@ def serve(
     elif replicas.wanted:
         arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
         engine = replicas.engines(model.path, settings.model, arguments)
-        served = Service(engine, opening.settings_of(settings.model, engine))
+        served = Service(engine, opening.settings_of(settings.model, engine, model.path))
     else:
         served = Service(*opening.open(settings.model, model))
     if not settings.local and not settings.api_keys:

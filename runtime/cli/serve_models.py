@@ -100,15 +100,15 @@ class Opening:
         engine = open_engine(
             model, speculation=self.speculation, verbose=self.verbose, sequences=self.sequences, share=share
         )
-        return engine, self.settings_of(name, engine)
+        return engine, self.settings_of(name, engine, model.path)
 
-    def settings_of(self, name: str, engine: Backend) -> Settings:
-        """The settings of a model that clients know by `name`."""
+    def settings_of(self, name: str, engine: Backend, path: Path) -> Settings:
+        """The settings of the model at `path` that clients know by `name`."""
         defaults = replace(self.settings.defaults, sampling=self.sampling.sampling(engine.sampling))
         template = self.template.template_of(engine)
         if template.notice is not None:
             say(f"note: {template.notice}")
-        return replace(self.settings, model=name, defaults=defaults, template=template)
+        return replace(self.settings, model=name, path=str(path), defaults=defaults, template=template)
 
     def catalogue(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> Catalogue:
         """Several models, none of which is loaded yet. Raises TrigraphError for what is no model."""

@@ -17,10 +17,11 @@ from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequ
 from trigraph.runtime.server.errors import ApiError, explained
 from trigraph.runtime.server.exchange import Job, answer, look_up
 from trigraph.runtime.server.llama.completion import infill, native_completion
-from trigraph.runtime.server.llama.info import apply_template, props, slots
+from trigraph.runtime.server.llama.embeddings import NativeEmbeddingRequest, NativeEmbeddings
+from trigraph.runtime.server.llama.info import apply_template, brief, props, slots
 from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, TemplateRequest
 from trigraph.runtime.server.metrics import CONTENT_TYPE
-from trigraph.runtime.server.openai.chat_completions import ChatCompletion
+from trigraph.runtime.server.openai.chat_completions import ChatCompletion, count_chat_tokens
 from trigraph.runtime.server.openai.completions import Completion
 from trigraph.runtime.server.openai.embeddings import EmbeddingRequest, Embeddings
 from trigraph.runtime.server.openai.responses import Responses, count_input_tokens
@@ -41,21 +42,24 @@ _JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
     "/v1/embeddings": (Embeddings, EmbeddingRequest),
     "/completion": (native_completion, NativeCompletionRequest),
     "/infill": (infill, InfillRequest),
+    "/embedding": (NativeEmbeddings, NativeEmbeddingRequest),
 }
 _LOOK_UPS: dict[str, tuple[Callable[[Service, bytes], dict[str, Any]], type[Schema]]] = {
+    "/v1/chat/completions/input_tokens": (count_chat_tokens, ChatRequest),
     "/v1/messages/count_tokens": (count_tokens, TokensRequest),
     "/v1/responses/input_tokens": (count_input_tokens, ResponsesRequest),
     "/apply-template": (apply_template, TemplateRequest),
     "/tokenize": (tokenize, TokenizeRequest),
     "/detokenize": (detokenize, DetokenizeRequest),
 }
-# llama-server has OpenAI's without /v1, too, but for /completions: that is its own.
+# llama-server has OpenAI's without /v1, too, but for /completions and /embeddings: those are its own.
 _ALIASES = {
     "/chat/completions": "/v1/chat/completions",
+    "/chat/completions/input_tokens": "/v1/chat/completions/input_tokens",
     "/responses": "/v1/responses",
     "/responses/input_tokens": "/v1/responses/input_tokens",
     "/completions": "/completion",
-    "/embeddings": "/v1/embeddings",
+    "/embeddings": "/embedding",
     "/models": "/v1/models",
     "/v1/health": "/health",
 }
@@ -137,6 +141,7 @@ def _models(served: Served) -> Callable[[], Awaitable[dict[str, Any]]]:
         return {
             "object": "list",
             "data": found,
+            "models": [brief(model) for model in found],
             "first_id": found[0]["id"],
             "last_id": found[-1]["id"],
             "has_more": False,

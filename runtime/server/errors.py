@@ -61,6 +61,7 @@ class PromptTooLongError(ApiError):
 
     def __init__(self, tokens: int, context: int, *, param: str, more: bool = False) -> None:
         """`more`: the prompt has yet more tokens."""
+        self._count = tokens
         self._tokens = f"more than {tokens}" if more else str(tokens)
         self._context = context
         head = f"this model's maximum context length is {context} tokens"
@@ -72,7 +73,13 @@ class PromptTooLongError(ApiError):
         """The error as the API at `path` writes it."""
         if is_anthropic(path):
             self.message = f"prompt is too long: {self._tokens} tokens > {self._context} maximum"
-        return super().body(path)
+            return super().body(path)
+        written = super().body(path)
+        written["error"] |= {"n_prompt_tokens": self._count, "n_ctx": self._context}
+        if not path.startswith("/v1/"):
+            message = f"the request ({self._tokens} tokens) exceeds the available context size ({self._context} tokens)"
+            written["error"] |= {"type": "exceed_context_size_error", "message": f"{message}; shorten it"}
+        return written
 
 
 def is_anthropic(path: str) -> bool:

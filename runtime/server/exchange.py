@@ -50,11 +50,11 @@ class Job(ABC):
     def failed(self, error: ApiError) -> bytes:
         """The event that ends a stream which has failed."""
 
-    async def begin(self, service: Service) -> None:
-        """Queues all generations. Raises QueueFullError, and then none of them is queued."""
+    async def begin(self, service: Service, generations: Sequence[Generation] | None = None) -> None:
+        """Queues generations: all, unless some are given. Raises QueueFullError, and then none of them is queued."""
         begun: list[Generation] = []
         try:
-            for generation in self.generations:
+            for generation in self.generations if generations is None else generations:
                 generation.metrics = service.metrics
                 generation.request.begin()
                 begun.append(generation)

@@ -14,10 +14,11 @@ from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.reply_form import check_strict
-from trigraph.runtime.server.schema import ResponseFormat, Sampling, StructuredOutputs
+from trigraph.runtime.server.schema import MOST_BIASES, ResponseFormat, Sampling, StructuredOutputs
 from trigraph.runtime.server.service import Service
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
+_MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -164,26 +165,39 @@ def _stops(stop: str | list[str]) -> tuple[str, ...]:
 
 
 def _biases(
-    biases: Mapping[str, float] | Iterable[tuple[int | str, float | bool]], service: Service
+    given: Mapping[str, float | bool] | Iterable[tuple[int | str, float | bool]], service: Service
 ) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
-    if isinstance(biases, Mapping):
-        for token in biases:
-            if not (token.isascii() and token.isdigit() and len(token) < 19):
-                raise ApiError(
-                    f"logit_bias has {quote(token)}; its keys must be token ids, such as 15043",
-                    param="logit_bias",
-                    code="invalid_value",
-                )
-        return tuple((int(token), bias) for token, bias in biases.items())
+    pairs = [(_token(key), bias) for key, bias in given.items()] if isinstance(given, Mapping) else [*given]
+    if (texts := sum(isinstance(token, str) for token, _ in pairs)) > _MOST_TEXTS:
+        raise ApiError(
+            f"logit_bias has {texts:,} texts; give at most {_MOST_TEXTS:,}, or token ids",
+            param="logit_bias",
+            code="invalid_value",
+        )
     encode = service.engine.tokenizer.encode
-    found = []
-    for token, bias in biases:
+    found: list[tuple[int, float]] = []
+    for token, bias in pairs:
         if bias is True:
             raise ApiError("logit_bias has true; give a number, or false to ban a token", param="logit_bias")
-        ids = encode(token, start=False) if isinstance(token, str) else [token]
+        ids = encode(token, start=False, most=MOST_BIASES) if isinstance(token, str) else [token]
+        if not ids:
+            raise ApiError(
+                "logit_bias has an empty text; give a token id or a text", param="logit_bias", code="invalid_value"
+            )
         found += [(one, -math.inf if bias is False else bias) for one in ids]
+        if len(found) > MOST_BIASES:
+            raise ApiError(
+                f"logit_bias is for more than {MOST_BIASES:,} tokens; give fewer, or shorter texts",
+                param="logit_bias",
+                code="invalid_value",
+            )
     return tuple(found)
+
+
+def _token(key: str) -> int | str:
+    """The id that a key of an object spells, or its text."""
+    return int(key) if key.isascii() and key.isdigit() and len(key) < 19 else key
 
 
 def _stop_tokens(ids: list[int], service: Service) -> tuple[int, ...]:

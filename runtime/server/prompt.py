@@ -85,24 +85,6 @@ def checked_ids(engine: Backend, ids: list[int], param: str) -> list[int]:
     return ids
 
 
-def prompts_of(engine: Backend, given: str | Sequence[str | int | list[int]], param: str) -> list[list[int]]:
-    """The ids of a text, of each of several texts, of one list of ids, or of several.
-
-    Raises ApiError where there is none, or one that the model cannot read.
-    """
-    prompts, ids = [], []
-    for part in [given] if isinstance(given, str) else given:
-        if isinstance(part, int):
-            ids.append(part)
-        else:
-            prompts.append(encoded(engine, part) if isinstance(part, str) else part)
-    if ids:  # one prompt
-        prompts.append(ids)
-    if not prompts:
-        raise ApiError(f"{param} is empty; give a string or token ids", param=param, code="invalid_value")
-    return [checked_ids(engine, ids, param) for ids in prompts]
-
-
 def chat_prompt(
     service: Service,
     messages: Sequence[Message],

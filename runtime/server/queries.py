@@ -53,14 +53,17 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
 
 def tokenizer_info(service: Service) -> dict[str, Any]:
     """The control tokens and the chat template, as vLLM gives them; lm-eval counts tokens with that and /tokenize."""
+    return {"tokenizer_class": "trigraph", "pad_token": None, **special_texts(service)}
+
+
+def special_texts(service: Service) -> dict[str, Any]:
+    """The tokens that begin and end a text, and the chat template."""
     tokenizer = service.engine.tokenizer
     end = min(tokenizer.stop_ids, default=None)
     template = service.settings.template or service.engine.chat_template()
     return {
-        "tokenizer_class": "trigraph",
         "bos_token": None if tokenizer.bos_id is None else tokenizer.text_of(tokenizer.bos_id),
         "eos_token": None if end is None else tokenizer.text_of(end),
-        "pad_token": None,
         "chat_template": template.source,
     }
 

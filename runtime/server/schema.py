@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 _MOST_OBJECTS = 300_000
 _MOST_VALUES = 1_200_000
 _MOST_ITEMS = 10_000
-_MOST_BIASES = 100_000
+MOST_BIASES = 100_000
 
 # What pydantic puts into the path of a field beside names and indices: the alternative that it tried.
 _ALTERNATIVE = re.compile(r"str|int|float|bool|nullable|.*\[.*|[a-z]+-.*|[A-Z]\w*|constrained.*")
@@ -80,6 +80,10 @@ def _tool_name(name: str) -> str:
 
 ToolName = Annotated[str, AfterValidator(_tool_name)]
 Bias = tuple[int | str, Number | bool]
+NoReceipt = Annotated[
+    Any, unsupported("leave it out, or ask /v1/chat/completions, /v1/completions or /completion for one")
+]
+"""The field `receipt` of routes whose answers have none."""
 
 
 class StructuredOutputs(Schema):
@@ -107,7 +111,9 @@ class Sampling(Schema):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     logit_bias: (
-        Annotated[dict[str, Number], Field(max_length=100_000)] | Annotated[list[Bias], _Checked(_MOST_BIASES)] | None
+        Annotated[dict[str, Number | bool], Field(max_length=MOST_BIASES)]
+        | Annotated[list[Bias], _Checked(MOST_BIASES)]
+        | None
     ) = None
     stop: str | Items[str] | None = None
     stop_token_ids: Ids | None = None
@@ -130,6 +136,7 @@ class Sampling(Schema):
     return_tokens_as_token_ids: Annotated[Any, unsupported("leave it out")] = None
     draft_tokens: Annotated[int | None, Field(ge=0, alias="speculative.n_max")] = None
     draft_p_min: Annotated[float | None, Field(ge=0, le=1, alias="speculative.p_min")] = None
+    receipt: NoReceipt = None
 
 
 class StreamOptions(Schema):

@@ -85,6 +85,7 @@ class Served(ABC):
             "created": self.created,
             "created_at": self.created_at,
             "owned_by": "trigraph",
+            "aliases": [name, *(self.settings.aliases if name == self.settings.model else ())],
             **known,
         }
 
@@ -159,7 +160,7 @@ class Service(Served):
 
     def described_as(self, name: str) -> dict[str, Any]:
         """The only model. Raises ApiError for another name."""
-        if name != self.settings.model:
+        if name not in (self.settings.model, *self.settings.aliases):
             raise ApiError(f"the model here is {self.settings.model}", 404, param="model", code="model_not_found")
         return self.described()[0]
 

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.text.template import ChatTemplate
 
 if TYPE_CHECKING:
     from trigraph.runtime.receipt.signing import Signer
+
+# What browsers send as Origin: scheme, host, and a port if it is not the scheme's; `*` stands for any characters.
+_ORIGIN = re.compile(r"\*|null|file://|[a-z*][a-z0-9+.*-]*://([a-z0-9._*-]+|\[[0-9a-f:.*]+\])(:([0-9]+|\*))?")
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class Settings:
 
     model: str = "trigraph"
     """The model's name to clients."""
+    aliases: tuple[str, ...] = ()
+    """Other names of it."""
+    path: str | None = None
+    """The model's file or package."""
     defaults: Options = field(default_factory=Options)
     """What a request gets for fields that it leaves out."""
     template: ChatTemplate | None = None
@@ -52,6 +60,15 @@ class Settings:
     """Signs receipts."""
     log_prompts: bool = False
     verbose: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises TrigraphError for an origin that no browser sends."""
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise TrigraphError(
+                    f"--cors-origin is {quote(origin)}; an origin is a scheme and a host in small letters, without a "
+                    "path: https://example.org, 'http://localhost:*', 'app://*', or '*' for all"
+                )
 
     @cached_property
     def origins(self) -> re.Pattern[str] | None:

@@ -9,6 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from support.server import PLAIN_TEMPLATE, replying, serving
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
 from trigraph.runtime.server.settings import Settings
 
@@ -62,6 +63,26 @@ def test_patterns_of_origins(engine: Engine, allowed: str, origin: str, status: 
             assert preflight.headers["access-control-allow-private-network"] == "true"
             assert preflight.headers["access-control-allow-origin"] == origin
         assert httpx.get(f"{address}/v1/models", headers={"Origin": origin}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "taken"),
+    [
+        *((text, True) for text in ("*", "null", "file://", "app://*", "app://obsidian.md", "tauri://localhost")),
+        *((text, True) for text in ("http://localhost:*", "http://localhost", "https://*.example.org:8443")),
+        *((text, True) for text in ("http://[::1]:*", "http://127.0.0.1:3000", "chrome-extension://abcdefgh")),
+        *((text, False) for text in ("localhost", "notaorigin", "", "example.org", "localhost:3000", "http://")),
+        *((text, False) for text in ("https://example.org/", "https://example.org/page", "https://Example.org")),
+        *((text, False) for text in ("http://a b", "http://localhost:x", "http://u:p@example.org", "https://ä.de")),
+        *((text, False) for text in ("//example.org", "http:localhost", "http://a,http://b", "http://a?b", "a://b\n")),
+    ],
+)
+def test_what_is_an_origin(origin: str, taken: bool) -> None:
+    if taken:
+        assert Settings(cors_origins=(origin,)).origins is not None
+        return
+    with pytest.raises(TrigraphError, match=r"--cors-origin is .* an origin is a scheme and a host"):
+        Settings(cors_origins=("https://example.org", origin))
 
 
 def test_bodies_that_two_programs_would_read_differently(client: httpx.Client) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from trigraph.models.errors import quote
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.fill_in_middle import fill_in_middle
 from trigraph.runtime.server.generation import Generation, merged
-from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, NativeRequest, Prompt
+from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, NativeRequest
 from trigraph.runtime.server.openai.logprobs import logprob_entry
 from trigraph.runtime.server.openai.usage import prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import check_length, checked_ids, encoded
+from trigraph.runtime.server.plain_prompt import are_many, plain_prompts
+from trigraph.runtime.server.prompt import check_length, encoded
+from trigraph.runtime.server.receipts import receipt_field
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content
@@ -28,8 +29,8 @@ _STOP_TYPES = {"stop": "eos", "length": "limit", "context": "limit", "timeout": 
 def native_completion(service: Service, body: bytes) -> Job:
     """A request for completions. Raises ApiError or TrigraphError for what is wrong with it."""
     fields = parse(NativeCompletionRequest, body)
-    prompts = [*_prompts(service, fields.prompt)]
-    return NativeCompletion(service, fields, prompts, many=_are_many(fields.prompt))
+    prompts = plain_prompts(service.engine, fields.prompt, "prompt")
+    return NativeCompletion(service, fields, prompts, many=are_many(fields.prompt))
 
 
 def infill(service: Service, body: bytes) -> Job:
@@ -55,14 +56,18 @@ class NativeCompletion(Job):
         self, service: Service, fields: NativeRequest, prompts: Sequence[list[int]], *, many: bool = False
     ) -> None:
         choices = fields.n or 1
-        if not prompts or len(prompts) * choices > _MOST:
-            raise ApiError(f"prompt asks for {len(prompts) * choices} completions; give 1 to {_MOST}", param="prompt")
+        if len(prompts) * choices > _MOST:
+            raise ApiError(
+                f"prompt asks for {len(prompts) * choices} completions; at most {_MOST} are made at once",
+                param="prompt",
+            )
         options = request_options(
             fields,
             service,
             max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
             constraint=form(fields, None),
             logprobs=fields.n_probs or None,
+            receipt=bool(fields.receipt),
         )
         self.generations = [
             Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
@@ -135,12 +140,13 @@ class NativeCompletion(Job):
             "generation_settings": generation_settings(self._options),
             "prompt": self._service.engine.tokenizer.spell(request.prompt),
             "has_new_line": "\n" in request.text,
-            "truncated": False,
+            "truncated": generation.finish_reason == "context",
             "stop_type": "word" if stop is not None else _STOP_TYPES.get(generation.finish_reason, "none"),
             "stopping_word": stop or "",
             "tokens_predicted": request.transcript.sampled,
             "tokens_cached": len(request.prompt) + len(request.ids),
             "timings": timings(self.generations[index : index + 1]),
+            **receipt_field(self._service, generation, self._fields.receipt),
         }
         if self._fields.response_fields:
             return dict(_selected(found, self._fields.response_fields))
@@ -167,21 +173,6 @@ def generation_settings(options: Options) -> dict[str, Any]:
         "n_probs": options.logprobs or 0,
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
     }
-
-
-def _are_many(prompt: Prompt | list[Prompt]) -> bool:
-    """Whether these are several prompts: one of text and ids has at least one id."""
-    return not isinstance(prompt, str) and not any(isinstance(part, int) for part in prompt)
-
-
-def _prompts(service: Service, prompt: Prompt | list[Prompt]) -> Iterator[list[int]]:
-    for part in prompt if _are_many(prompt) else [prompt]:
-        ids: list[int] = []
-        for piece in part if isinstance(part, list) else [part]:
-            if not isinstance(piece, str | int):
-                raise ApiError(f"prompt has {quote(piece)}; give texts or token ids", param="prompt")
-            ids += encoded(service.engine, piece, start=not ids) if isinstance(piece, str) else [piece]
-        yield checked_ids(service.engine, ids, "prompt")
 
 
 def _probability(tokenizer: Any, found: TokenLogprob) -> dict[str, Any]:

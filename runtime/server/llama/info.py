@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trigraph.runtime.server.llama.completion import generation_settings
 from trigraph.runtime.server.llama.schema import TemplateRequest
 from trigraph.runtime.server.openai.chat_completions import as_message, function_tools
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.queries import special_texts
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
 
@@ -23,22 +25,30 @@ def apply_template(service: Service, body: bytes) -> dict[str, Any]:
 def props(service: Service) -> dict[str, Any]:
     """What the server is, and the defaults of requests."""
     engine, settings = service.engine, service.settings
-    template = settings.template or engine.chat_template()
+    seed = -1 if settings.seed is None else settings.seed
     return {
         "default_generation_settings": {
             "n_ctx": engine.context,
-            "params": generation_settings(settings.defaults),
+            "params": {**generation_settings(settings.defaults), "seed": seed},
         },
         "total_slots": len(slots(service)),
         "model_alias": settings.model,
-        "model_path": settings.model,
-        "chat_template": template.source,
+        "model_path": settings.path or settings.model,
+        **special_texts(service),
         "modalities": {"vision": engine.tower is not None, "audio": False},
         "build_info": f"trigraph {service.version}",
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": True,
+        "is_sleeping": False,
     }
+
+
+def brief(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model of `/v1/models` as llama-server's clients look for it: `capabilities` says whether it sees."""
+    sees = "image" in model.get("architecture", {}).get("input_modalities", ())
+    capabilities = ["completion", "multimodal"] if sees else ["completion"]
+    return {"name": model["id"], "model": model["id"], "type": "model", "capabilities": capabilities}
 
 
 def slots(service: Service) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trigraph.runtime.server.openai.schema import ChatMessage, Tool
-from trigraph.runtime.server.schema import Ids, Items, Object, Sampling, Schema, unsupported
-
-Mixed = Items[str | Annotated[int, Field(ge=0)]]
-Prompt = str | Ids | Mixed
+from trigraph.runtime.server.plain_prompt import PlainPrompts
+from trigraph.runtime.server.receipts import ReceiptWish
+from trigraph.runtime.server.schema import Items, Object, Sampling, Schema, unsupported
 
 
 class NativeRequest(Sampling):
@@ -25,20 +24,21 @@ class NativeRequest(Sampling):
     id_slot: int | None = None
     return_tokens: bool | None = None
     response_fields: Items[str] | None = None
+    receipt: ReceiptWish | None = None
     lora: Annotated[Any, unsupported("leave it out")] = None
 
 
 class NativeCompletionRequest(NativeRequest):
     """A request for completions: of a text, of token ids, of both in turn, or of several of these."""
 
-    prompt: Prompt | Items[Prompt]
+    prompt: PlainPrompts
 
 
 class OtherText(Schema):
     """Another file of the project."""
 
     filename: str = "tmp"
-    text: str = ""
+    text: str
 
 
 class InfillRequest(NativeRequest):

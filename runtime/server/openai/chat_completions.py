@@ -24,7 +24,7 @@ from trigraph.runtime.server.openai.schema import (
 )
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import chat_prompt, template_variables
+from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.receipts import NO_RECEIPT, receipt_field
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import parse
@@ -45,9 +45,7 @@ class ChatCompletion(Job):
         fields = parse(ChatRequest, body)
         engine = service.engine
         choice = _tool_choice(fields)
-        messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
-        variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
-        prompt = chat_prompt(service, messages, choice.tools, variables)
+        prompt = _prompt(service, fields, choice)
         answer = form(fields, fields.response_format)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
@@ -149,7 +147,8 @@ class ChatCompletion(Job):
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
         if (stream := self._fields.stream_options) is not None and stream.continuous_usage_stats:
             chunk["usage"] = self._usage()
-        if self._fields.timings_per_token:
+        counted = stream is not None and stream.include_usage  # then a chunk of its own has them at the end
+        if (self._fields.timings_per_token and "role" not in delta) or (finish is not None and not counted):
             chunk["timings"] = timings(self.generations[index : index + 1])
         if progress is not None:
             chunk["prompt_progress"] = progress
@@ -163,6 +162,13 @@ class ChatCompletion(Job):
 
     def _logprobs(self, generation: Generation, start: int) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, generation.logprobs(start)) if self.logprobs else None
+
+
+def count_chat_tokens(service: Service, body: bytes) -> dict[str, Any]:
+    """How many tokens the prompt of a request has. Raises ApiError or TrigraphError for what is wrong with it."""
+    fields = parse(ChatRequest, body)
+    prompt = _prompt(service, fields, _tool_choice(fields), counted=True)
+    return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
 
 def finish_reason(generation: Generation) -> str:
@@ -206,6 +212,12 @@ def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
         for tool in tools or ()
         if tool.type == "function" and tool.function is not None
     ]
+
+
+def _prompt(service: Service, fields: ChatRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
+    messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
+    variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
+    return chat_prompt(service, messages, choice.tools, variables, counted=counted)
 
 
 def _tool_choice(fields: ChatRequest) -> ToolChoice:

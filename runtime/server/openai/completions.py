@@ -17,7 +17,8 @@ from trigraph.runtime.server.openai.logprobs import completion_logprobs, prompt_
 from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
-from trigraph.runtime.server.prompt import checked_ids, prompts_of
+from trigraph.runtime.server.plain_prompt import plain_prompts
+from trigraph.runtime.server.prompt import checked_ids
 from trigraph.runtime.server.receipts import receipt_field
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
@@ -40,7 +41,7 @@ class Completion(Job):
                 param="best_of",
                 code="unsupported_parameter",
             )
-        prompts = self._filled_in(fields) if fields.suffix else prompts_of(self._engine, fields.prompt, "prompt")
+        prompts = self._filled_in(fields) if fields.suffix else plain_prompts(self._engine, fields.prompt, "prompt")
         if len(prompts) * self._choices > _MOST:
             raise ApiError(
                 f"prompt and n ask for {len(prompts) * self._choices} completions; at most {_MOST} are made at once",
@@ -49,6 +50,7 @@ class Completion(Job):
         self.stream = bool(fields.stream)
         self._stream_options = fields.stream_options
         self._logprobs, self._receipt = fields.logprobs, fields.receipt
+        self._timed = bool(fields.timings_per_token)
         options = request_options(
             fields,
             service,
@@ -150,6 +152,10 @@ class Completion(Job):
         chunk = {**self._head, "choices": [choice]}
         if self._stream_options is not None and self._stream_options.continuous_usage_stats:
             chunk["usage"] = self._usage()
+        index, ended = choice["index"], choice["finish_reason"] is not None
+        counted = self._stream_options is not None and self._stream_options.include_usage
+        if self._timed or (ended and not counted):  # else a chunk of its own has them at the end
+            chunk["timings"] = timings(self._completions[index : index + 1])
         return sent_event(chunk)
 
     def _usage(self) -> dict[str, Any]:

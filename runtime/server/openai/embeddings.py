@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import AsyncIterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,58 +16,67 @@ from trigraph.runtime.requests.embedding import embedding, pooled
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, merged
-from trigraph.runtime.server.prompt import prompts_of
-from trigraph.runtime.server.schema import Ids, Items, Schema, parse, unsupported
+from trigraph.runtime.server.plain_prompt import PlainPrompts, are_many, plain_prompts
+from trigraph.runtime.server.schema import NoReceipt, Schema, parse, unsupported
 from trigraph.runtime.server.service import Service
 
-_MOST = 1000  # texts of a request
+_MOST = 2048  # texts of a request: OpenAI's limit
+_AT_ONCE = 64  # of them that are queued: requests of others find room among them
+
+Pooling = Literal["last", "mean"]
 
 
 class EmbeddingRequest(Schema):
     """A request for embeddings."""
 
     model: str | None = None
-    input: str | Items[str] | Ids | Items[Ids]
+    input: PlainPrompts
     encoding_format: Literal["float", "base64"] | None = None
-    pooling: Literal["last", "mean"] | None = None
+    pooling: Pooling | None = None
     dimensions: Annotated[Any, unsupported("leave it out")] = None
+    receipt: NoReceipt = None
     user: Annotated[str | None, Field(description="ignored")] = None
 
 
-class Embeddings(Job):
-    """A request for embeddings."""
+class EmbeddingJob(Job):
+    """Texts whose hidden rows are pooled."""
 
     stream = False
 
-    def __init__(self, service: Service, body: bytes) -> None:
-        """Raises ApiError or TrigraphError for what is wrong with the request."""
-        fields = parse(EmbeddingRequest, body)
+    def __init__(self, service: Service, given: PlainPrompts, pooling: Pooling | None, param: str) -> None:
+        """`param`: the field that has the texts. Raises ApiError or TrigraphError for what is wrong with them."""
+        if isinstance(given, list) and len(given) > _MOST and are_many(given):
+            raise ApiError(f"{param} has {len(given)} texts; at most {_MOST} are computed at once", param=param)
         engine = service.engine
-        prompts = prompts_of(engine, fields.input, "input")
-        if len(prompts) > _MOST:
-            raise ApiError(f"input has {len(prompts)} texts; at most {_MOST} are computed at once", param="input")
-        self._pooling = fields.pooling or "last"
-        self._base64 = fields.encoding_format == "base64"
-        self._model = service.settings.model
-        self._tokens = sum(map(len, prompts))
+        prompts = plain_prompts(engine, given, param)
+        self.tokens = sum(map(len, prompts))
+        self._service = service
+        self._pooling = pooling or "last"
         self.generations = [
             Generation(engine.generate(*embedding(prompt, self._pooling, engine.context))) for prompt in prompts
         ]
 
-    async def result(self) -> dict[str, Any]:
-        """The embeddings, in the order of the texts."""
-        async for _ in merged(self.generations):
-            pass
-        rows = [pooled(generation.request.hidden, self._pooling) for generation in self.generations]
-        return {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": i, "embedding": self._encoded(normalised(row))}
-                for i, row in enumerate(rows)
-            ],
-            "model": self._model,
-            "usage": {"prompt_tokens": self._tokens, "total_tokens": self._tokens},
-        }
+    @abstractmethod
+    async def result(self) -> Any:
+        """The whole answer."""
+
+    async def begin(self, service: Service, generations: Sequence[Generation] | None = None) -> None:
+        """Queues some of the texts; the first ones, unless told otherwise."""
+        await super().begin(service, self.generations[:_AT_ONCE] if generations is None else generations)
+
+    async def rows(self) -> list[NDArray[np.float32]]:
+        """The pooled row [hidden] of each text, in order."""
+        rows = []
+        for start in range(0, len(self.generations), _AT_ONCE):
+            some = self.generations[start : start + _AT_ONCE]
+            if start:
+                await self.begin(self._service, some)
+            async for _ in merged(some):
+                pass
+            for generation in some:
+                rows.append(pooled(generation.request.hidden, self._pooling))
+                generation.request.hidden.clear()  # those of all tokens of all texts would not fit
+        return rows
 
     async def events(self) -> AsyncIterator[bytes]:
         """None: embeddings are not streamed."""
@@ -76,6 +86,29 @@ class Embeddings(Job):
     def failed(self, error: ApiError) -> bytes:
         """The error as an event."""
         return sent_event(error.body("/v1/embeddings"))
+
+
+class Embeddings(EmbeddingJob):
+    """Embeddings as OpenAI writes them."""
+
+    def __init__(self, service: Service, body: bytes) -> None:
+        """Raises ApiError or TrigraphError for what is wrong with the request."""
+        fields = parse(EmbeddingRequest, body)
+        super().__init__(service, fields.input, fields.pooling, "input")
+        self._base64 = fields.encoding_format == "base64"
+        self._model = service.settings.model
+
+    async def result(self) -> dict[str, Any]:
+        """The embeddings, in the order of the texts."""
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": i, "embedding": self._encoded(normalised(row))}
+                for i, row in enumerate(await self.rows())
+            ],
+            "model": self._model,
+            "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
+        }
 
     def _encoded(self, row: NDArray[np.float32]) -> list[float] | str:
         return base64.b64encode(row.astype("<f4").tobytes()).decode() if self._base64 else row.tolist()

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from trigraph.runtime.server.plain_prompt import PlainPrompts
 from trigraph.runtime.server.receipts import ReceiptWish
 from trigraph.runtime.server.schema import (
-    Ids,
     Items,
     Object,
     ResponseFormat,
@@ -136,7 +136,7 @@ class CompletionRequest(Sampling):
     """A request for completions of plain text."""
 
     model: str | None = None
-    prompt: str | Items[str] | Ids | Items[Ids]
+    prompt: PlainPrompts
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=-1)] | None = None
     n_predict: Annotated[int, Field(ge=-1)] | None = None
