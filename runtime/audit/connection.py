@@ -72,7 +72,7 @@ class _Timed(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
-        return self._file.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+        return self._file.readinto(buffer)  # type: ignore[no-any-return]
 
     def close(self) -> None:
         self._file.close()
@@ -185,8 +185,8 @@ def _failures(seconds: float) -> Iterator[None]:
         if isinstance(reason, TimeoutError):
             raise ServerError("timed out", f"no whole answer within {seconds:.0f} s") from error
         if isinstance(error, URLError):
-            raise ServerError("no connection", f"no connection ({reason})") from error
-        raise ServerError("cut off", f"no whole answer ({error!r})") from error
+            raise ServerError("no connection", f"no connection ({str(reason)[:200]})") from error
+        raise ServerError("cut off", f"no whole answer ({repr(error)[:200]})") from error
 
 
 def _refusal(error: HTTPError) -> ServerError:

@@ -20,7 +20,8 @@ def parse(content: bytes) -> dict[str, Any]:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ServerError("malformed", f"not JSON ({quote(content[:60])})") from error
-    return _checked(found, dict, "the answer")
+    answer: dict[str, Any] = _checked(found, dict, "the answer")
+    return answer
 
 
 class Reply:
