@@ -183,7 +183,7 @@ def _failures(seconds: float) -> Iterator[None]:
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
-            raise ServerError("timed out", f"no whole answer within {seconds:.0f} s") from error
+            raise ServerError("timed out", f"no whole answer within {seconds:.3g} s") from error
         if isinstance(error, URLError):
             raise ServerError("no connection", f"no connection ({str(reason)[:200]})") from error
         raise ServerError("cut off", f"no whole answer ({repr(error)[:200]})") from error

@@ -35,7 +35,9 @@ class Report:
     """Of all conditions that were compared with that."""
     conditions: Sequence[str]
     skipped: Mapping[str, str]
-    """What was not asked or not compared, and why."""
+    """What was not asked, and why."""
+    unread: Mapping[str, str]
+    """Parts of answers that were not compared though some have them, and why."""
 
     @cached_property
     def everything(self) -> list[Outcome]:
@@ -110,7 +112,8 @@ class Report:
 
     def not_compared(self) -> dict[str, str]:
         """Parts of answers that were not compared, and why."""
-        return {name: "the server gives none" for part, name in PARTS.items() if not self._has(part)}
+        missing = {name: "the server gives none" for part, name in PARTS.items() if not self._has(part)}
+        return missing | dict(self.unread)
 
     def notes(self) -> list[str]:
         """Sentences on what the audit did not look at."""

@@ -29,18 +29,17 @@ def audit(client: Client, plan: Plan, progress: Progress = silent) -> Report:
     `progress` is told the condition, and how many of its cases are answered.
     """
     client.seconds = plan.timeout
-    client.find_out()
     started = time.monotonic()
+    client.find_out()
     asking, ending = Asking(client, plan), started + plan.seconds
-    skipped: dict[str, str] = {}
-    if not client.seeds:
-        skipped[SEEDED.name] = "the server takes no seed"
-    if not client.stream_usage:
-        skipped["usage of streams"] = "the server gives none"
+    skipped = {} if client.seeds else {SEEDED.name: "the server takes no seed"}
+    unread = {} if client.stream_usage else {"usage of streams": "the server gives none"}
     cases = [case for case in plan.cases if client.seeds or case.sampling is GREEDY]
     left = conditions(plan)
     asking.deadline = started + _ALONE_SHARE * (plan.seconds - sum(each.waits for each in left))
     alone = _alone(asking, cases, skipped, progress)
+    if not asking.fingerprints:
+        unread["system_fingerprint"] = "most answers have one of their own"
     outcomes: list[Outcome] = []
     while left:
         condition = left.pop(0)
@@ -62,6 +61,7 @@ def audit(client: Client, plan: Plan, progress: Progress = silent) -> Report:
         outcomes=outcomes,
         conditions=tuple(condition.name for condition in conditions(plan)),
         skipped=skipped,
+        unread=unread,
     )
 
 
@@ -83,7 +83,6 @@ def _alone(asking: Asking, cases: Sequence[Case], skipped: dict[str, str], progr
         raise TrigraphError(f"{asking.client.root}: none of {len(found)} requests was answered ({last})")
     common = usual([*answers.values()])
     if common.fingerprint is None and any(answer.fingerprint for answer in answers.values()):
-        skipped["system_fingerprint"] = "most answers have one of their own"
         asking.fingerprints = False
         answers = {case: replace(answer, fingerprint=None) for case, answer in answers.items()}
     for case, answer in answers.items():
@@ -97,7 +96,7 @@ def _alone(asking: Asking, cases: Sequence[Case], skipped: dict[str, str], progr
 
 
 def _ask(asking: Asking, condition: Condition, cases: Sequence[Case], progress: Progress) -> list[Outcome]:
-    """The outcomes of one condition. Raises OutOfTimeError where there are none."""
+    """The outcomes of one condition. Raises NotPossibleError or OutOfTimeError where there are none."""
     asked = [case for case in cases if case.sampling is GREEDY or not condition.greedy_only]
     outcomes: list[Outcome] = []
     progress(condition.name, 0, len(asked))
@@ -113,6 +112,8 @@ def _ask(asking: Asking, condition: Condition, cases: Sequence[Case], progress: 
         if not outcomes:
             raise
     progress(condition.name, len(asked), len(asked))
+    if not outcomes:
+        raise NotPossibleError("the answers allow no case")
     return outcomes
 
 

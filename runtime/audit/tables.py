@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from trigraph.models.errors import quote
 from trigraph.runtime.audit.report import MODES, Report
 
 _MOST_ROWS = 30
@@ -13,14 +12,14 @@ _MOST_ROWS = 30
 
 def counts_table(report: Report) -> Table:
     """The counts of all conditions."""
-    model = quote(report.model)[1:-1] or "model"
-    table = Table(title=Text(f"{model} at {report.url} ({report.api})"), caption=Text(report.headline()))
+    title = f"{_printable(report.model) or 'model'} at {report.url} ({report.api})"
+    table = Table(title=Text(title), caption=Text(report.headline()))
     for name in ("asked", *(f"{mode}:\nother texts" for mode in MODES)):
         table.add_column(name, justify="left" if name == "asked" else "right", no_wrap=name == "asked")
     names = (
         "only log-\nprobabilities",
         "largest\ndifference",
-        "first token\nthat differs",
+        "first\ntoken",
         "only other\nparts",
         "failed",
     )
@@ -51,6 +50,11 @@ def findings_table(report: Report) -> Table | None:
     for name in ("asked", "part", "what", "answers", "the first one"):
         table.add_column(name, justify="right" if name == "answers" else "left")
     for group in groups[:_MOST_ROWS]:
-        detail = "".join(letter if letter.isprintable() else "�" for letter in group.detail)
-        table.add_row(group.condition, group.part, group.what, str(group.answers), Text(detail))
+        row = (group.condition, group.part, group.what, str(group.answers))
+        table.add_row(*row, Text(_printable(group.detail)))
     return table
+
+
+def _printable(text: str) -> str:
+    """The text without what would control a terminal."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -19,7 +19,7 @@ from trigraph.runtime.cli.arguments import AsJson
 from trigraph.runtime.cli.console import progress_bars, say
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
-_TABLE_WIDTH = 110
+_TABLE_WIDTH = 120
 
 
 def audit(

@@ -151,4 +151,4 @@ def _damaged_events(rng: random.Random, pieces: list[bytes]) -> Iterator[bytes]:
 
 def _report(alone: list[Outcome], outcomes: list[Outcome]) -> Report:
     """A report of some outcomes."""
-    return Report("http://x", "[/red]", "[bold]\ud800", "chat", "now", 1.0, PLAN, alone, outcomes, ("again",), {})
+    return Report("http://x", "[/red]", "[bold]\ud800", "chat", "now", 1.0, PLAN, alone, outcomes, ("again",), {}, {})

@@ -126,7 +126,8 @@ def _pieces(choice: Body) -> Iterator[Body]:
                 own = {name: tokens[i : i + 1]}
                 piece["logprobs"] = own if chat else own | {"token_logprobs": values[i : i + 1]}
             yield piece | {"finish_reason": None}
-    yield rest | ({"delta": {}} if chat else {"text": ""})
+    end: Body = {"delta": {}} if chat else {"text": ""}
+    yield rest | end
 
 
 class _Handler(BaseHTTPRequestHandler):
