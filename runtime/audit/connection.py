@@ -72,7 +72,7 @@ class _Timed(io.RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._socket.settimeout(left)
-        return self._file.readinto(buffer)  # type: ignore[no-any-return]
+        return self._file.readinto(buffer)
 
     def close(self) -> None:
         self._file.close()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.audited_server import AuditedServer, Body, running, text_of
-from support.command import run_command
+from support.command import Run
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.audit import Client, Plan, Report, audit
 from trigraph.runtime.audit.answer import Answer
@@ -243,17 +243,29 @@ def test_the_page_shows_what_differs(tmp_path: Path) -> None:
     assert "the same</p>" in (tmp_path / "same.html").read_text()
 
 
-@pytest.mark.slow
-def test_the_command_ends_with_1_where_answers_differ(tmp_path: Path) -> None:
+def test_the_exit_status_says_what_was_found(trigraph: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Asking, "sleep", lambda *_: None)
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
-    options = ["--prompts", str(tmp_path / "prompts.txt"), "-n", "3", "--companions", "2", "--json", "--quick"]
+    page = tmp_path / "page.html"
+    options = ["--prompts", tmp_path / "prompts.txt", "-n", 3, "--companions", "2", "--html", page]
     with running(AuditedServer()) as url:
-        found = run_command("audit", url, *options)
+        found = trigraph("audit", url, *options, "--quick", "--json")
         assert found.status == 0, found.err
         assert json.loads(found.out)["same"] is True
-    with running(AuditedServer(lambda body: "?" if body.get("stream") else text_of(body))) as url:
-        found = run_command("audit", url, *options)
+        assert "note: not asked: as a rendered prompt (needs --api chat)" in trigraph("audit", url, *options).err
+    with running(AuditedServer(lambda body: "\ud800" if body.get("stream") else text_of(body))) as url:
+        found = trigraph("audit", url, *options, "--json")
         assert found.status == 1
         assert {each["condition"] for each in json.loads(found.out)["differences"]} == {"streamed"}
-    found = run_command("audit", "127.0.0.1:1")
+        assert "\\ud800" in page.read_text()
+    with running(AuditedServer(lambda body: "", models={"data": [{"id": "[/red]\x1b[31m\ud800"}]})) as url:
+        found = trigraph("audit", url, *options)
+        assert found.status == 2
+        assert "not audited: 4 of 4 requests alone were answered with an empty text" in found.err
+        assert "[/red]" in found.out
+        assert "\x1b[31m" not in found.out
+        found = trigraph("audit", url, *options, "--json")
+        assert (found.status, json.loads(found.out)["audited"]) == (2, False)
+    assert trigraph("audit", url, "--timeout", "0").status == 2
+    found = trigraph("audit", "127.0.0.1:1")
     assert (found.status, "such as http://127.0.0.1:8080" in found.err) == (2, True)
