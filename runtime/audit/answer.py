@@ -1,57 +1,65 @@
-"""Answers of a server, and how two of them differ."""
+"""Answers of a server."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A completion: its text, and its tokens with their log-probabilities where the server gives them."""
+    """A completion as the server gave it. What it did not give is None."""
 
     text: str
-    tokens: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    """Reasoning, and then the answer."""
+    tokens: tuple[str, ...] | None = None
+    logprobs: tuple[float | None, ...] | None = None
+    """One for each token; None for a token without."""
+    finish_reason: str | None = None
+    usage: tuple[int | None, int | None] | None = None
+    """Tokens of the prompt and of the completion, as the server counts them."""
+    model: str | None = None
+    fingerprint: str | None = None
+    reasoning: int = 0
+    """Characters of the text that are reasoning."""
+    choices: int = 1
 
     def beginning(self, length: int) -> Answer:
         """The answer up to character `length` of its text, which must be the end of a token."""
+        tokens = self.tokens or ()
         count = end = 0
-        while count < len(self.tokens) and end < length:
-            end += len(self.tokens[count])
+        while count < len(tokens) and end < length:
+            end += len(tokens[count])
             count += 1
-        return Answer(self.text[:length], self.tokens[:count], self.logprobs[:count])
+        return replace(
+            self,
+            text=self.text[:length],
+            tokens=self.tokens and self.tokens[:count],
+            logprobs=self.logprobs and self.logprobs[:count],
+        )
 
+    def followed_by(self, other: Answer) -> Answer:
+        """This text and the other one, with all else as in the other."""
+        return replace(
+            other,
+            text=self.text + other.text,
+            tokens=(self.tokens or ()) + (other.tokens or ()) or None,
+            logprobs=(self.logprobs or ()) + (other.logprobs or ()) or None,
+        )
 
-@dataclass(frozen=True)
-class Difference:
-    """How an answer differs from the one that was asked for alone."""
+    def completed(self, whole: Answer) -> Answer:
+        """The answer with the rest, the end and the usage of `whole`: equal to it where this is its beginning."""
+        count = len(whole.beginning(len(self.text)).tokens or ())
+        rest = replace(
+            whole,
+            text=whole.text[len(self.text) :],
+            tokens=whole.tokens and whole.tokens[count:],
+            logprobs=whole.logprobs and whole.logprobs[count:],
+        )
+        return replace(self.followed_by(rest), model=self.model, fingerprint=self.fingerprint)
 
-    text: bool
-    """Whether the text differs; else log-probabilities alone do."""
-    token: int | None
-    """The first token that differs, from 0; None where the server names no tokens."""
-    character: int | None
-    """The first character that differs, from 0; None where texts are equal."""
-    largest: float
-    """Largest difference of the log-probabilities of equal tokens, in nats."""
-
-
-def difference(expected: Answer, found: Answer) -> Difference | None:
-    """How `found` differs from `expected`; None where it does not. Log-probabilities are compared up to the first token
-    that differs, and only where both answers have them.
-    """
-    same = _common(expected.tokens, found.tokens)
-    pairs = [*zip(expected.logprobs[:same], found.logprobs[:same], strict=False)]
-    largest = max((abs(a - b) for a, b in pairs), default=0.0)
-    if expected.text != found.text:
-        token = same if expected.tokens and found.tokens else None
-        return Difference(True, token, _common(expected.text, found.text), largest)
-    if largest > 0:
-        return Difference(False, next(i for i, (a, b) in enumerate(pairs) if a != b), None, largest)
-    return None
-
-
-def _common(one: str | tuple[str, ...], other: str | tuple[str, ...]) -> int:
-    """The number of items that both begin with."""
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    def where_given(self, other: Answer, *parts: str) -> Answer:
+        """The answer with those of the named parts taken from `other` that only one of the two has."""
+        return replace(
+            self,
+            **{part: mine for part in parts if None in (getattr(self, part), mine := getattr(other, part))},
+        )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import Any
 
 from trigraph.runtime.audit.answer import Answer
-from trigraph.runtime.audit.client import Client, ServerError
+from trigraph.runtime.audit.client import Client
+from trigraph.runtime.audit.connection import ServerError
 from trigraph.runtime.audit.plan import GREEDY, Case, Plan
+
+_MOST_TIMEOUTS = 3  # in a row
 
 
 class NotPossibleError(Exception):
@@ -15,7 +20,7 @@ class NotPossibleError(Exception):
 
 
 class OutOfTimeError(Exception):
-    """The time of a condition is over."""
+    """No more is asked, and why."""
 
 
 class Asking:
@@ -25,28 +30,41 @@ class Asking:
         self.client, self.plan = client, plan
         self.expected: dict[Case, Answer] = {}
         """The answers of the first condition, in which each case is alone."""
-        self.deadline: float | None = None
+        self.deadline = math.inf
         """Of the condition, by the clock `time.monotonic`."""
+        self.fingerprints = True
+        """Whether fingerprints are compared."""
+        self._timeouts = 0  # in a row
 
     def ask(
         self, case: Case, *, prompt: Any = None, tokens: int | None = None, stream: bool = False, api: str | None = None
     ) -> Answer | ServerError:
         """The answer, or why there is none. Raises OutOfTimeError."""
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise OutOfTimeError
+        if time.monotonic() > self.deadline:
+            raise OutOfTimeError("no time left")
+        if self._timeouts >= _MOST_TIMEOUTS:
+            raise OutOfTimeError("the server stopped answering")
+        if self.client.received > self.plan.bytes:
+            raise OutOfTimeError(f"answers had more than {self.plan.bytes} bytes")
         try:
-            return self.client.complete(case, tokens or self.plan.tokens, prompt=prompt, stream=stream, api=api)
+            answer = self.client.complete(case, tokens or self.plan.tokens, prompt=prompt, stream=stream, api=api)
         except ServerError as error:
+            self._timeouts = self._timeouts + 1 if error.what == "timed out" else 0
             return error
+        self._timeouts = 0
+        if stream and not self.client.stream_usage and case in self.expected:
+            answer = answer.where_given(self.expected[case], "usage")
+        return answer if self.fingerprints else replace(answer, fingerprint=None)
 
-    def warm(self, prompt: str) -> bool:
-        """Has a prompt computed, for its own sake; whether the server did. Raises OutOfTimeError."""
-        return isinstance(self.ask(Case(prompt, GREEDY), tokens=1), Answer)
+    def warm(self, prompt: str) -> ServerError | None:
+        """Has a prompt computed, for its own sake; why the server did not. Raises OutOfTimeError."""
+        answer = self.ask(Case(prompt, GREEDY), tokens=1)
+        return answer if isinstance(answer, ServerError) else None
 
     def sleep(self, seconds: float) -> None:
         """Asks nothing for some seconds. Raises OutOfTimeError at once when they would last too long."""
-        if self.deadline is not None and time.monotonic() + seconds > self.deadline:
-            raise OutOfTimeError
+        if time.monotonic() + seconds > self.deadline:
+            raise OutOfTimeError("no time left")
         time.sleep(seconds)
 
     def tokenize(self, text: str) -> list[int] | None:
@@ -59,13 +77,3 @@ class Asking:
         except ServerError:
             return None
         return found if isinstance(found, list) and found and all(isinstance(each, int) for each in found) else None
-
-    def completed(self, case: Case, beginning: Answer) -> Answer:
-        """An answer that was asked for in part, with the rest as expected: equal where the part is."""
-        expected = self.expected[case]
-        rest = expected.beginning(len(beginning.text))
-        return Answer(
-            beginning.text + expected.text[len(beginning.text) :],
-            beginning.tokens + expected.tokens[len(rest.tokens) :],
-            beginning.logprobs + expected.logprobs[len(rest.logprobs) :],
-        )

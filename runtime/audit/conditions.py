@@ -12,11 +12,13 @@ from itertools import count, cycle, islice
 
 from trigraph.runtime.audit.answer import Answer
 from trigraph.runtime.audit.asking import Asking, NotPossibleError, OutOfTimeError
-from trigraph.runtime.audit.client import ServerError
-from trigraph.runtime.audit.plan import Case, Plan
+from trigraph.runtime.audit.comparison import PARTS
+from trigraph.runtime.audit.connection import ServerError
+from trigraph.runtime.audit.plan import GREEDY, Case, Plan
 
 Found = tuple[Case, Answer | ServerError]
 _FEW = 4  # requests at once where the order does not matter
+_ENDING = " And that was only the beginning of it, as everybody knew."
 _FILLER = "The {} chapter of the report, with {} pages, is about rivers, bridges and the weather. "
 
 
@@ -27,6 +29,8 @@ class Condition:
     name: str
     ask: Callable[[Asking, Sequence[Case]], Iterator[Found]]
     greedy_only: bool = False
+    waits: float = 0.0
+    """Seconds without any request, which are set aside for it."""
 
 
 def conditions(plan: Plan) -> list[Condition]:
@@ -43,7 +47,7 @@ def conditions(plan: Plan) -> list[Condition]:
         Condition("token by token", _token_by_token, greedy_only=True),
         Condition("as a rendered prompt", _rendered),
         Condition(f"after {plan.others} others", _after_others),
-        Condition(f"after {plan.idle:.0f} s idle", _after_idling),
+        Condition(f"after {plan.idle:.0f} s idle", _after_idling, waits=plan.idle),
     ]
 
 
@@ -79,28 +83,34 @@ def _at_once(asking: Asking, cases: Sequence[Case], workers: int) -> Iterator[Fo
 
 
 def _after_shorter(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    for case in cases:
-        asking.warm(_part(case.prompt, 0.6))
-        yield case, asking.ask(case)
+    yield from _after(asking, cases, lambda prompt: [_part(prompt, 0.6)])
 
 
 def _after_longer(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
-    for case in cases:
-        asking.warm(f"{case.prompt} And that was only the beginning of it, as everybody knew.")
-        yield case, asking.ask(case)
+    yield from _after(asking, cases, lambda prompt: [prompt + _ENDING])
 
 
 def _in_turns(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
+    yield from _after(asking, cases, lambda prompt: [_part(prompt, part) for part in (0.3, 0.6, 0.9)])
+
+
+def _after(asking: Asking, cases: Sequence[Case], before: Callable[[str], list[str]]) -> Iterator[Found]:
+    """Asks each case after other prompts. One that the server refuses, as too long perhaps, leaves its case out."""
     for case in cases:
-        for part in (0.3, 0.6, 0.9):
-            asking.warm(_part(case.prompt, part))
-        yield case, asking.ask(case)
+        failures = [failure for prompt in before(case.prompt) if (failure := asking.warm(prompt)) is not None]
+        if not failures:
+            yield case, asking.ask(case)
+        elif not failures[0].refused:
+            yield case, failures[0]
 
 
 def _after_others(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
     with ThreadPoolExecutor(_FEW) as pool:
-        texts = [_filler(number, 1000) for number in range(asking.plan.others)]
-        list(pool.map(asking.warm, texts))
+        others = [_filler(number, 1000) for number in range(asking.plan.others)]
+        failures = [*pool.map(asking.warm, others)]
+    if failures and all(failure is not None and failure.refused for failure in failures):
+        raise NotPossibleError("the server refuses the other prompts")
+    yield from ((Case(prompt, GREEDY), failure) for prompt, failure in zip(others, failures, strict=True) if failure)
     yield from _one_by_one(asking, cases)
 
 
@@ -113,18 +123,22 @@ def _beside_long_prompts(asking: Asking, cases: Sequence[Case]) -> Iterator[Foun
     """A thread has long prompts computed, one after the other, none of which is in a cache."""
     ended, size = threading.Event(), asking.plan.long_prompt
     for number in range(8):
-        if asking.warm(_filler(1000 + number, size)):
+        failure = asking.warm(_filler(1000 + number, size))
+        if failure is None or not failure.refused:
             break
         size //= 2  # longer than the server's context
     else:
         raise NotPossibleError("the server takes no long prompts")
+    failures: dict[str, Found] = {}
 
     def run() -> None:
         with suppress(OutOfTimeError):
             for number in count(2000):
                 if ended.is_set():
                     return
-                if not asking.warm(_filler(number, size)):
+                prompt = _filler(number, size)
+                if (failure := asking.warm(prompt)) is not None:
+                    failures[failure.what] = Case(prompt, GREEDY), failure
                     time.sleep(1)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -134,6 +148,7 @@ def _beside_long_prompts(asking: Asking, cases: Sequence[Case]) -> Iterator[Foun
     finally:
         ended.set()
         thread.join()
+    yield from failures.values()
 
 
 def _token_by_token(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
@@ -161,12 +176,12 @@ def _stepwise(asking: Asking, case: Case) -> Answer | ServerError | None:
             return answer
         if not answer.text:
             break  # the end, or a part of a character
-        whole = Answer(whole.text + answer.text, whole.tokens + answer.tokens, whole.logprobs + answer.logprobs)
+        whole = whole.followed_by(answer)
         following = asking.tokenize(case.prompt + whole.text)
         if following is None or following[:-1] != ids:
             break
         ids = following
-    return asking.completed(case, whole) if whole.text else None
+    return whole.completed(asking.expected[case]) if whole.text else None
 
 
 def _rendered(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
@@ -174,12 +189,22 @@ def _rendered(asking: Asking, cases: Sequence[Case]) -> Iterator[Found]:
     if asking.client.api != "chat":
         raise NotPossibleError("needs --api chat")
     for case in cases:
+        expected = asking.expected[case]
+        if expected.reasoning:
+            raise NotPossibleError("needs answers without reasoning")
+        body = {"messages": [{"role": "user", "content": case.prompt}]}
         try:
-            body = {"messages": [{"role": "user", "content": case.prompt}]}
-            prompt = asking.client.post("/apply-template", body)["prompt"]
-        except (ServerError, KeyError) as error:
-            raise NotPossibleError("needs /apply-template") from error
-        yield case, asking.ask(case, prompt=prompt, api="completions")
+            prompt = asking.client.post("/apply-template", body).get("prompt")
+        except ServerError:
+            prompt = None
+        if not isinstance(prompt, str):
+            raise NotPossibleError("needs /apply-template")
+        answer = asking.ask(case, prompt=prompt, api="completions")
+        if isinstance(answer, ServerError) and answer.refused:
+            raise NotPossibleError(f"needs /v1/completions, which answers: {answer}")
+        if isinstance(answer, Answer):  # the two routes have not the same parts
+            answer = answer.where_given(expected, *PARTS)
+        yield case, answer
 
 
 def _part(text: str, share: float) -> str:

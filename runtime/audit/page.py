@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 import jinja2
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.audit.outcome import Count, Outcome
 from trigraph.runtime.audit.plan import Case
-from trigraph.runtime.audit.report import MODES, Count, Outcome, Report
+from trigraph.runtime.audit.report import MODES, Report
 
 _MOST_EXAMPLES = 6
+_MOST_GROUPS = 60
+_WORST_FIRST = ("failed", "text", "logprobs", "parts", "same")
 _SHOWN = 160  # characters of a text
 
 
@@ -36,57 +40,56 @@ def write_page(report: Report, path: Path) -> None:
     template = files("trigraph.runtime.audit").joinpath("page.html.jinja").read_text()
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     try:
-        path.write_text(environment.from_string(template).render(**_contents(report)), encoding="utf-8")
+        page = environment.from_string(template).render(**_contents(report))
+        path.write_text(page, encoding="utf-8", errors="backslashreplace")  # texts may not be Unicode
     except OSError as error:
         raise TrigraphError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def _contents(report: Report) -> dict[str, Any]:
-    shown = [name for name in report.conditions if Count.of(o for o in report.outcomes if o.condition == name).answers]
+    total, shown = Count.of(report.everything), report.shown()
+    groups = report.groups()
     return {
         "report": report,
-        "total": report.total,
-        "share": 100
-        * (report.total.texts + report.total.failures)
-        / max(1, report.total.answers + report.total.failures),
+        "total": total,
+        "all": len(report.everything),
+        "far": total.texts + total.parts + total.failures,
         "conditions": shown,
         "grids": {mode: rows for mode in MODES if (rows := _rows(report, mode, shown))},
-        "counts": {name: [report.count(name, mode) for mode in MODES] for name in shown},
+        "counts": {name: ([report.count(name, mode) for mode in MODES], report.count(name)) for name in shown},
         "modes": MODES,
+        "groups": groups[:_MOST_GROUPS],
+        "more": max(0, len(groups) - _MOST_GROUPS),
         "examples": _examples(report),
     }
 
 
 def _rows(report: Report, mode: str, conditions: list[str]) -> list[tuple[str, list[_Cell]]]:
     """A row of cells for each prompt."""
-    rows = []
-    for case in report.expected:
-        if case.sampling.name == mode:
-            cells = [
-                _cell([o for o in report.outcomes if o.case == case and o.condition == name]) for name in conditions
-            ]
-            rows.append((_short(case.prompt, 60), cells))
-    return rows
+    cells: dict[tuple[Case, str], list[Outcome]] = defaultdict(list)
+    for outcome in report.everything:
+        cells[outcome.case, outcome.condition].append(outcome)
+    return [
+        (_short(outcome.case.prompt, 60), [_cell(cells[outcome.case, name]) for name in conditions])
+        for outcome in report.alone
+        if outcome.case.sampling.name == mode
+    ]
 
 
 def _cell(outcomes: list[Outcome]) -> _Cell:
     """The worst of the outcomes of a prompt under a condition."""
-    count = Count.of(outcomes)
     if not outcomes:
         return _Cell("none", "not asked")
-    if count.failures:
-        return _Cell("failed", f"failed: {next(o.failure for o in outcomes if o.failure)}")
-    if count.texts:
-        token = "" if count.first_token is None else f", from token {count.first_token} on"
-        return _Cell("text", f"another text{token}")
-    if count.logprobs:
-        return _Cell("logprobs", f"log-probabilities differ by up to {count.largest:.2g}")
-    return _Cell("same", "the same")
+    worst = min(outcomes, key=lambda outcome: _WORST_FIRST.index(outcome.kind))
+    told = (
+        f"{each.part} {each.what}" + (f" ({_short(each.detail, 80)})" if each.detail else "") for each in worst.findings
+    )
+    return _Cell(worst.kind, "; ".join(told) or "the same")
 
 
 def _examples(report: Report) -> list[_Example]:
     """The first difference of a text under each condition."""
-    differ = [o for o in report.outcomes if o.answer is not None and o.difference is not None and o.difference.text]
+    differ = [outcome for outcome in report.outcomes if outcome.kind == "text"]
     firsts = [next(group) for _, group in groupby(differ, key=lambda outcome: outcome.condition)]
     return [_example(outcome, outcome.case, report) for outcome in firsts[:_MOST_EXAMPLES]]
 

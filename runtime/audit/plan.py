@@ -70,23 +70,31 @@ class Plan:
     """Tokens that are asked for one at a time."""
     long_prompt: int = 12_000
     """Characters of the long prompts beside a request."""
-    seconds: float | None = None
-    """The time to end within, about; what does not fit is left out."""
+    timeout: float = 300.0
+    """Longest time of one answer, in seconds."""
+    seconds: float = 8 * 3600.0
+    """The time to end within, but for the last answer; what does not fit is left out."""
+    bytes: int = 1 << 30
+    """Most bytes of all answers."""
 
     def __post_init__(self) -> None:
         if not self.prompts:
             raise TrigraphError("there are no prompts to ask; give at least one")
         if self.tokens < 1:
             raise TrigraphError(f"tokens is {self.tokens}; it must be 1 or more")
+        if not 1 <= self.timeout <= 86400:
+            raise TrigraphError(f"timeout is {self.timeout:g}; it must be from 1 to 86400 seconds")
         if not all(0 < count <= 256 for count in self.companions):
             raise TrigraphError(f"companions are {self.companions}; each must be from 1 to 256")
 
     def quick(self) -> Plan:
-        """A plan that ends within two minutes, or a little more where single answers are slow."""
+        """A plan that ends within two minutes, or three where single answers are slow. It idles long enough to see a
+        server that forgets after half a minute.
+        """
         companions = tuple(count for count in self.companions if count <= 8)
         return replace(
-            self, tokens=min(self.tokens, 24), companions=companions, others=20, idle=5.0, steps=6, long_prompt=4000,
-            seconds=110.0,
+            self, tokens=min(self.tokens, 24), companions=companions, others=20, idle=35.0, steps=6, long_prompt=4000,
+            timeout=min(self.timeout, 60.0), seconds=120.0,
         )  # fmt: skip
 
     @property

@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from trigraph.runtime.audit.answer import Answer, Difference
+from trigraph.runtime.audit.answer import Answer
+from trigraph.runtime.audit.comparison import PARTS
+from trigraph.runtime.audit.outcome import ALONE, Count, Group, Outcome
 from trigraph.runtime.audit.plan import GREEDY, SEEDED, Case, Plan
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 MODES = (GREEDY.name, SEEDED.name)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The answer to a case under a condition."""
-
-    condition: str
-    case: Case
-    answer: Answer | None
-    difference: Difference | None
-    failure: str | None = None
-    """Why there is no answer."""
-
-
-@dataclass(frozen=True)
-class Count:
-    """Outcomes in numbers."""
-
-    answers: int
-    texts: int
-    """Answers with another text."""
-    logprobs: int
-    """Answers with the same text, but other log-probabilities."""
-    failures: int
-    largest: float
-    """Largest difference of a log-probability, in nats."""
-    first_token: int | None
-    """The earliest token that differs in any text, from 0; None where no text differs or the server names no tokens."""
-
-    @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Count:
-        """The count of some outcomes."""
-        found = [*outcomes]
-        differences = [each.difference for each in found if each.difference is not None]
-        tokens = [each.token for each in differences if each.text and each.token is not None]
-        return cls(
-            answers=sum(each.failure is None for each in found),
-            texts=sum(each.text for each in differences),
-            logprobs=sum(not each.text for each in differences),
-            failures=sum(each.failure is not None for each in found),
-            largest=max((each.largest for each in differences), default=0.0),
-            first_token=min(tokens, default=None),
-        )
-
-    @property
-    def same(self) -> bool:
-        """Whether every answer came, and was the same."""
-        return not (self.texts or self.logprobs or self.failures)
+_LEAST_ANSWERED = 0.9  # of the requests alone
+_FEWEST_PROMPTS = 4  # of which most may not be answered alike
 
 
 @dataclass(frozen=True)
@@ -72,73 +26,122 @@ class Report:
     server: str
     model: str
     api: str
-    logprobs: bool
-    """Whether the server gives log-probabilities."""
     started: str
     seconds: float
     plan: Plan
-    expected: Mapping[Case, Answer]
-    """What each case was answered when it was asked alone."""
+    alone: Sequence[Outcome]
+    """What became of each case when it was asked alone."""
     outcomes: Sequence[Outcome]
+    """Of all conditions that were compared with that."""
     conditions: Sequence[str]
     skipped: Mapping[str, str]
-    """Conditions and ways of sampling that were left out, and why."""
+    """What was not asked, and why."""
+    unread: Mapping[str, str]
+    """Parts of answers that were not compared though some have them, and why."""
+
+    @cached_property
+    def everything(self) -> list[Outcome]:
+        """The outcomes alone, too."""
+        return [*self.alone, *self.outcomes]
+
+    @cached_property
+    def expected(self) -> dict[Case, Answer]:
+        """What each case was answered when it was asked alone."""
+        return {outcome.case: outcome.answer for outcome in self.alone if outcome.answer is not None}
 
     @cached_property
     def total(self) -> Count:
-        """The count of everything."""
+        """The count of all that was compared."""
         return Count.of(self.outcomes)
 
-    def count(self, condition: str, mode: str) -> Count:
-        """The count of one condition, greedy or seeded."""
-        return Count.of(o for o in self.outcomes if o.condition == condition and o.case.sampling.name == mode)
+    @property
+    def same(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not self.unaudited and not any(outcome.findings for outcome in self.everything)
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether the server gives log-probabilities."""
+        return self._has("logprobs")
+
+    @cached_property
+    def unaudited(self) -> str:
+        """Why the answers cannot tell whether the server has one answer to one text; "" where they can."""
+        asked, useless = len(self.alone), self._useless()
+        if sum(useless.values()) > round((1 - _LEAST_ANSWERED) * asked, 6):
+            return "; ".join(f"{number} of {asked} requests alone {what}" for what, number in useless.items() if number)
+        if not self.outcomes:
+            return f"no answers were compared ({self.not_asked()[self.conditions[0]]})"
+        return ""
+
+    def _useless(self) -> dict[str, int]:
+        """How many requests alone have no answer that could differ from another."""
+        prompts: dict[object, set[str]] = defaultdict(set)
+        for case, answer in self.expected.items():
+            prompts[_said(answer)].add(case.prompt)
+        asked = len({outcome.case.prompt for outcome in self.alone})
+        alike = {said for said, some in prompts.items() if asked >= _FEWEST_PROMPTS and 2 * len(some) > asked}
+        answers = self.expected.values()
+        return {
+            "failed": sum(outcome.failure is not None for outcome in self.alone),
+            "were answered with an empty text": sum(not answer.text for answer in answers),
+            "were answered as most other prompts were": sum(bool(a.text) and _said(a) in alike for a in answers),
+        }
+
+    def count(self, condition: str, mode: str | None = None) -> Count:
+        """The count of one condition; greedy or seeded alone, if `mode` says so."""
+        return Count.of(o for o in self.everything if o.condition == condition and mode in (None, o.case.sampling.name))
+
+    def groups(self) -> list[Group]:
+        """All that is wrong."""
+        return Group.all_of(self.everything)
+
+    def shown(self) -> list[str]:
+        """The conditions that have outcomes."""
+        asked = {outcome.condition for outcome in self.everything}
+        return [name for name in (ALONE, *self.conditions) if name in asked]
 
     def distinct(self, case: Case) -> tuple[int, int]:
         """How many texts a case got, and how many sequences of log-probabilities."""
-        answers = [self.expected[case], *(o.answer for o in self.outcomes if o.case == case and o.answer is not None)]
+        answers = [o.answer for o in self.everything if o.case == case and o.answer is not None]
         return len({each.text for each in answers}), len({each.logprobs for each in answers})
 
-    def left_out(self) -> dict[str, str]:
-        """The conditions and ways of sampling that were not asked, and why."""
-        asked = {outcome.condition for outcome in self.outcomes}
-        return {name: "no time left" for name in self.conditions if name not in asked} | dict(self.skipped)
+    def not_asked(self) -> dict[str, str]:
+        """Conditions and ways of sampling that were left out, and why."""
+        return {name: "no time left" for name in self.conditions if name not in self.shown()} | dict(self.skipped)
+
+    def not_compared(self) -> dict[str, str]:
+        """Parts of answers that were not compared, and why."""
+        missing = {name: "the server gives none" for part, name in PARTS.items() if not self._has(part)}
+        return missing | dict(self.unread)
+
+    def notes(self) -> list[str]:
+        """Sentences on what the audit did not look at."""
+        empty = sum(not answer.text for answer in self.expected.values())
+        return [
+            *(f"not asked: {name} ({why})" for name, why in self.not_asked().items()),
+            *(f"not compared: {name} ({why})" for name, why in self.not_compared().items()),
+            *([f"{empty} of {len(self.expected)} texts alone are empty"] if empty else []),
+        ]
 
     def headline(self) -> str:
         """The result in a sentence."""
-        total = self.total
-        if total.same:
+        if self.unaudited:
+            return f"Not audited: {self.unaudited}."
+        total, alone = self.total, self.count(ALONE)
+        if self.same:
             return f"All {total.answers} answers are the same as alone."
         parts = [
             f"{total.texts} of {total.answers} answers have another text" if total.texts else "",
-            f"{total.logprobs} the same text with other log-probabilities" if total.logprobs else "",
+            f"{total.logprobs} have the same text with other log-probabilities" if total.logprobs else "",
+            f"{total.parts} differ in another part" if total.parts else "",
             f"{total.failures} requests failed" if total.failures else "",
+            f"{alone.differing} of {len(self.alone)} requests alone failed or are wrong" if not alone.same else "",
         ]
         return "; ".join(filter(None, parts)) + "."
 
-    def table(self) -> Table:
-        """The counts of all conditions, for a terminal."""
-        from rich.table import Table
-
-        table = Table(title=f"{self.model or 'model'} at {self.url} ({self.api})", caption=self.headline())
-        for name in ("asked", *(f"{mode}:\nother texts" for mode in MODES)):
-            table.add_column(name, justify="left" if name == "asked" else "right", no_wrap=name == "asked")
-        for name in ("only log-\nprobabilities", "largest\ndifference", "first token\nthat differs", "failed"):
-            table.add_column(name, justify="right")
-        for condition in self.conditions:
-            counts = [self.count(condition, mode) for mode in MODES]
-            both = Count.of(o for o in self.outcomes if o.condition == condition)
-            if not both.answers and not both.failures:
-                continue
-            table.add_row(
-                condition,
-                *(f"{each.texts} of {each.answers}" if each.answers else "-" for each in counts),
-                str(both.logprobs) if self.logprobs else "-",
-                f"{both.largest:.2g}" if self.logprobs else "-",
-                "-" if both.first_token is None else str(both.first_token),
-                str(both.failures),
-                style="" if both.same else "bold",
-            )
-        return table
+    def _has(self, part: str) -> bool:
+        return any(o.answer is not None and getattr(o.answer, part) is not None for o in self.everything)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, answers that differ included."""
@@ -148,10 +151,16 @@ class Report:
             "seconds": round(self.seconds, 1),
             "tokens": self.plan.tokens,
             "logprobs": self.logprobs,
-            "same": self.total.same,
+            "audited": not self.unaudited,
+            "same": self.same,
+            "headline": self.headline(),
             "total": vars(self.total),
-            "conditions": {name: {mode: vars(self.count(name, mode)) for mode in MODES} for name in self.conditions},
-            "left_out": self.left_out(),
+            "conditions": {
+                name: {mode: vars(self.count(name, mode)) for mode in MODES} for name in (ALONE, *self.conditions)
+            },
+            "findings": [vars(group) for group in self.groups()],
+            "left_out": self.not_asked(),
+            "not_compared": self.not_compared(),
             "cases": [
                 {
                     "prompt": case.prompt,
@@ -168,10 +177,13 @@ class Report:
                     "prompt": outcome.case.prompt,
                     "sampling": outcome.case.sampling.name,
                     "text": None if outcome.answer is None else outcome.answer.text,
-                    "difference": None if outcome.difference is None else vars(outcome.difference),
-                    "failure": outcome.failure,
+                    "findings": [vars(finding) for finding in outcome.findings],
                 }
-                for outcome in self.outcomes
-                if outcome.difference is not None or outcome.failure is not None
+                for outcome in self.everything
+                if outcome.findings
             ],
         }
+
+
+def _said(answer: Answer) -> object:
+    return answer.text, answer.tokens, answer.logprobs

@@ -33,6 +33,7 @@ TARGETS = {
     "packages": Limits(cpu_seconds=2, bytes=512 << 20),
     "sessions": Limits(cpu_seconds=2, bytes=512 << 20),
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),
+    "answers": Limits(cpu_seconds=10, bytes=1 << 30),  # a whole audit, now and then
     "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
 }
 

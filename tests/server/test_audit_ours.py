@@ -11,25 +11,32 @@ from support.packages import Make
 from support.server import serving
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import load
-from trigraph.runtime.audit import Client, Plan, audit
+from trigraph.runtime.audit import Client, Plan, Report, audit
 from trigraph.runtime.audit.plan import shipped_prompts
 from trigraph.runtime.server.backend import Backend
 
 PLAN = Plan(shipped_prompts()[:6], 10, (2, 8), others=6, idle=0.0, steps=4, long_prompt=1500)
 
 
-def check(engine: Backend) -> None:
+def check(engine: Backend, api: str = "completions") -> Report:
     with serving(engine) as url:
-        report = audit(Client(url), PLAN)
-    assert report.total.same, report.headline()
-    assert report.logprobs
-    assert report.left_out() == {"as a rendered prompt": "needs --api chat"}
+        report = audit(Client(url, api=api), PLAN)
+    assert report.same, (report.headline(), report.groups())
+    assert report.not_compared() == {}
+    return report
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"speculation": False}, {"sequences": 3}])
 def test_the_tiny_model_gives_one_answer(arguments: dict[str, Any]) -> None:
-    check(load(TINY_GGUF, threads=1, **arguments))
+    report = check(load(TINY_GGUF, threads=1, **arguments))
+    assert report.not_asked() == {"as a rendered prompt": "needs --api chat"}
+
+
+@pytest.mark.slow
+def test_chats_are_answered_alike() -> None:
+    report = check(load(TINY_GGUF, threads=1), "chat")
+    assert [*report.not_asked()] == ["token by token"]
 
 
 @pytest.mark.slow
