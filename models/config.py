@@ -138,8 +138,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         vocab=vocab,
         context_length=keys.integer("context_length"),
         rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
-        heads=keys.integer("attention.head_count"),
-        kv_heads=keys.integer("attention.head_count_kv"),
+        heads=keys.uniform("attention.head_count"),
+        kv_heads=keys.uniform("attention.head_count_kv"),
         head_dim=keys.integer("attention.key_length"),
         rope_dims=keys.integer("rope.dimension_count"),
         rope_theta=keys.positive("rope.freq_base"),
@@ -148,13 +148,13 @@ def read_config(file: GGUFFile) -> ModelConfig:
         gdn_v_heads=keys.integer("ssm.time_step_rank"),
         gdn_head_dim=keys.integer("ssm.state_size"),
         conv_kernel=keys.integer("ssm.conv_kernel"),
-        gdn_tiled=architecture.gdn_tiled,
+        gdn_tiled=keys.boolean("ssm.v_head_reordered", architecture.gdn_tiled),
         experts=keys.integer("expert_count") if moe else 0,
         experts_used=keys.integer("expert_used_count") if moe else 0,
         expert_ffn=keys.integer("expert_feed_forward_length") if moe else 0,
         shared_ffn=keys.integer("expert_shared_feed_forward_length") if moe else 0,
         normalize_experts=keys.boolean("expert_weights_norm", True),
-        ffn=0 if moe else keys.integer("feed_forward_length"),
+        ffn=0 if moe else keys.uniform("feed_forward_length"),
         tied="output.weight" not in file.tensors,
         streams=read_streams(file, keys, hidden, vocab, recurrent) if architecture.streams else None,
     )
@@ -212,15 +212,17 @@ def _vocabulary_size(keys: Keys) -> int:
 
 
 def _recurrent_layers(keys: Keys, blocks: int, mtp_layers: int) -> tuple[bool, ...]:
-    """Which trunk layers are Gated DeltaNet: listed, or all but every n-th."""
-    trunk = blocks - mtp_layers
-    listed = keys.array("attention.recurrent_layers", "b", "an array of booleans")
+    """Which trunk layers are Gated DeltaNet: listed, those without key-value heads, or all but every n-th."""
+    trunk, key = blocks - mtp_layers, "attention.recurrent_layers"
+    listed = keys.array(key, "b", "an array of booleans")
+    if listed is None and (heads := keys.listed("attention.head_count_kv")) is not None and not heads.all():
+        listed, key = heads == 0, "attention.head_count_kv"
     if listed is None:
         interval = keys.integer("full_attention_interval", 4)
         return tuple((layer + 1) % interval != 0 for layer in range(trunk))
     if len(listed) not in (trunk, blocks):
         raise keys.error(
-            "attention.recurrent_layers",
+            key,
             f"has {len(listed)} entries, expected {blocks}, one for each layer; convert the model again",
         )
     return tuple(listed[:trunk].tolist())

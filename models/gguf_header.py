@@ -47,8 +47,8 @@ class Tensor:
     shape: tuple[int, ...]
     """NumPy order, the contiguous dimension last (ggml's `ne` reversed)."""
     file: Path
-    offset: int
-    """From the start of the file, in bytes."""
+    offset: int | None
+    """From the start of the file, in bytes; None where its bytes lie nowhere in it, but are made of other tensors'."""
     nbytes: int
 
     @property
@@ -200,15 +200,15 @@ def _parse(cursor: _Cursor) -> Header:
     described = [_describe_tensor(cursor) for _ in range(tensors)]
     data_offset = -(-cursor.at // alignment) * alignment
     placed: dict[str, Tensor] = {}
-    for tensor in described:
+    for tensor, offset in described:
         if tensor.name in placed:
             cursor.fail(f"tensor {quote(tensor.name)} appears twice; {_DAMAGED}")
-        placed[tensor.name] = _place_tensor(cursor, tensor, data_offset, alignment)
+        placed[tensor.name] = _place_tensor(cursor, tensor, offset, data_offset, alignment)
     return Header(cursor.path, metadata, placed, alignment, data_offset)
 
 
-def _describe_tensor(cursor: _Cursor) -> Tensor:
-    """A tensor with its offset still relative to the data."""
+def _describe_tensor(cursor: _Cursor) -> tuple[Tensor, int]:
+    """A tensor, and its offset in the data."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package needs none of it
 
     name = cursor.name("the name of a tensor")
@@ -226,14 +226,14 @@ def _describe_tensor(cursor: _Cursor) -> Tensor:
     if 0 in shape or shape[-1] % block:
         rule = f"rows of {kind.name} are multiples of {block} elements and never empty"
         cursor.fail(f"{what} has shape {shape}, but {rule}; convert the model again")
-    return Tensor(name, kind.name, shape, cursor.path, offset, math.prod(shape) // block * block_bytes)
+    return Tensor(name, kind.name, shape, cursor.path, None, math.prod(shape) // block * block_bytes), offset
 
 
-def _place_tensor(cursor: _Cursor, tensor: Tensor, data_offset: int, alignment: int) -> Tensor:
+def _place_tensor(cursor: _Cursor, tensor: Tensor, offset: int, data_offset: int, alignment: int) -> Tensor:
     what = f"tensor {quote(tensor.name)} {tensor.shape}"
-    if tensor.offset % alignment:
-        cursor.fail(f"{what} has offset {tensor.offset}, expected a multiple of {alignment}; {_DAMAGED}")
-    start = data_offset + tensor.offset
+    if offset % alignment:
+        cursor.fail(f"{what} has offset {offset}, expected a multiple of {alignment}; {_DAMAGED}")
+    start = data_offset + offset
     end = start + tensor.nbytes
     if end > cursor.file_size:
         size = cursor.file_size

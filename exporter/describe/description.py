@@ -153,16 +153,19 @@ def describe(path: Path, context: int | None = None, mmproj: Path | None = None)
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
         found = _describe_package(path, read_manifest(path), context)
-    else:
-        model = open_model(path)
-        context = context or model.config.context_length
-        found = _describe(path, model, state_tensors(model.config, "f16"), context)
+        return found if mmproj is None else _with_tower(found, open_tower(mmproj, found.config))
+    model = open_model(path)
+    context = context or model.config.context_length
+    found = _describe(path, model, state_tensors(model.config, "f16"), context)
     if mmproj is not None:
-        return dataclasses.replace(found, vision=TowerDescription.of(open_tower(mmproj, found.config)))
-    if found.kind == "package":
-        return found
-    tower, reasons = find_tower(path, found.config)
-    return dataclasses.replace(found, vision=None if tower is None else TowerDescription.of(tower), notices=reasons)
+        return _with_tower(found, open_tower(mmproj, found.config))
+    tower, reasons = find_tower(model)
+    found = dataclasses.replace(found, notices=found.notices + reasons)
+    return found if tower is None else _with_tower(found, tower)
+
+
+def _with_tower(description: Description, tower: Tower) -> Description:
+    return dataclasses.replace(description, vision=TowerDescription.of(tower))
 
 
 def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, int]:
@@ -205,7 +208,7 @@ def _describe(path: Path, model: Model, state: tuple[StateTensor, ...], context:
         kv_bytes=kv_bytes,
         kv_type="f16",
         operators={},
-        notices=(),
+        notices=model.notices,
     )
 
 
