@@ -104,6 +104,7 @@ class Description:
         title = Text(f"{printable(config.name)} ({config.architecture})", style="table.title")
         table = Table(title=title, show_header=False)
         rows = [
+            ("file" if self.kind == "gguf" else "folder", printable(self.path)),
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),
             ("MTP head", "yes" if self.mtp else "no: drafts are n-grams alone"),
@@ -116,7 +117,7 @@ class Description:
             rows.append(("", printable(Path(self.vision.path).name)))
             rows.append(("tokens of an image", f"one for {TOKEN} x {TOKEN} pixels, so 1024 for 1024 x 1024"))
         if config.streams is not None:
-            rows[4:4] = _streams_rows(config.streams)
+            rows[5:5] = _streams_rows(config.streams)
         for name, value in rows:
             table.add_row(name, Text(value))
         return table

@@ -64,8 +64,8 @@ def export(
     weights stay in that file."""
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
-    model, found = given_model(model, hub)
-    mtp = mtp or found
+    given = given_model(model, hub)
+    model, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
@@ -96,7 +96,7 @@ def export(
 
 def inspect(
     path: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, or USER/REPO:QUANT.")
+        Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, USER/REPO:QUANT, or ollama:NAME.")
     ] = None,
     hub: Hub = None,
     mmproj: arguments.MMProj = None,
@@ -124,8 +124,9 @@ def inspect(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
-    path, _ = given_model(path, hub)
-    description = describe(path, context or None, mmproj)
+    given = given_model(path, hub)
+    path = given.path
+    description = describe(path, context or None, mmproj or given.mmproj)
     if graph is not None:
         write_picture(path, graph, context)
     if device is not None:

@@ -100,8 +100,11 @@ def verify(
     It takes about as long as reading a prompt of that length. The exit status is 1 when anything differs. Of a folder,
     each receipt that is not equal has a line.
     """
-    path, found = given_model(model, hub)
-    exported = arguments.export_options(path, mtp=mtp or found, mmproj=mmproj, rope_scaling=rope_scaling)
+    given = given_model(model, hub)
+    path = given.path
+    exported = arguments.export_options(
+        path, mtp=mtp or given.mtp, mmproj=mmproj or given.mmproj, rope_scaling=rope_scaling
+    )
 
     def opened(cases: list[_Case], progress: Progress) -> Engine:
         return load(
