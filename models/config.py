@@ -153,7 +153,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
         experts_used=keys.integer("expert_used_count") if moe else 0,
         expert_ffn=keys.integer("expert_feed_forward_length") if moe else 0,
         shared_ffn=keys.integer("expert_shared_feed_forward_length") if moe else 0,
-        normalize_experts=keys.boolean("expert_weights_norm", True),
+        normalize_experts=keys.boolean("expert_weights_norm", True) or not architecture.optional_expert_norm,
         ffn=0 if moe else keys.uniform("feed_forward_length"),
         tied="output.weight" not in file.tensors,
         streams=read_streams(file, keys, hidden, vocab, recurrent) if architecture.streams else None,

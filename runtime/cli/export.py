@@ -177,6 +177,10 @@ def synth(
     skew: Annotated[
         float, typer.Option(help="Exponent of Zipf's law for the popularity of experts, 0 to 2 (0: all alike).")
     ] = 0.0,
+    hollow: Annotated[
+        bool,
+        typer.Option("--hollow", help="Leave matrices out: holes in the file, which read as zeros and take no disk."),
+    ] = False,
 ) -> None:
     """Write a GGUF file with random weights in the shapes and types of a published model."""
     with progress_bars() as progress:
@@ -187,12 +191,14 @@ def synth(
             progress("write", done, size)
 
         if geometry in VISION_GEOMETRIES:
-            if vocab is not None or experts is not None or not mtp:
-                raise TrigraphError(f"geometry {geometry} is a vision tower; leave --vocab, --experts and --no-mtp out")
+            if vocab is not None or experts is not None or not mtp or hollow:
+                raise TrigraphError(
+                    f"geometry {geometry} is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out"
+                )
             write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",
-                seed=seed, skew=skew, progress=show,
+                seed=seed, skew=skew, hollow=hollow, progress=show,
             )  # fmt: skip
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")
