@@ -13,6 +13,14 @@ from trigraph.models.streams import Streams, read_streams
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
+# By `general.architecture` or `general.type`, what a file holds instead of a text model.
+_NO_MODEL = {
+    "clip": "a vision tower (mmproj)",
+    "mmproj": "a vision tower (mmproj)",
+    "imatrix": "an importance matrix (imatrix)",
+    "adapter": "an adapter (LoRA)",
+    "vocab": "a vocabulary",
+}
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -108,8 +116,9 @@ def read_config(file: GGUFFile) -> ModelConfig:
     that contradict each other or ask for something that is not implemented.
     """
     name = Keys(file, "general.").get("architecture", "a string", (str,), None)
-    if name == "clip":
-        raise TrigraphError(f"{file.paths[0]}: holds a vision tower (mmproj) alone; give the file of the text model")
+    for key in (name, file.metadata.get("general.type")):
+        if isinstance(key, str) and (found := _NO_MODEL.get(key)) is not None:
+            raise TrigraphError(f"{file.paths[0]}: holds {found} alone; give the file of the text model")
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "
@@ -130,7 +139,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     hidden, vocab = keys.integer("embedding_length"), _vocabulary_size(Keys(file, "tokenizer.ggml."))
     config = ModelConfig(
         architecture=name,
-        name=Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
+        name=_name(file),
         trunk_layers=blocks - mtp_layers,
         recurrent=recurrent,
         mtp_layers=mtp_layers,
@@ -160,6 +169,12 @@ def read_config(file: GGUFFile) -> ModelConfig:
     )
     _check_consistency(config, keys)
     return config
+
+
+def _name(file: GGUFFile) -> str:
+    """What the file calls the model, or else its own name."""
+    name = file.metadata.get("general.name")
+    return name if isinstance(name, str) and name.strip() else file.paths[0].stem
 
 
 def _blocks(keys: Keys, mtp_layers: int) -> int:

@@ -113,12 +113,14 @@ def _read_parts(path: Path) -> list[Header]:
     if match is None or int(match["count"]) != count:
         raise TrigraphError(
             f"{path}: is one of {count} parts, but its name does not end in -NNNNN-of-{count:05}.gguf; "
-            "give the parts their original names"
+            "give the parts their original names, or join them with 'llama-gguf-split --merge'"
         )
     headers: list[Header] = []
     for number in range(1, count + 1):
         # Built from this file's own name, so that a header cannot lead out of the folder.
         part = path.with_name(f"{match['prefix']}-{number:05}-of-{count:05}.gguf")
+        if not part.exists():
+            raise TrigraphError(f"{part}: is missing; put all {count} parts into one folder")
         headers.append(opened if part == path else read_header(part))
         found = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
         if found != (number - 1, count):

@@ -35,6 +35,17 @@ _SCALARS = {
 _MIN_PAIR_BYTES = 13
 _MIN_TENSOR_BYTES = 32
 _DAMAGED = "the file is damaged, download it again"
+# What other files start with, and what to do about them.
+_OTHERS = {
+    b"version https://git-lfs": "is a pointer of Git LFS in the place of the file; fetch it with 'git lfs pull'",
+    b"<": "is a web page; download the file itself, by its 'resolve' address where that is on Hugging Face",
+    b"PK\x03\x04": "is a ZIP archive; unpack it",
+    b"\x1f\x8b": "is compressed by gzip; unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd; unpack it",
+    b"tjgg": "is a file from before GGUF; convert the model again",
+    b"fmgg": "is a file from before GGUF; convert the model again",
+    bytes(4): "starts with zeros; its download did not finish, start it again",
+}
 
 
 @dataclass(frozen=True)
@@ -112,11 +123,11 @@ class _Cursor:
         self.at += size
         return value
 
-    def string(self, what: str) -> str:
+    def string(self, what: str, *, strict: bool = True) -> str:
         length = self.scalar("<Q", what)
         self.need(length, what)
         self.at += length
-        return self.text(self.data[self.at - length : self.at], what)
+        return self.text(self.data[self.at - length : self.at], what, strict=strict)
 
     def name(self, what: str) -> str:
         length = self.scalar("<Q", what)
@@ -125,19 +136,21 @@ class _Cursor:
         self.at -= 8
         return self.string(what)
 
-    def text(self, raw: bytes, what: str) -> str:
+    def text(self, raw: bytes, what: str, *, strict: bool = True) -> str:
         try:
-            return raw.decode()
+            return raw.decode(errors="strict" if strict else "replace")
         except UnicodeDecodeError:
             self.fail(f"{what} is not UTF-8 text: {quote(raw)}; {_DAMAGED}")
 
-    def value(self, what: str) -> Any:
-        """The value of a metadata pair, its type first."""
+    def value(self, what: str, *, strict: bool) -> Any:
+        """The value of a metadata pair, its type first. A string that is not text is refused if `strict`."""
         kind = self.scalar("<I", what)
         if kind == _STRING:
-            return self.string(what)
+            return self.string(what, strict=strict)
         if kind == _ARRAY:
             kind = self.scalar("<I", what)
+            if kind == _ARRAY:
+                self.fail(f"{what} is an array of arrays, which is not supported; use a file without it")
             return self.array(kind, self.scalar("<Q", what), what)
         item = self.numbers(kind, 1, what)[0].item()
         return bool(item) if kind == _BOOL else item
@@ -175,7 +188,10 @@ class _Cursor:
 def _parse(cursor: _Cursor) -> Header:
     magic = cursor.data[:4]
     if magic != b"GGUF":
-        cursor.fail(f"is not a GGUF file: it starts with {magic!r}")
+        found = next((text for start, text in _OTHERS.items() if cursor.data[: len(start)] == start), None)
+        if cursor.data[8:10] == b'{"':
+            found = "is a safetensors file; convert the model, or look for a GGUF file of it"
+        cursor.fail(found or f"is not a GGUF file: it starts with {magic!r}")
     cursor.at = 4
     version = cursor.scalar("<I", "the version")
     if version in (2 << 24, 3 << 24):
@@ -192,7 +208,7 @@ def _parse(cursor: _Cursor) -> Header:
         key = cursor.name("the name of a key")
         if key in metadata:
             cursor.fail(f"key {quote(key)} appears twice; {_DAMAGED}")
-        metadata[key] = cursor.value(f"key {quote(key)}")
+        metadata[key] = cursor.value(f"key {quote(key)}", strict=not key.startswith("general."))
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"key 'general.alignment' is {quote(alignment)}, expected a power of two; convert the model again")

@@ -46,7 +46,7 @@ class Model:
     mtp_file: GGUFFile | None
     """Where the MTP block is, if it is in a file of its own."""
     tensors: Mapping[str, Tensor]
-    """Exactly the tensors in use, without leading dimensions of 1 that the architecture does not have."""
+    """Exactly the tensors in use, without dimensions of 1 that the architecture does not have."""
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -155,8 +155,7 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
             raise _missing(file, name, shape)
-        padded = (1,) * (len(tensor.shape) - len(shape)) + shape
-        if tensor.shape != padded:
+        if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise TrigraphError(
                 f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape} after the metadata; "
                 "the file contradicts itself, convert the model again"

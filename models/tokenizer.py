@@ -35,6 +35,7 @@ PRE_TOKENIZERS = {
 # Texts that end a turn or a document whatever the metadata call them; a base model's eos is often only one of the two.
 # The last three end a piece of code, as models trained on code know it.
 _STOP_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
+_NO_TOKEN = (-1, 0xFFFFFFFF)  # how some writers say that there is none
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -144,11 +145,11 @@ def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
 
 
 def chat_template(metadata: Mapping[str, Any]) -> str | None:
-    """The default chat template (Jinja text), or None when the file has none."""
+    """The default chat template (Jinja text), or None when the file has none, or an empty one."""
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise TrigraphError(f"tokenizer.chat_template is a {type(template).__name__}; it must be a string")
-    return template
+    return template if template and not template.isspace() else None
 
 
 def _pattern(metadata: Mapping[str, Any]) -> str:
@@ -200,7 +201,7 @@ def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
 
 def _token_id(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> int | None:
     value = metadata.get(key)
-    if value is None:
+    if value is None or (type(value) is int and value in _NO_TOKEN):
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocabulary_size:
         raise TrigraphError(f"{key} is {quote(value)}; it must be a token id below {vocabulary_size}")

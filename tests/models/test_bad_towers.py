@@ -168,4 +168,7 @@ def test_inspect_shows_it(trigraph: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["--no-mtp"], ["--vocab", 512], ["--experts", 2]])
 def test_options_of_text_models(trigraph: Run, tmp_path: Path, options: list[object]) -> None:
     result = trigraph("synth", "mmproj-tiny-dense", tmp_path / "a.gguf", *options)
-    assert (result.status, "is a vision tower; leave --vocab, --experts and --no-mtp out" in result.err) == (2, True)
+    assert (result.status, "is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out" in result.err) == (
+        2,
+        True,
+    )
