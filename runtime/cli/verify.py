@@ -101,10 +101,8 @@ def verify(
     each receipt that is not equal has a line.
     """
     given = given_model(model, hub)
-    path = given.path
-    exported = arguments.export_options(
-        path, mtp=mtp or given.mtp, mmproj=mmproj or given.mmproj, rope_scaling=rope_scaling
-    )
+    path, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
+    exported = arguments.export_options(path, mtp=mtp, mmproj=mmproj, rope_scaling=rope_scaling)
 
     def opened(cases: list[_Case], progress: Progress) -> Engine:
         return load(

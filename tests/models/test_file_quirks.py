@@ -50,7 +50,7 @@ READ: dict[str, Callable[[Pairs, Tensors], None]] = {
         qwen35__block_count=Raw(struct.pack("<IQ", 10, 5)),
         qwen35__embedding_length=Raw(struct.pack("<Ii", 5, 64)),
         qwen35__attention__head_count=Raw(struct.pack("<IH", 2, 4)),
-        qwen35__attention__layer_norm_rms_epsilon=Raw(struct.pack("<Id", 12, 1e-6)),
+        qwen35__attention__layer_norm_rms_epsilon=Raw(struct.pack("<Id", 12, np.float32(1e-6))),
         qwen35__rope__freq_base=10_000_000,
     ),
     "head counts as arrays": update(
@@ -128,6 +128,21 @@ def test_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "b.gguf").write_bytes(change(source))
     with pytest.raises(TrigraphError, match=rf"^{tmp_path}/b\.gguf: .*({words})"):
         open_model(tmp_path / "b.gguf")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("head_count", [4, 2, 4, 4], r"\[4, 2, 4, 4\], and layers that differ in it are not supported"),
+        ("head_count_kv", [0, 0, 0, 0], r"\[0, 0, 0, 0\], and layers that differ"),
+        ("head_count_kv", [-2, 0, 0, 0], r"\[-2, 0, 0, 0\], and layers that differ"),
+        ("head_count_kv", [0, 2], "has 2 entries, expected 5, one for each layer"),
+    ],
+)
+def test_layers_that_differ(tmp_path: Path, key: str, value: list[int], words: str) -> None:
+    change = update(**{f"qwen35__attention__{key}": np.array(value, "i4")})
+    with pytest.raises(TrigraphError, match=rf"key 'qwen35\.attention\.{key}' (is )?{words}"):
+        open_model(changed(tmp_path, change))
 
 
 def test_trailing_data_does_no_harm(tmp_path: Path) -> None:
