@@ -55,7 +55,7 @@ def test_paths_that_are_not_files(tmp_path: Path) -> None:
 
 MALFORMED: dict[str, tuple[bytes, list[str]]] = {
     "empty": (b"", ["is not a GGUF file", "0 bytes"]),
-    "another format": (b"PK\x03\x04" + bytes(100), ["is a ZIP archive", "PK"]),
+    "another format": (b"PK\x03\x04" + bytes(100), ["is a ZIP archive"]),
     "version 1": (gguf_bytes(GOOD, version=1), ["GGUF version 1", "2 and 3"]),
     "version 4": (gguf_bytes(GOOD, version=4), ["GGUF version 4"]),
     "big-endian": (gguf_bytes(GOOD, version=3 << 24), ["big-endian"]),
