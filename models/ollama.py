@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from trigraph.models import names
 from trigraph.models.architecture import ARCHITECTURES
+from trigraph.models.errors import quote
 from trigraph.models.gguf_file import GGUFFile, Pieces, Tensor
 from trigraph.models.keys import Keys
 
@@ -116,7 +117,7 @@ def _read_head(file: GGUFFile, tensors: Mapping[str, Tensor], block: int) -> _He
         match = _HEAD_LAYER.fullmatch(name)
         role = match["name"] if match else _HEAD_NAMES.get(name)
         if role is None:
-            return _Head(notices=(f"the MTP head is left out: tensor {name!r} is not known in it",))
+            return _Head(notices=(f"the MTP head is left out: tensor {quote(name)} is not known in it",))
         if expert := _EXPERT.fullmatch(role):
             experts.setdefault(_EXPERTS[expert["part"]], {})[int(expert["expert"])] = tensor
             continue
