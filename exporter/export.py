@@ -104,8 +104,8 @@ def export(
     source, out = Path(source), Path(os.path.abspath(out))
     model = _extended(open_model(source, options.mtp or companion(source)), options.rope_scaling)
     _check_options(options, model.config)
-    tower, unusable = _tower(source, options.mmproj, model.config)
-    notices = unusable + (_portable_notices(model, options) if options.portable else ())
+    tower, unusable = _tower(model, options.mmproj)
+    notices = model.notices + unusable + (_portable_notices(model, options) if options.portable else ())
     files = _weight_files(model, tower)
     check_target(out, list(files), replace=replace)
     draft_vocab = (options.draft_vocab or min(DRAFT_VOCAB, model.config.vocab)) if model.config.mtp_layers else None
@@ -151,11 +151,11 @@ def _texts(metadata: Mapping[str, Any]) -> tuple[str, str | None, SpecialTokens,
     return tokenizer_json(metadata), chat_template(metadata), special_tokens(metadata), suggested_sampling(metadata)
 
 
-def _tower(source: Path, mmproj: Path | None, config: ModelConfig) -> tuple[Tower | None, tuple[str, ...]]:
-    """The model's vision tower, and why files beside the model are none of it."""
+def _tower(model: Model, mmproj: Path | None) -> tuple[Tower | None, tuple[str, ...]]:
+    """The model's vision tower, and why what might be one is none."""
     if mmproj is not None:
-        return open_tower(mmproj, config), ()
-    tower, reasons = find_tower(source, config)
+        return open_tower(mmproj, model.config), ()
+    tower, reasons = find_tower(model)
     return tower, tuple(f"images cannot be read: {reason}" for reason in reasons)
 
 

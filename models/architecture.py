@@ -21,6 +21,8 @@ class Architecture:
     """Files state how rotary dimensions are divided for images."""
     pre_tokenizer: str
     """`tokenizer.ggml.pre` of its files."""
+    optional_expert_norm: bool = False
+    """Files say whether the weights of a token's experts are normalised; in the others they are, whatever files say."""
     sigmoid_gate: bool = False
     """The output of Gated DeltaNet is gated by sigmoid, in the others by silu."""
     streams: bool = False
@@ -37,7 +39,13 @@ ARCHITECTURES = {
             "qwen35moe", moe=True, gdn_tiled=True, fused_beta_alpha=False, rope_sections=True, pre_tokenizer="qwen35"
         ),
         Architecture(
-            "qwen3next", moe=True, gdn_tiled=False, fused_beta_alpha=True, rope_sections=False, pre_tokenizer="qwen2"
+            "qwen3next",
+            moe=True,
+            gdn_tiled=False,
+            fused_beta_alpha=True,
+            rope_sections=False,
+            pre_tokenizer="qwen2",
+            optional_expert_norm=True,
         ),
         Architecture(
             "qwen4exp",

@@ -13,6 +13,14 @@ from trigraph.models.streams import Streams, read_streams
 
 CONV_KERNEL = 4
 MAX_LAYERS = 1024
+# By `general.architecture` or `general.type`, what a file holds instead of a text model.
+_NO_MODEL = {
+    "clip": "a vision tower (mmproj)",
+    "mmproj": "a vision tower (mmproj)",
+    "imatrix": "an importance matrix (imatrix)",
+    "adapter": "an adapter (LoRA)",
+    "vocab": "a vocabulary",
+}
 
 # Keys that change the mathematics in a way that is not implemented, with the values that do not.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -108,8 +116,9 @@ def read_config(file: GGUFFile) -> ModelConfig:
     that contradict each other or ask for something that is not implemented.
     """
     name = Keys(file, "general.").get("architecture", "a string", (str,), None)
-    if name == "clip":
-        raise TrigraphError(f"{file.paths[0]}: holds a vision tower (mmproj) alone; give the file of the text model")
+    for key in (name, file.metadata.get("general.type")):
+        if isinstance(key, str) and (found := _NO_MODEL.get(key)) is not None:
+            raise TrigraphError(f"{file.paths[0]}: holds {found} alone; give the file of the text model")
     if (architecture := ARCHITECTURES.get(name)) is None:
         raise TrigraphError(
             f"{file.paths[0]}: architecture {quote(name)} is not supported; "
@@ -130,7 +139,7 @@ def read_config(file: GGUFFile) -> ModelConfig:
     hidden, vocab = keys.integer("embedding_length"), _vocabulary_size(Keys(file, "tokenizer.ggml."))
     config = ModelConfig(
         architecture=name,
-        name=Keys(file, "general.").get("name", "a string", (str,), file.paths[0].stem),
+        name=_name(file),
         trunk_layers=blocks - mtp_layers,
         recurrent=recurrent,
         mtp_layers=mtp_layers,
@@ -138,8 +147,8 @@ def read_config(file: GGUFFile) -> ModelConfig:
         vocab=vocab,
         context_length=keys.integer("context_length"),
         rms_eps=keys.positive("attention.layer_norm_rms_epsilon"),
-        heads=keys.integer("attention.head_count"),
-        kv_heads=keys.integer("attention.head_count_kv"),
+        heads=keys.uniform("attention.head_count"),
+        kv_heads=keys.uniform("attention.head_count_kv"),
         head_dim=keys.integer("attention.key_length"),
         rope_dims=keys.integer("rope.dimension_count"),
         rope_theta=keys.positive("rope.freq_base"),
@@ -148,18 +157,24 @@ def read_config(file: GGUFFile) -> ModelConfig:
         gdn_v_heads=keys.integer("ssm.time_step_rank"),
         gdn_head_dim=keys.integer("ssm.state_size"),
         conv_kernel=keys.integer("ssm.conv_kernel"),
-        gdn_tiled=architecture.gdn_tiled,
+        gdn_tiled=keys.boolean("ssm.v_head_reordered", architecture.gdn_tiled),
         experts=keys.integer("expert_count") if moe else 0,
         experts_used=keys.integer("expert_used_count") if moe else 0,
         expert_ffn=keys.integer("expert_feed_forward_length") if moe else 0,
         shared_ffn=keys.integer("expert_shared_feed_forward_length") if moe else 0,
-        normalize_experts=keys.boolean("expert_weights_norm", True),
-        ffn=0 if moe else keys.integer("feed_forward_length"),
+        normalize_experts=keys.boolean("expert_weights_norm", True) or not architecture.optional_expert_norm,
+        ffn=0 if moe else keys.uniform("feed_forward_length"),
         tied="output.weight" not in file.tensors,
         streams=read_streams(file, keys, hidden, vocab, recurrent) if architecture.streams else None,
     )
     _check_consistency(config, keys)
     return config
+
+
+def _name(file: GGUFFile) -> str:
+    """What the file calls the model, or else its own name."""
+    name = file.metadata.get("general.name")
+    return name if isinstance(name, str) and name.strip() else file.paths[0].stem
 
 
 def _blocks(keys: Keys, mtp_layers: int) -> int:
@@ -212,15 +227,17 @@ def _vocabulary_size(keys: Keys) -> int:
 
 
 def _recurrent_layers(keys: Keys, blocks: int, mtp_layers: int) -> tuple[bool, ...]:
-    """Which trunk layers are Gated DeltaNet: listed, or all but every n-th."""
-    trunk = blocks - mtp_layers
-    listed = keys.array("attention.recurrent_layers", "b", "an array of booleans")
+    """Which trunk layers are Gated DeltaNet: listed, those without key-value heads, or all but every n-th."""
+    trunk, key = blocks - mtp_layers, "attention.recurrent_layers"
+    listed = keys.array(key, "b", "an array of booleans")
+    if listed is None and (heads := keys.listed("attention.head_count_kv")) is not None and not heads.all():
+        listed, key = heads == 0, "attention.head_count_kv"
     if listed is None:
         interval = keys.integer("full_attention_interval", 4)
         return tuple((layer + 1) % interval != 0 for layer in range(trunk))
     if len(listed) not in (trunk, blocks):
         raise keys.error(
-            "attention.recurrent_layers",
+            key,
             f"has {len(listed)} entries, expected {blocks}, one for each layer; convert the model again",
         )
     return tuple(listed[:trunk].tolist())

@@ -115,6 +115,9 @@ GEOMETRIES = {
     "qwen3.6-35b-a3b": Geometry(
         "qwen35moe", 40, 2048, 16, 2, 16, 32, ffn=0, experts=256, experts_used=8, expert_ffn=512, shared_ffn=512
     ),
+    "qwen3.8-2.4t-a95b": Geometry(
+        "qwen35moe", 92, 8192, 64, 4, 16, 128, ffn=0, experts=512, experts_used=10, expert_ffn=2048, shared_ffn=2048
+    ),
     "qwen3-next-80b-a3b": Geometry(
         "qwen3next", 48, 2048, 16, 2, 16, 32, ffn=5120, experts=512, experts_used=10, expert_ffn=512, shared_ffn=512,
         vocab=151936,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_header import Header, Tensor, read_header
 from trigraph.models.tensor_types import dequantize
 
-__all__ = ["GGUFFile", "Tensor"]
+__all__ = ["GGUFFile", "Pieces", "Tensor"]
+
+Pieces: TypeAlias = Callable[[], Iterable[npt.NDArray[np.uint8]]]
+"""Yields the bytes of a tensor, whole rows at a time."""
 
 _PART_NAME = re.compile(r"(?P<prefix>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -33,6 +36,12 @@ class GGUFFile:
     alignment: int
     header_bytes: Mapping[Path, int]
     """For each path, the number of bytes before the tensor data."""
+    made: Mapping[str, Pieces] = field(default_factory=dict, repr=False)
+    """What yields the bytes of each tensor that is made of others."""
+    others: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """The tensors of the vision tower, where it is in the text model's file."""
+    notices: tuple[str, ...] = ()
+    """What a user should know of the file, one sentence each."""
     _maps: dict[Path, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -60,11 +69,21 @@ class GGUFFile:
         )
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, mapped from the file: uint8 [nbytes], read-only."""
-        tensor = self.tensors[name]
+        """The bytes of a tensor, mapped from the file unless they have to be made: uint8 [nbytes], read-only."""
+        if name in self.made:
+            return np.concatenate([*self.pieces(name)])
+        return self.bytes_of(self.tensors[name])
+
+    def bytes_of(self, tensor: Tensor) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor that lies in the file, mapped."""
+        assert tensor.offset is not None
         if tensor.file not in self._maps:
             self._maps[tensor.file] = np.memmap(tensor.file, dtype=np.uint8, mode="r")
         return self._maps[tensor.file][tensor.offset : tensor.offset + tensor.nbytes]
+
+    def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
+        """The same, whole rows at a time."""
+        return self.made[name]() if name in self.made else [self.raw(name)]
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised by `gguf.quants`. An F32 tensor is a read-only view of the file."""
@@ -94,12 +113,14 @@ def _read_parts(path: Path) -> list[Header]:
     if match is None or int(match["count"]) != count:
         raise TrigraphError(
             f"{path}: is one of {count} parts, but its name does not end in -NNNNN-of-{count:05}.gguf; "
-            "give the parts their original names"
+            "give the parts their original names, or join them with 'llama-gguf-split --merge'"
         )
     headers: list[Header] = []
     for number in range(1, count + 1):
         # Built from this file's own name, so that a header cannot lead out of the folder.
         part = path.with_name(f"{match['prefix']}-{number:05}-of-{count:05}.gguf")
+        if not part.exists():
+            raise TrigraphError(f"{part}: is missing; put all {count} parts into one folder")
         headers.append(opened if part == path else read_header(part))
         found = (_split_key(headers[-1], "split.no", 0), _split_key(headers[-1], "split.count", 1))
         if found != (number - 1, count):

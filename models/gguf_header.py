@@ -35,6 +35,17 @@ _SCALARS = {
 _MIN_PAIR_BYTES = 13
 _MIN_TENSOR_BYTES = 32
 _DAMAGED = "the file is damaged, download it again"
+# What other files start with, and what to do about them.
+_OTHERS = {
+    b"version https://git-lfs": "is a pointer of Git LFS in the place of the file; fetch it with 'git lfs pull'",
+    b"<": "is a web page; download the file itself, by its 'resolve' address where that is on Hugging Face",
+    b"PK\x03\x04": "is a ZIP archive; unpack it",
+    b"\x1f\x8b": "is compressed by gzip; unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd; unpack it",
+    b"tjgg": "is a file from before GGUF; convert the model again",
+    b"fmgg": "is a file from before GGUF; convert the model again",
+    bytes(4): "starts with zeros; its download did not finish, start it again",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,8 @@ class Tensor:
     shape: tuple[int, ...]
     """NumPy order, the contiguous dimension last (ggml's `ne` reversed)."""
     file: Path
-    offset: int
-    """From the start of the file, in bytes."""
+    offset: int | None
+    """From the start of the file, in bytes; None where its bytes lie nowhere in it, but are made of other tensors'."""
     nbytes: int
 
     @property
@@ -112,11 +123,11 @@ class _Cursor:
         self.at += size
         return value
 
-    def string(self, what: str) -> str:
+    def string(self, what: str, *, strict: bool = True) -> str:
         length = self.scalar("<Q", what)
         self.need(length, what)
         self.at += length
-        return self.text(self.data[self.at - length : self.at], what)
+        return self.text(self.data[self.at - length : self.at], what, strict=strict)
 
     def name(self, what: str) -> str:
         length = self.scalar("<Q", what)
@@ -125,19 +136,21 @@ class _Cursor:
         self.at -= 8
         return self.string(what)
 
-    def text(self, raw: bytes, what: str) -> str:
+    def text(self, raw: bytes, what: str, *, strict: bool = True) -> str:
         try:
-            return raw.decode()
+            return raw.decode(errors="strict" if strict else "replace")
         except UnicodeDecodeError:
             self.fail(f"{what} is not UTF-8 text: {quote(raw)}; {_DAMAGED}")
 
-    def value(self, what: str) -> Any:
-        """The value of a metadata pair, its type first."""
+    def value(self, what: str, *, strict: bool) -> Any:
+        """The value of a metadata pair, its type first. A string that is not text is refused if `strict`."""
         kind = self.scalar("<I", what)
         if kind == _STRING:
-            return self.string(what)
+            return self.string(what, strict=strict)
         if kind == _ARRAY:
             kind = self.scalar("<I", what)
+            if kind == _ARRAY:
+                self.fail(f"{what} is an array of arrays, which is not supported; use a file without it")
             return self.array(kind, self.scalar("<Q", what), what)
         item = self.numbers(kind, 1, what)[0].item()
         return bool(item) if kind == _BOOL else item
@@ -175,7 +188,10 @@ class _Cursor:
 def _parse(cursor: _Cursor) -> Header:
     magic = cursor.data[:4]
     if magic != b"GGUF":
-        cursor.fail(f"is not a GGUF file: it starts with {magic!r}")
+        found = next((text for start, text in _OTHERS.items() if cursor.data[: len(start)] == start), None)
+        if cursor.data[8:10] == b'{"':
+            found = "is a safetensors file; convert the model, or look for a GGUF file of it"
+        cursor.fail(found or f"is not a GGUF file: it starts with {magic!r}")
     cursor.at = 4
     version = cursor.scalar("<I", "the version")
     if version in (2 << 24, 3 << 24):
@@ -192,7 +208,7 @@ def _parse(cursor: _Cursor) -> Header:
         key = cursor.name("the name of a key")
         if key in metadata:
             cursor.fail(f"key {quote(key)} appears twice; {_DAMAGED}")
-        metadata[key] = cursor.value(f"key {quote(key)}")
+        metadata[key] = cursor.value(f"key {quote(key)}", strict=not key.startswith("general."))
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         cursor.fail(f"key 'general.alignment' is {quote(alignment)}, expected a power of two; convert the model again")
@@ -200,15 +216,15 @@ def _parse(cursor: _Cursor) -> Header:
     described = [_describe_tensor(cursor) for _ in range(tensors)]
     data_offset = -(-cursor.at // alignment) * alignment
     placed: dict[str, Tensor] = {}
-    for tensor in described:
+    for tensor, offset in described:
         if tensor.name in placed:
             cursor.fail(f"tensor {quote(tensor.name)} appears twice; {_DAMAGED}")
-        placed[tensor.name] = _place_tensor(cursor, tensor, data_offset, alignment)
+        placed[tensor.name] = _place_tensor(cursor, tensor, offset, data_offset, alignment)
     return Header(cursor.path, metadata, placed, alignment, data_offset)
 
 
-def _describe_tensor(cursor: _Cursor) -> Tensor:
-    """A tensor with its offset still relative to the data."""
+def _describe_tensor(cursor: _Cursor) -> tuple[Tensor, int]:
+    """A tensor, and its offset in the data."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # a package needs none of it
 
     name = cursor.name("the name of a tensor")
@@ -226,14 +242,14 @@ def _describe_tensor(cursor: _Cursor) -> Tensor:
     if 0 in shape or shape[-1] % block:
         rule = f"rows of {kind.name} are multiples of {block} elements and never empty"
         cursor.fail(f"{what} has shape {shape}, but {rule}; convert the model again")
-    return Tensor(name, kind.name, shape, cursor.path, offset, math.prod(shape) // block * block_bytes)
+    return Tensor(name, kind.name, shape, cursor.path, None, math.prod(shape) // block * block_bytes), offset
 
 
-def _place_tensor(cursor: _Cursor, tensor: Tensor, data_offset: int, alignment: int) -> Tensor:
+def _place_tensor(cursor: _Cursor, tensor: Tensor, offset: int, data_offset: int, alignment: int) -> Tensor:
     what = f"tensor {quote(tensor.name)} {tensor.shape}"
-    if tensor.offset % alignment:
-        cursor.fail(f"{what} has offset {tensor.offset}, expected a multiple of {alignment}; {_DAMAGED}")
-    start = data_offset + tensor.offset
+    if offset % alignment:
+        cursor.fail(f"{what} has offset {offset}, expected a multiple of {alignment}; {_DAMAGED}")
+    start = data_offset + offset
     end = start + tensor.nbytes
     if end > cursor.file_size:
         size = cursor.file_size

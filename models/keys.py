@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile
 
 MAX_SIZE = 1 << 31  # of any dimension, and of a context
@@ -42,6 +42,24 @@ class Keys:
         if value > MAX_SIZE:
             raise self.error(key, f"is {value}, expected at most {MAX_SIZE}; convert the model again")
         return value
+
+    def uniform(self, key: str) -> int:
+        """An integer, or an array with one for each layer: the only one in it that is not 0."""
+        if (listed := self.listed(key)) is None:
+            return self.integer(key)
+        values = np.unique(listed[listed != 0])
+        if len(values) != 1 or not 0 < values[0] <= MAX_SIZE:
+            raise self.error(
+                key,
+                f"is {quote(listed.tolist())}, and layers that differ in it are not supported; use a model whose "
+                "layers are alike",
+            )
+        return int(values[0])
+
+    def listed(self, key: str) -> npt.NDArray[Any] | None:
+        """The array of integers that is in the place of one integer, where there is one."""
+        value = self.metadata.get(self.prefix + key)
+        return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size else None
 
     def positive(self, key: str, default: float | None = None) -> float:
         value: float = self.get(key, "a number", (float, int), default)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from trigraph.models.names import (
     role,
     scale,
 )
+from trigraph.models.ollama import translated
 from trigraph.models.shapes import Shapes, mtp_shapes, trunk_shapes
 from trigraph.models.tensor_types import dequantize
 
@@ -45,7 +46,12 @@ class Model:
     mtp_file: GGUFFile | None
     """Where the MTP block is, if it is in a file of its own."""
     tensors: Mapping[str, Tensor]
-    """Exactly the tensors in use, without leading dimensions of 1 that the architecture does not have."""
+    """Exactly the tensors in use, without dimensions of 1 that the architecture does not have."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a user should know of the files, one sentence each."""
+        return self.file.notices + (self.mtp_file.notices if self.mtp_file is not None else ())
 
     def tensor(self, name: str) -> Tensor:
         """A tensor that the architecture always has; KeyError otherwise."""
@@ -58,6 +64,10 @@ class Model:
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, mapped from its file: uint8 [nbytes]."""
         return self._source(name).raw(name)
+
+    def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
+        """The same, whole rows at a time."""
+        return self._source(name).pieces(name)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         """A tensor in float32, dequantised, times its factor if it has one."""
@@ -83,11 +93,11 @@ def open_model(path: str | Path, mtp: str | Path | None = None) -> Model:
 
     Raises TrigraphError naming what is missing, has a wrong shape, or is not understood.
     """
-    file = GGUFFile.open(path)
+    file = _open(path)
     config = read_config(file)
     mtp_file = None
     if mtp is not None:
-        mtp_file = GGUFFile.open(mtp)
+        mtp_file = _open(mtp)
         _check_companion(config, read_config(mtp_file), file, mtp_file)
         config = replace(config, mtp_layers=1)
     head = in_block(config.trunk_layers, "")
@@ -113,16 +123,20 @@ def companion(path: str | Path) -> Path | None:
     found = sorted(Path(path).parent.glob("mtp-*.gguf"))
     if not found:  # which costs no look into the model
         return None
-    file = GGUFFile.open(path)
+    file = _open(path)
     config = read_config(file)
     if any(name.startswith(in_block(config.trunk_layers, "")) for name in file.tensors):
         return None
     for candidate in found:
         with suppress(TrigraphError):
-            head = GGUFFile.open(candidate)
+            head = _open(candidate)
             _check_companion(config, read_config(head), file, head)
             return candidate
     return None
+
+
+def _open(path: str | Path) -> GGUFFile:
+    return translated(GGUFFile.open(path))
 
 
 def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[str, ...] = ()) -> dict[str, Tensor]:
@@ -141,8 +155,7 @@ def _check_tensors(file: GGUFFile, prefix: str, shapes: Shapes, others: tuple[st
     for name, shape in shapes.items():
         if (tensor := file.tensors.get(name)) is None:
             raise _missing(file, name, shape)
-        padded = (1,) * (len(tensor.shape) - len(shape)) + shape
-        if tensor.shape != padded:
+        if [size for size in tensor.shape if size != 1] != [size for size in shape if size != 1]:
             raise TrigraphError(
                 f"{path}: tensor {name!r} has shape {tensor.shape}, expected {shape} after the metadata; "
                 "the file contradicts itself, convert the model again"

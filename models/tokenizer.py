@@ -35,6 +35,7 @@ PRE_TOKENIZERS = {
 # Texts that end a turn or a document whatever the metadata call them; a base model's eos is often only one of the two.
 # The last three end a piece of code, as models trained on code know it.
 _STOP_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>")
+_NO_TOKEN = (-1, 0xFFFFFFFF)  # how some writers say that there is none
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -126,7 +127,8 @@ def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
     they end a text, as llama.cpp does."""
     tokens, types = _vocabulary(metadata)
     ids = {key: _token_id(metadata, f"tokenizer.ggml.{key}", len(tokens)) for key in (*_STOP_KEYS, "bos_token_id")}
-    stop = {ids[key] for key in _STOP_KEYS}
+    ends = _token_ids(metadata, "tokenizer.ggml.eos_token_ids", len(tokens))
+    stop = {ids[key] for key in _STOP_KEYS} | {*ends}
     stop |= {i for i, kind in enumerate(types) if kind == CONTROL and tokens[i] in _STOP_TEXTS}
     add_bos = metadata.get("tokenizer.ggml.add_bos_token", False)
     if not isinstance(add_bos, bool):
@@ -135,7 +137,7 @@ def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
         raise TrigraphError("tokenizer.ggml.add_bos_token is set, but tokenizer.ggml.bos_token_id is missing")
     return SpecialTokens(
         bos=ids["bos_token_id"],
-        eos=ids["eos_token_id"],
+        eos=next(iter(ends), None) if ids["eos_token_id"] is None else ids["eos_token_id"],
         pad=_token_id(metadata, "tokenizer.ggml.padding_token_id", len(tokens)),
         stop=tuple(sorted(i for i in stop if i is not None)),
         add_bos=add_bos,
@@ -143,11 +145,11 @@ def special_tokens(metadata: Mapping[str, Any]) -> SpecialTokens:
 
 
 def chat_template(metadata: Mapping[str, Any]) -> str | None:
-    """The default chat template (Jinja text), or None when the file has none."""
+    """The default chat template (Jinja text), or None when the file has none, or an empty one."""
     template = metadata.get("tokenizer.chat_template")
     if template is not None and not isinstance(template, str):
         raise TrigraphError(f"tokenizer.chat_template is a {type(template).__name__}; it must be a string")
-    return template
+    return template if template and not template.isspace() else None
 
 
 def _pattern(metadata: Mapping[str, Any]) -> str:
@@ -199,8 +201,23 @@ def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
 
 def _token_id(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> int | None:
     value = metadata.get(key)
-    if value is None:
+    if value is None or (type(value) is int and value in _NO_TOKEN):
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < vocabulary_size:
         raise TrigraphError(f"{key} is {quote(value)}; it must be a token id below {vocabulary_size}")
     return value
+
+
+def _token_ids(metadata: Mapping[str, Any], key: str, vocabulary_size: int) -> list[int]:
+    """Those of an array, which may be missing."""
+    value = metadata.get(key)
+    if value is None:
+        return []
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype.kind not in "iu"
+        or not (value >= 0).all()
+        or not (value < vocabulary_size).all()
+    ):
+        raise TrigraphError(f"{key} is {quote(value)}; it must be an array of token ids below {vocabulary_size}")
+    return [int(token) for token in value]

@@ -104,6 +104,7 @@ class Description:
         title = Text(f"{printable(config.name)} ({config.architecture})", style="table.title")
         table = Table(title=title, show_header=False)
         rows = [
+            ("file" if self.kind == "gguf" else "folder", printable(self.path)),
             ("layers", ", ".join(f"{count} {kind}" for kind, count in self.layers.items())),
             ("feed-forward", self.feed_forward),
             ("MTP head", "yes" if self.mtp else "no: drafts are n-grams alone"),
@@ -116,7 +117,7 @@ class Description:
             rows.append(("", printable(Path(self.vision.path).name)))
             rows.append(("tokens of an image", f"one for {TOKEN} x {TOKEN} pixels, so 1024 for 1024 x 1024"))
         if config.streams is not None:
-            rows[4:4] = _streams_rows(config.streams)
+            rows[5:5] = _streams_rows(config.streams)
         for name, value in rows:
             table.add_row(name, Text(value))
         return table
@@ -153,16 +154,19 @@ def describe(path: Path, context: int | None = None, mmproj: Path | None = None)
         raise TrigraphError(f"context is {context}, expected at least 1")
     if path.is_dir():
         found = _describe_package(path, read_manifest(path), context)
-    else:
-        model = open_model(path)
-        context = context or model.config.context_length
-        found = _describe(path, model, state_tensors(model.config, "f16"), context)
+        return found if mmproj is None else _with_tower(found, open_tower(mmproj, found.config))
+    model = open_model(path)
+    context = context or model.config.context_length
+    found = _describe(path, model, state_tensors(model.config, "f16"), context)
     if mmproj is not None:
-        return dataclasses.replace(found, vision=TowerDescription.of(open_tower(mmproj, found.config)))
-    if found.kind == "package":
-        return found
-    tower, reasons = find_tower(path, found.config)
-    return dataclasses.replace(found, vision=None if tower is None else TowerDescription.of(tower), notices=reasons)
+        return _with_tower(found, open_tower(mmproj, found.config))
+    tower, reasons = find_tower(model)
+    found = dataclasses.replace(found, notices=found.notices + reasons)
+    return found if tower is None else _with_tower(found, tower)
+
+
+def _with_tower(description: Description, tower: Tower) -> Description:
+    return dataclasses.replace(description, vision=TowerDescription.of(tower))
 
 
 def sequence_bytes(state: tuple[StateTensor, ...], context: int) -> tuple[int, int]:
@@ -205,7 +209,7 @@ def _describe(path: Path, model: Model, state: tuple[StateTensor, ...], context:
         kv_bytes=kv_bytes,
         kv_type="f16",
         operators={},
-        notices=(),
+        notices=model.notices,
     )
 
 

@@ -45,7 +45,11 @@ def _block(
         return shapes.in_block(layer, part)
 
     normed = _norm(net, config, tensor(shapes.LN1), x, f"{name}.attn_norm")
-    qkv = _linear(net, tensor(shapes.ATTN_QKV), normed, f"{name}.attn.qkv")
+    if net.weights.has(f"{tensor(shapes.ATTN_EACH[0])}.weight"):
+        each = [_linear(net, tensor(part), normed, f"{name}.attn.{part}") for part in shapes.ATTN_EACH]
+        qkv = net.graph.node("Concat", each, f"{name}.attn.qkv", [shape(x)[0], 3 * config.width], axis=1)
+    else:
+        qkv = _linear(net, tensor(shapes.ATTN_QKV), normed, f"{name}.attn.qkv")
     mixed = net.graph.node(
         "PatchAttention",
         [qkv, places, cu_seqlens],

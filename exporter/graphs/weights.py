@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,6 +71,9 @@ class Source(Protocol):
     def array(self, name: str) -> NDArray[np.float32]:
         """A tensor in float32, dequantised."""
 
+    def pieces(self, name: str) -> Iterable[NDArray[np.uint8]]:
+        """The bytes of a tensor, whole rows at a time."""
+
 
 @dataclass(frozen=True)
 class WithTower:
@@ -90,6 +93,10 @@ class WithTower:
     def array(self, name: str) -> NDArray[np.float32]:
         """A tensor of either in float32, dequantised."""
         return self.tower.array(name) if name in self.tower.tensors else self.model.array(name)
+
+    def pieces(self, name: str) -> Iterable[NDArray[np.uint8]]:
+        """The bytes of a tensor of either, whole rows at a time."""
+        return self.tower.pieces(name) if name in self.tower.tensors else self.model.pieces(name)
 
 
 class Weights:
@@ -146,11 +153,10 @@ class Weights:
 
     def notices(self) -> tuple[str, ...]:
         """One sentence for each kind of conversion."""
-        kinds = Counter((tensor.type, placed.type) for tensor, placed in self._conversions.values())
+        kinds = Counter(_kind(tensor, placed) for tensor, placed in self._conversions.values())
         return tuple(
-            f"{count} tensor{'s' if count > 1 else ''} of {old} stored as {new} in {SIDE_FILE}: "
-            + ("no kernel reads it there" if new == "F32" else "no kernel multiplies it by its factor")
-            for (old, new), count in sorted(kinds.items())
+            f"{count} tensor{'s' if count > 1 else ''} of {old} stored as {new} in {SIDE_FILE}: {reason}"
+            for (old, new, reason), count in sorted(kinds.items())
         )
 
     def write_side_file(self, path: Path, progress: Progress) -> None:
@@ -160,18 +166,22 @@ class Weights:
             for tensor, placed in self._conversions.values():
                 file.seek(placed.offset)
                 factors = self._model.array(scale(tensor.name)) if self._has_factor(tensor.name) else None
-                for chunk in _converted_chunks(tensor, placed.type, factors):
+                rows = _stored_rows(tensor) if tensor.offset is not None else self._model.pieces(tensor.name)
+                for chunk in _converted_chunks(tensor, rows, placed.type, factors):
                     file.write(chunk)
                     done += len(chunk)
                     progress("convert", done, self._side_bytes)
             file.truncate(self._side_bytes)
 
     def _in_gguf(self, tensor: Tensor) -> _Placed:
+        if tensor.offset is None:
+            return self._converted(tensor, tensor.type)
         return _Placed(self._locations[tensor.file], tensor.offset, tensor.type, tensor.shape)
 
     def _converted(self, tensor: Tensor, new_type: str) -> _Placed:
         if tensor.name not in self._conversions:
-            _check_convertible(tensor)
+            if new_type != tensor.type:
+                _check_convertible(tensor)
             placed = _Placed(self._side_location, self._side_bytes, new_type, tensor.shape)
             self._conversions[tensor.name] = (tensor, placed)
             end = placed.offset + math.prod(tensor.shape[:-1]) * placed.row_bytes
@@ -200,20 +210,41 @@ def _check_convertible(tensor: Tensor) -> None:
         ) from None
 
 
-def _converted_chunks(tensor: Tensor, new_type: str, factors: NDArray[np.float32] | None) -> Iterator[bytes]:
-    """The rows of a tensor in another type, some at a time; each matrix of a stack times its factor."""
-    total = math.prod(tensor.shape[:-1])
-    of_rows = None if factors is None else np.repeat(factors, total // len(factors))[:, None]
-    step = max(1, CHUNK_ELEMENTS // tensor.shape[-1])
+def _kind(tensor: Tensor, placed: _Placed) -> tuple[str, str, str]:
+    """The type of a converted tensor, the new one, and why."""
+    if placed.type != tensor.type:
+        reason = "no kernel reads it there" if placed.type == "F32" else "no kernel multiplies it by its factor"
+    else:
+        reason = "the file holds what they are made of"
+    return tensor.type, placed.type, reason
+
+
+def _stored_rows(tensor: Tensor) -> Iterator[NDArray[np.uint8]]:
+    """The rows of a tensor that lies in its file, some at a time."""
+    total, step = math.prod(tensor.shape[:-1]), max(1, CHUNK_ELEMENTS // tensor.shape[-1])
     with open(tensor.file, "rb") as file:
-        file.seek(tensor.offset)
+        file.seek(tensor.offset or 0)
         for start in range(0, total, step):
-            rows = min(step, total - start)
-            content = file.read(rows * tensor.row_bytes)
-            if len(content) < rows * tensor.row_bytes:
+            size = min(step, total - start) * tensor.row_bytes
+            content = file.read(size)
+            if len(content) < size:
                 raise TrigraphError(f"{tensor.file}: became shorter while it was read; wait until it is complete")
-            raw = np.frombuffer(content, np.uint8).reshape(rows, tensor.row_bytes)
-            values = dequantize(raw, tensor.type)
-            if of_rows is not None:
-                values = values * of_rows[start : start + rows]
-            yield quants.quantize(values, GGMLQuantizationType[new_type]).tobytes()
+            yield np.frombuffer(content, np.uint8)
+
+
+def _converted_chunks(
+    tensor: Tensor, pieces: Iterable[NDArray[np.uint8]], new_type: str, factors: NDArray[np.float32] | None
+) -> Iterator[bytes]:
+    """The rows of a tensor in another type, some at a time; each matrix of a stack times its factor."""
+    total, start = math.prod(tensor.shape[:-1]), 0
+    of_rows = None if factors is None else np.repeat(factors, total // len(factors))[:, None]
+    for piece in pieces:
+        if new_type == tensor.type:
+            yield piece.tobytes()
+            continue
+        rows = piece.reshape(-1, tensor.row_bytes)
+        values = dequantize(rows, tensor.type)
+        if of_rows is not None:
+            values = values * of_rows[start : start + len(rows)]
+        start += len(rows)
+        yield quants.quantize(values, GGMLQuantizationType[new_type]).tobytes()

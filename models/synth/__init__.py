@@ -25,6 +25,7 @@ def write_synthetic(
     quant: str = "Q4_K_M",
     seed: int = 0,
     skew: float = 0.0,
+    hollow: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Write a random model with the named geometry, deterministic by `seed`.
@@ -32,6 +33,7 @@ def write_synthetic(
     `layers`, `vocab` and `experts` cut the trunk's layers, the vocabulary and the experts down; `mtp` False leaves
     the MTP head out.
     `skew`: of experts, the r-th most popular one is chosen about as often as r ** -skew; 0: all equally often.
+    `hollow`: matrices are holes in the file, which read as zeros and take no disk.
     Dequantised matrices have mean zero and a root mean square of 1/sqrt(inputs), so activations keep a sane size.
     `progress` receives (tensor name, bytes written, bytes in all). The file appears when it is complete: a failure or
     an interruption leaves nothing behind. Raises TrigraphError for bad arguments and a path that cannot be written.
@@ -43,7 +45,7 @@ def write_synthetic(
         path,
         shape.architecture,
         lambda writer: add_metadata(writer, shape, f"synthetic-{geometry}", quant),
-        tensors(shape, quant, skew),
+        tensors(shape, quant, skew, hollow),
         seed,
         progress,
     )

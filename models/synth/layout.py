@@ -72,8 +72,8 @@ _HOLLOW_BYTES = 1 << 30
 """A table of n-grams that is larger is a hole in the file, which reads as zeros and takes no disk."""
 
 
-def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTensor]:
-    """Every tensor of the file, in file order; `skew` as in `write_synthetic`."""
+def tensors(geometry: Geometry, quant: str, skew: float = 0.0, hollow: bool = False) -> list[SynthTensor]:
+    """Every tensor of the file, in file order; `skew` and `hollow` as in `write_synthetic`."""
     scales = tuple(row_scales(geometry.experts, geometry.experts_used, skew).tolist()) if skew else ()
     head = mtp_shapes(geometry, [names.in_block(geometry.layers, names.NEXTN_SHARED_HEAD_NORM)])
     wanted: list[SynthTensor] = []
@@ -90,10 +90,10 @@ def tensors(geometry: Geometry, quant: str, skew: float = 0.0) -> list[SynthTens
         else:
             kind = matrix_type(quant, geometry, name, shape[-1], matrices)
             tensor = SynthTensor(name, shape, kind, rms=_rms(geometry, role, shape[-1]))
-            hollow = role == names.NGRAM_TABLE and tensor.nbytes > _HOLLOW_BYTES
-            wanted.append(replace(tensor, kind="hollow") if hollow else tensor)
+            hole = role == names.NGRAM_TABLE and tensor.nbytes > _HOLLOW_BYTES
+            wanted.append(replace(tensor, kind="hollow") if hole else tensor)
             matrices += 1
-    return wanted
+    return [replace(one, kind="hollow") if hollow and one.kind == "weights" else one for one in wanted]
 
 
 def _rms(geometry: Geometry, role: str, inputs: int) -> float:

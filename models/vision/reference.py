@@ -71,7 +71,10 @@ class TowerReference:
     def _attention(self, layer: int, x: Array, turn: tuple[Array, Array]) -> Array:
         """Every patch sees every patch of the image."""
         c = self.config
-        qkv = self._linear(shapes.in_block(layer, shapes.ATTN_QKV), x).reshape(len(x), 3, c.heads, c.head_dim)
+        apart = f"{shapes.in_block(layer, shapes.ATTN_EACH[0])}.weight" in self.tower.tensors
+        parts = shapes.ATTN_EACH if apart else (shapes.ATTN_QKV,)
+        rows = np.concatenate([self._linear(shapes.in_block(layer, part), x) for part in parts], axis=-1)
+        qkv = rows.reshape(len(x), 3, c.heads, c.head_dim)
         q, k, v = qkv.transpose(1, 2, 0, 3)  # [heads, N, head dim]
         q, k = (rotate(y.transpose(1, 0, 2), turn).transpose(1, 0, 2) for y in (q, k))
         mixed = np.empty_like(v)

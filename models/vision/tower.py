@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +14,10 @@ import numpy.typing as npt
 from trigraph.models.config import ModelConfig
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.models.gguf_file import GGUFFile, Tensor
+from trigraph.models.model import Model
+from trigraph.models.ollama import translated
 from trigraph.models.vision.config import PATCH_INPUTS, VisionConfig, read_vision_config
+from trigraph.models.vision.ollama import tower_file
 from trigraph.models.vision.shapes import PATCH_WEIGHTS, tower_shapes
 
 PATTERN = "mmproj-*.gguf"
@@ -43,6 +46,10 @@ class Tower:
         """A tensor in float32, dequantised."""
         return self.file.array(name)
 
+    def pieces(self, name: str) -> Iterable[npt.NDArray[np.uint8]]:
+        """The bytes of a tensor, whole rows at a time."""
+        return self.file.pieces(name)
+
     def sha256(self) -> str:
         """SHA-256 of everything that embeddings depend on besides pixels: the configuration and the tensors' bytes.
 
@@ -61,7 +68,11 @@ def open_tower(path: str | Path, text: ModelConfig | None = None) -> Tower:
 
     Raises TrigraphError naming what is missing, has a wrong shape, or is not understood.
     """
-    file = GGUFFile.open(path)
+    return _checked(translated(GGUFFile.open(path)), text)
+
+
+def _checked(file: GGUFFile, text: ModelConfig | None) -> Tower:
+    file, path = tower_file(file), file.paths[0]
     config = read_vision_config(file)
     if text is not None and (text.architecture == "qwen3next" or text.streams is not None):
         raise TrigraphError(
@@ -80,15 +91,15 @@ def possible_towers(model: str | Path) -> list[Path]:
     return sorted(Path(model).parent.glob(PATTERN))
 
 
-def find_tower(model: str | Path, text: ModelConfig) -> tuple[Tower | None, tuple[str, ...]]:
-    """The tower that belongs to a model, and where there is none why files beside it are not.
+def find_tower(model: Model) -> tuple[Tower | None, tuple[str, ...]]:
+    """The tower that belongs to a model, and where there is none why what might be one is not.
 
-    It is the first `mmproj-*.gguf` beside the model's file that can be opened and has its width.
+    It is the one in the model's file, or else the first `mmproj-*.gguf` beside it that can be opened and has its width.
     """
     reasons: list[str] = []
-    for path in possible_towers(model):
+    for path in [*([None] if model.file.others else []), *possible_towers(model.file.paths[0])]:
         try:
-            return open_tower(path, text), ()
+            return _checked(model.file, model.config) if path is None else open_tower(path, model.config), ()
         except TrigraphError as error:
             reasons.append(str(error))
     return None, tuple(reasons)
@@ -96,7 +107,7 @@ def find_tower(model: str | Path, text: ModelConfig) -> tuple[Tower | None, tupl
 
 def _check_tensors(file: GGUFFile, config: VisionConfig) -> dict[str, Tensor]:
     path, found = file.paths[0], dict[str, Tensor]()
-    for name, shape in tower_shapes(config).items():
+    for name, shape in tower_shapes(config, file.tensors).items():
         if (tensor := file.tensors.get(name)) is None:
             raise TrigraphError(
                 f"{path}: tensor {name!r} with shape {shape} is missing; the file is incomplete, convert or download "

@@ -161,8 +161,8 @@ class ModelArguments:
 
     def found(self) -> ModelArguments:
         """The same with a path, to which what is named is downloaded first."""
-        path, mtp = given_model(self.model, self.hub)
-        return replace(self, model=path, hub=None, mtp=self.mtp or mtp)
+        given = given_model(self.model, self.hub)
+        return replace(self, model=given.path, hub=None, mtp=self.mtp or given.mtp, mmproj=self.mmproj or given.mmproj)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ def export(
     weights stay in that file."""
     if copy_weights and reference:
         raise TrigraphError("--copy-weights and --reference exclude each other")
-    model, found = given_model(model, hub)
-    mtp = mtp or found
+    given = given_model(model, hub)
+    model, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
     if is_package(model):
         raise TrigraphError(f"{model}: is a package already; run and serve take it as it is")
     weights = "copy" if copy_weights else "reference" if reference else "link"
@@ -96,7 +96,7 @@ def export(
 
 def inspect(
     path: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, or USER/REPO:QUANT.")
+        Path | None, typer.Argument(metavar="MODEL", help="A package, a GGUF file, USER/REPO:QUANT, or ollama:NAME.")
     ] = None,
     hub: Hub = None,
     mmproj: arguments.MMProj = None,
@@ -124,8 +124,9 @@ def inspect(
     as_json: arguments.AsJson = False,
 ) -> None:
     """Show what a GGUF file or a package contains, and the memory that each sequence takes."""
-    path, _ = given_model(path, hub)
-    description = describe(path, context or None, mmproj)
+    given = given_model(path, hub)
+    path = given.path
+    description = describe(path, context or None, mmproj or given.mmproj)
     if graph is not None:
         write_picture(path, graph, context)
     if device is not None:
@@ -176,6 +177,10 @@ def synth(
     skew: Annotated[
         float, typer.Option(help="Exponent of Zipf's law for the popularity of experts, 0 to 2 (0: all alike).")
     ] = 0.0,
+    hollow: Annotated[
+        bool,
+        typer.Option("--hollow", help="Leave matrices out: holes in the file, which read as zeros and take no disk."),
+    ] = False,
 ) -> None:
     """Write a GGUF file with random weights in the shapes and types of a published model."""
     with progress_bars() as progress:
@@ -186,12 +191,14 @@ def synth(
             progress("write", done, size)
 
         if geometry in VISION_GEOMETRIES:
-            if vocab is not None or experts is not None or not mtp:
-                raise TrigraphError(f"geometry {geometry} is a vision tower; leave --vocab, --experts and --no-mtp out")
+            if vocab is not None or experts is not None or not mtp or hollow:
+                raise TrigraphError(
+                    f"geometry {geometry} is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out"
+                )
             write_synthetic_mmproj(geometry, out, layers=layers, quant=quant or "F16", seed=seed, progress=show)
         else:
             write_synthetic(
                 geometry, out, layers=layers, vocab=vocab, experts=experts, mtp=mtp, quant=quant or "Q4_K_M",
-                seed=seed, skew=skew, progress=show,
+                seed=seed, skew=skew, hollow=hollow, progress=show,
             )  # fmt: skip
     print(f"{out}: {total[0] / 1e9:.2f} GB of weights")

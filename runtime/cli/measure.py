@@ -175,7 +175,7 @@ def run_benchmark(
 ) -> None:
     """Times a model as the options say: its steps, in turns with those of `contenders`, or what `serve` does."""
     threads, capped = choose_threads(measured.threads)
-    path, _ = given_model(measured.model, measured.hub)
+    path = given_model(measured.model, measured.hub).path
     requests = load.options(work, threads, measured.device)
     if output.plot is not None:
         if requests is not None:
@@ -251,9 +251,10 @@ def perplexity(
         if value is not None and value < 1:
             raise TrigraphError(f"{name} is {value}; it must be 1 or more")
     text = read_text(None if str(file) == "-" else file)
-    source, head = given_model(model, hub)
+    given = given_model(model, hub)
+    source = given.path
     opened = partial(_opened, threads=threads, context=context, device=device, repack=repack)
-    exported = partial(export_options, source, mtp=mtp or head, kv_type=kv_type, rope_scaling=rope_scaling)
+    exported = partial(export_options, source, mtp=mtp or given.mtp, kv_type=kv_type, rope_scaling=rope_scaling)
     engine, reference = opened(source, exported(activations=activations)), None
     if versus == "float32":
         reference = opened(source, exported(activations=versus))

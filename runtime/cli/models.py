@@ -11,6 +11,7 @@ import typer
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import AsJson
 from trigraph.runtime.cli.command import examples
+from trigraph.runtime.hub.ollama import PREFIX, stored
 from trigraph.runtime.hub.repository import ModelName, is_name
 from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
 
@@ -26,13 +27,15 @@ def models(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models that were downloaded or exported, with their sizes, or remove one."""
+    """List the models that were downloaded, pulled by Ollama, or exported, with their sizes, or remove one."""
     sweep()
     if action is None:
         _list(as_json=as_json)
         return
     if action != "rm" or name is None:
         raise TrigraphError(f"models {quote(action)}: write 'trigraph models', or 'trigraph models rm NAME'")
+    if name.startswith(PREFIX):
+        raise TrigraphError(f"{name}: belongs to Ollama; run 'ollama rm {name.removeprefix(PREFIX)}'")
     freed = _remove(name)
     if freed is None:
         raise TrigraphError(f"{name}: is not there; 'trigraph models' lists what is")
@@ -40,13 +43,18 @@ def models(
 
 
 def _list(*, as_json: bool) -> None:
-    downloaded, exported = _downloaded(), exported_models()
+    downloaded, pulled, exported = _downloaded(), stored(), exported_models()
     if as_json:
         exports = [{"file": str(one.sources[0]), "folder": str(one.folder), "bytes": one.bytes} for one in exported]
-        print(json.dumps({"downloaded": downloaded, "exported": exports}))
+        of_ollama = [
+            {"name": f"{PREFIX}{name}", "file": str(one.path), "bytes": one.bytes} for name, one in pulled.items()
+        ]
+        print(json.dumps({"downloaded": downloaded, "ollama": of_ollama, "exported": exports}))
         return
     rows = [(f"{repository}  {file}", size) for repository, files in downloaded.items() for file, size in files.items()]
     _print("Downloaded", rows)
+    if pulled:
+        _print("Pulled by Ollama", [(f"{PREFIX}{name}", one.bytes) for name, one in pulled.items()])
     _print("Exported; made again when needed", [(str(one.sources[0]), one.bytes) for one in exported])
 
 

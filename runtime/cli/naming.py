@@ -1,8 +1,9 @@
-"""The model that a command is given: a path, or a name that is downloaded."""
+"""The model that a command is given: a path, or a name that is downloaded or found."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ Model = Annotated[
     Path | None,
     typer.Argument(
         metavar="MODEL",
-        help="A package, a GGUF file, or USER/REPO:QUANT. A file is exported to a cache on first use.",
+        help="A package, a GGUF file, USER/REPO:QUANT, or ollama:NAME. A file is exported to a cache on first use.",
         show_default=False,
     ),
 ]
@@ -25,10 +26,21 @@ Hub = Annotated[
 ]
 
 
-def given_model(model: Path | None, hub: str | None) -> tuple[Path, Path | None]:
-    """The path of the model, and that of its MTP head where that is elsewhere; what is named is downloaded first.
+@dataclass(frozen=True)
+class GivenModel:
+    """Where a model is."""
 
-    Raises TrigraphError for both or neither, and for what cannot be downloaded.
+    path: Path
+    mtp: Path | None = None
+    """Its MTP head, where that is elsewhere."""
+    mmproj: Path | None = None
+    """Its vision tower, where that cannot be found beside it."""
+
+
+def given_model(model: Path | None, hub: str | None) -> GivenModel:
+    """The files of the model that is given; what is named is downloaded first, or found in Ollama's folder.
+
+    Raises TrigraphError for both or neither, and for what cannot be downloaded or found.
     """
     if model is not None and hub is not None:
         raise TrigraphError(f"{model} and -hf {hub} both name a model; give one of them")
@@ -36,15 +48,30 @@ def given_model(model: Path | None, hub: str | None) -> tuple[Path, Path | None]
         if model is None:
             raise TrigraphError("name a model: MODEL.gguf, a package, or -hf USER/REPO:QUANT")
         if os.path.lexists(model) or (model.parent.name and model.parent.is_dir()):
-            return model, None
+            return GivenModel(model)
+        if (hub := model.as_posix()).startswith("ollama:"):
+            return _of_ollama(hub)
         from trigraph.runtime.hub.repository import is_name
 
-        if not is_name(hub := model.as_posix()):
-            return model, None
+        if not is_name(hub):
+            return GivenModel(model)
     return _downloaded(hub)
 
 
-def _downloaded(text: str) -> tuple[Path, Path | None]:
+def public_name(given: Path | None, path: Path) -> str:
+    """What clients call a model: the name of its file, or that which it was given by where the file's tells nothing."""
+    text = "" if given is None else given.as_posix()
+    return text.removeprefix("ollama:") if text.startswith("ollama:") else path.name.removesuffix(".gguf")
+
+
+def _of_ollama(text: str) -> GivenModel:
+    from trigraph.runtime.hub.ollama import OllamaName, find
+
+    found = find(OllamaName.parse(text))
+    return GivenModel(found.path, mmproj=found.projector)
+
+
+def _downloaded(text: str) -> GivenModel:
     from trigraph.runtime.hub.download import download
     from trigraph.runtime.hub.repository import ModelName
 
@@ -54,4 +81,4 @@ def _downloaded(text: str) -> tuple[Path, Path | None]:
     if found.notice is not None:
         say(f"note: {found.notice}")
     elsewhere = found.mtp is not None and found.mtp.parent != found.path.parent
-    return found.path, found.mtp if elsewhere else None
+    return GivenModel(found.path, found.mtp if elsewhere else None)

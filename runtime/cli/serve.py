@@ -18,6 +18,7 @@ from trigraph.runtime.cli.arguments import (
 )
 from trigraph.runtime.cli.command import examples, grouped
 from trigraph.runtime.cli.console import say
+from trigraph.runtime.cli.naming import public_name
 from trigraph.runtime.cli.opening import load_arguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
@@ -204,10 +205,10 @@ def serve(
     several = models.of(model)
     if several and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
-    model = model if several else model.found()
+    given, model = model.model, model if several else model.found()
     names = server.names()
     settings = Settings(
-        model=next(iter(several), None) or next(iter(names), model.path.name.removesuffix(".gguf")),
+        model=next(iter(several), None) or next(iter(names), public_name(given, model.path)),
         aliases=() if several else names[1:],
         defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),

@@ -47,8 +47,9 @@ def verify(
     It takes about as long as reading a prompt of that length. The exit status is 1 when anything differs. Each receipt
     of a folder is judged by itself; those that are not equal have a line.
     """
-    path, found = given_model(model, hub)
-    exported = arguments.export_options(path, mtp=mtp or found, mmproj=mmproj, rope_scaling=rope_scaling)
+    given = given_model(model, hub)
+    path, mtp, mmproj = given.path, mtp or given.mtp, mmproj or given.mmproj
+    exported = arguments.export_options(path, mtp=mtp, mmproj=mmproj, rope_scaling=rope_scaling)
     paths = _receipts(file)
     if file.is_dir() and (prompt is not None or image):
         option = "--image" if image else "--prompt"

@@ -37,9 +37,10 @@ class ModelName:
         if match := _NAME.fullmatch(text):
             return cls(match["repository"], match["quant"])
         if match := _OLLAMA.fullmatch(text):
+            repository = f"unsloth/{match['model'].capitalize()}-{match['size'].upper()}-GGUF:Q4_K_M"
             raise TrigraphError(
-                f"{text}: this is a name of Ollama's; give a repository of GGUF files, such as "
-                f"unsloth/{match['model'].capitalize()}-{match['size'].upper()}-GGUF:Q4_K_M"
+                f"{text}: this is a name of Ollama's; write ollama:{text} if Ollama has pulled it, or give a "
+                f"repository of GGUF files, such as {repository}"
             )
         raise TrigraphError(f"{text}: write USER/REPO or USER/REPO:QUANT, such as unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M")
 

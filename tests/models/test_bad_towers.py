@@ -122,15 +122,15 @@ def test_bad_sections(tmp_path: Path, sections: Any) -> None:
 
 def test_the_first_that_fits_is_found(tmp_path: Path) -> None:
     write_synthetic("tiny-dense", tmp_path / "model.gguf")
-    text = open_model(tmp_path / "model.gguf").config
-    assert find_tower(tmp_path / "model.gguf", text) == (None, ())
+    model = open_model(tmp_path / "model.gguf")
+    assert find_tower(model) == (None, ())
     (tmp_path / "mmproj-a.gguf").write_bytes(b"x" * 30)
     write_synthetic_mmproj("mmproj-qwen3.5-0.8b", tmp_path / "mmproj-b.gguf", layers=1)
-    tower, reasons = find_tower(tmp_path / "model.gguf", text)
+    tower, reasons = find_tower(model)
     assert tower is None and len(reasons) == 2 and "mmproj-b.gguf: key 'clip.vision.projection_dim'" in reasons[1]
     for name in ("mmproj-d.gguf", "mmproj-c.gguf", "other.gguf"):
         write_synthetic_mmproj("mmproj-tiny-dense", tmp_path / name)
-    tower, reasons = find_tower(tmp_path / "model.gguf", text)
+    tower, reasons = find_tower(model)
     assert tower is not None and tower.file.paths[0].name == "mmproj-c.gguf" and not reasons
 
 
@@ -168,4 +168,7 @@ def test_inspect_shows_it(trigraph: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [["--no-mtp"], ["--vocab", 512], ["--experts", 2]])
 def test_options_of_text_models(trigraph: Run, tmp_path: Path, options: list[object]) -> None:
     result = trigraph("synth", "mmproj-tiny-dense", tmp_path / "a.gguf", *options)
-    assert (result.status, "is a vision tower; leave --vocab, --experts and --no-mtp out" in result.err) == (2, True)
+    assert (result.status, "is a vision tower; leave --vocab, --experts, --no-mtp and --hollow out" in result.err) == (
+        2,
+        True,
+    )

@@ -60,11 +60,16 @@ def test_layers_by_interval_and_by_list(tmp_path: Path) -> None:
     assert open_model(changed(tmp_path, without_interval)).config.recurrent == (True, True, True, False)
 
 
-def test_expert_weights_norm(tmp_path: Path) -> None:
-    def off(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
-        pairs["qwen35moe.expert_weights_norm"] = False
+@pytest.mark.parametrize("architecture", ["qwen35moe", "qwen3next"])
+def test_expert_weights_norm(tmp_path: Path, architecture: Architecture) -> None:
+    """Qwen3-Next can do without; the later models cannot, and early files of Ollama say so nonetheless."""
+    normed = architecture == "qwen35moe"
+    for key in ("expert_weights_norm", "norm_top_k_prob"):
 
-    assert not open_model(changed(tmp_path, off, "qwen35moe")).config.normalize_experts
+        def off(pairs: dict[str, Any], tensors: dict[str, Entry], key: str = key) -> None:
+            pairs[f"{architecture}.{key}"] = False
+
+        assert open_model(changed(tmp_path, off, architecture)).config.normalize_experts == normed
 
 
 def test_optional_head_tensors(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from support.gguf_bytes import Entry
 from support.llama_oracle import Llama, log_softmax
-from support.random_gguf import Architecture, write_random
+from support.random_gguf import Architecture, changed, write_random
 from support.transformers_oracle import load_transformers, new_head, run_trunk
 from trigraph.models import Model, TrigraphError, open_model
 from trigraph.models.reference import Reference, State
@@ -81,6 +83,25 @@ def test_llama_cpp(tmp_path: Path, architecture: Architecture) -> None:
     expected = log_softmax(Reference(model).trunk(tokens)[1])
     for count in (1, 2, 5, 64, 65, 100):
         assert_close(llama.log_probabilities(tokens[:count].tolist(), model.config.vocab), expected[count - 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["qwen35moe", "qwen3next"])
+def test_expert_weights_that_are_not_normalised(tmp_path: Path, architecture: Architecture) -> None:
+    """As transformers does: qwen3next has the choice, qwen35moe has not. llama.cpp normalises always."""
+
+    def off(pairs: dict[str, Any], tensors: dict[str, Entry]) -> None:
+        pairs[f"{architecture}.expert_weights_norm"] = False
+
+    model = open_model(path := changed(tmp_path, off, architecture))
+    tokens = random_tokens(model, 20)
+    trunk, _ = load_transformers(model)
+    logits = Reference(model).trunk(tokens)[1]
+    assert_close(logits, run_trunk(trunk, tokens)[1])
+    theirs = Llama(path).log_probabilities(tokens.tolist(), model.config.vocab)
+    normed = replace(model, config=replace(model.config, normalize_experts=True))
+    assert_close(log_softmax(Reference(normed).trunk(tokens)[1])[-1], theirs)
+    assert (np.abs(log_softmax(logits)[-1] - theirs).max() < TOLERANCE) == (architecture == "qwen35moe")
 
 
 def test_recorded_logits_are_those_of_the_wheel(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ SHAPES = [
     Shape(1, 3, 128),
     Shape(3, 3, 48, tiled=False),
     Shape(1, 20, 16),
+    Shape(16, 128, 16),
 ]
 
 

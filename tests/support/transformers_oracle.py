@@ -111,6 +111,7 @@ def transformers_config(model: Model) -> dict[str, Any]:
         ffn = {
             "num_experts": c.experts,
             "num_experts_per_tok": c.experts_used,
+            "norm_topk_prob": c.normalize_experts,  # of Qwen3-Next alone
             "moe_intermediate_size": c.expert_ffn,
             "shared_expert_intermediate_size": c.shared_ffn,
         }

@@ -29,7 +29,7 @@ def short_package(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path, ope
         (["run", "-hf", "model"], "model: write USER/REPO or USER/REPO:QUANT"),
         (
             ["run", "qwen3.5:4b"],
-            "this is a name of Ollama's; give a repository of GGUF files, such as unsloth/Qwen3.5-4B-GGUF:Q4_K_M",
+            "write ollama:qwen3.5:4b if Ollama has pulled it, or give a repository of GGUF files, such as unsloth/Qwen",
         ),
         (["export", "{package}", "-o", "{tmp}/out"], "is a package already; run and serve take it as it is"),
         (["run", "x.gguf", "--wings", "2"], "unknown option --wings: 'trigraph run --help-all' lists all"),

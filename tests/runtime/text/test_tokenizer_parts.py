@@ -18,7 +18,25 @@ from trigraph.runtime.text.tokenizer import Tokenizer
 # What the regular expressions of pre-tokenizers tell apart, and what NFC joins.
 PIECES = [
     *"aZé中ก한ไа1٣९½ \n\r\t\x00\x0b\x85\u00a0\u2028\u3000.,!'\"<>|_-=\u0301\u0338\u3099\u1161",
-    *("  ", "\n\n", " \n", "'s", "'Re", "<|im_end|>", "<think>", "</think>", "word", "Hello", "ﬁ", "e\u0301"),
+    *"あんァヺー가힣ทะิ้่เ、。「」（）！？“”…—·\u200b\u1680\x1c\x1f",
+    *(
+        "  ",
+        "\n\n",
+        " \n",
+        "\r\n",
+        "\n\u3000",
+        "。\n",
+        "\u3000\u3000",
+        "'s",
+        "'Re",
+        "<|im_end|>",
+        "<think>",
+        "</think>",
+        "word",
+        "Hello",
+        "ﬁ",
+        "e\u0301",
+    ),
 ]
 
 
@@ -44,7 +62,7 @@ def test_parts_have_the_ids_of_the_whole(tokenizer: Tokenizer, monkeypatch: pyte
 def test_each_character_before_and_after_each_other(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "PART", 0)
     for before in PIECES:
-        for after in map(chr, range(128)):
+        for after in (*map(chr, range(128)), *PIECES):
             text = f"x{before}{after}{before}y"
             assert tokenizer.encode(text) == tokenizer._tokenizer.encode(text, add_special_tokens=False).ids, repr(text)
 
@@ -66,10 +84,49 @@ def test_texts_are_cut_every_few_thousand_characters() -> None:
     assert all(PART <= len(part) < PART + 50 for part in parts[:-1])
 
 
+SCRIPTS = {
+    "Chinese": ("的一是不了人我在有他这为之大来以个中上们", "，。！？；：「」“”…", 40),
+    "Japanese": ("のにはをたがでてとしれさある日本語カタカナー", "、。「」！？", 40),
+    "Thai": ("กขคงจชซญดตถทนบปผพฟมยรลวสหอะาิีึืุูเแโใไ็่้๊๋์", "", 60),
+    "without punctuation": ("的一是不了人我在有他", "", 60),
+}
+
+
+def long_lines(script: str, characters: int, ends: str = "\n") -> str:
+    """Random lines of a script, a few of them indented, without a single space."""
+    letters, marks, width = SCRIPTS[script]
+    dice, lines = random.Random(17), []
+    for _ in range(characters // width):
+        line = "".join(dice.choices(letters, k=width)) + "".join(dice.choices(marks, k=1) if marks else ())
+        lines.append("\u3000" * dice.choice((0, 0, 2)) + line)
+    return ends.join(lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\n\n", "。\n"])
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_without_spaces(tokenizer: Tokenizer, script: str, ends: str) -> None:
+    """Longer than what may be uncut: the ids are those that the library gives for the whole."""
+    text = long_lines(script, MOST_UNCUT + 20_000, ends)
+    assert len(text) > MOST_UNCUT and " " not in text
+    assert tokenizer.encode(text) == tokenizer._tokenizer.encode(text, add_special_tokens=False).ids
+    assert all(len(part) < PART + 200 for part in tokenizer._cuts.parts(text))
+
+
+def test_punctuation_after_a_letter_is_a_place_too() -> None:
+    text = "的一是。" * (MOST_UNCUT // 4 + 1)
+    parts = [*Cuts([]).parts(text)]
+    assert "".join(parts) == text and max(map(len, parts)) <= PART + 4
+    with pytest.raises(TrigraphError, match="262,144 characters"):
+        list(Cuts(["是。"]).parts(text))
+
+
 def test_a_text_that_cannot_be_cut() -> None:
     tokenizer = Tokenizer(tokenizer_json(METADATA), [END])
     assert len(tokenizer.encode("a" * MOST_UNCUT)) == MOST_UNCUT
-    with pytest.raises(TrigraphError, match="262,144 characters without a space between words, from number 16,385 on"):
+    with pytest.raises(
+        TrigraphError, match="262,144 characters without a space or a line break, from number 16,385 on"
+    ):
         tokenizer.encode("a" * (PART + 1) + " " + "b" * MOST_UNCUT)
 
 
