@@ -40,9 +40,14 @@ class Value:
         """Whether it is still in the line of its tag."""
 
     @property
-    def open(self) -> bool:
-        """Whether it is an object or an array that must go on."""
-        return not self._streams and self._json.open
+    def quoted(self) -> bool:
+        """Whether it has come to a place within a string of JSON."""
+        return self._json.quoted and not self._json.broken
+
+    @property
+    def broken(self) -> bool:
+        """Whether it turns out to be no JSON."""
+        return self._json.broken
 
     @property
     def length(self) -> tuple[int, list[str]]:

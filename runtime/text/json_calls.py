@@ -35,7 +35,7 @@ class JsonCalls:
         self._lexemes.back(*read)
         if after.kind == END and self._lexemes.ended == "cut":
             return "cut"
-        return "call" if after.text.startswith("{") and (after.first or fresh) else "text"
+        return "call" if after.text.startswith("{") and (fresh or lexeme.first or after.first) else "text"
 
     def read(self, lexeme: Lexeme) -> Parsing[str | None]:
         """A call that `lexeme` opens; returns its text where it is none, or its function is not declared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_WITHIN, _OUTSIDE = re.compile(r'["\\]'), re.compile(r'["{}\[\]]')
+_WITHIN, _OUTSIDE = re.compile(r'["\\\n]'), re.compile(r'["{}\[\]]')
 _PAIRS = {"{": "}", "[": "]"}
 
 
@@ -15,16 +15,13 @@ class JsonText:
         self._missing: list[str] = []
         self._quoted = self._escaped = False
         self._last = ""
+        self.broken = False
+        """Whether a string has a line break in it, as none can have."""
 
     @property
     def quoted(self) -> bool:
         """Whether it is within a string."""
         return self._quoted
-
-    @property
-    def open(self) -> bool:
-        """Whether more must come before it can end."""
-        return bool(self._missing) or self._quoted
 
     def push(self, text: str) -> int:
         """Takes more text; where in it the outermost bracket closes, or -1."""
@@ -37,6 +34,8 @@ class JsonText:
             elif mark == "\\":
                 self._escaped = at == len(text)
                 at += 1
+            elif mark == "\n":
+                self.broken = True
             elif mark in _PAIRS:
                 self._missing.append(_PAIRS[mark])
             elif self._missing:

@@ -39,7 +39,7 @@ class Lexeme:
     place: int
     """Characters before it."""
     first: bool
-    """Whether nothing but white space and `<tool_call>` stands before it in its line."""
+    """Whether nothing but white space stands before it in its line."""
 
     @property
     def name(self) -> str:
@@ -178,7 +178,4 @@ class Lexemes:
     def _add(self, kind: str, text: str) -> None:
         self._waiting.append(Lexeme(kind, text, self._place, self._blank))
         self._place += len(text)
-        if kind == SPACE:
-            self._blank = self._blank or "\n" in text
-        elif kind != CALL:
-            self._blank = kind in (THINK, THINK_END)
+        self._blank = kind == SPACE and (self._blank or "\n" in text)

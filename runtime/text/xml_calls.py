@@ -68,7 +68,7 @@ class XmlCalls:
         found = "text"
         if function.kind == END and self._lexemes.ended == "cut":
             found = "cut"
-        elif function.kind == FUNCTION and (function.first or fresh):
+        elif function.kind == FUNCTION and (fresh or lexeme.first or function.first):
             after = yield from self._lexemes.solid(read)
             found = "call" if after.kind in (PARAMETER, FUNCTION_END, CALL_END, END) else "text"
         self._lexemes.back(*read)
@@ -120,11 +120,11 @@ class XmlCalls:
         self._lexemes.back(beginning)
         value = Value(types_of(key, call.parameters), space, beginning.text)
         head: str | None = None
-        # JSON may have tags in its strings. Where it never ends, the first tag that could end it does.
+        # A string of JSON may have tags in it. If it turns out to be none, the first of them ends the value.
         before, after = value.length, list[Lexeme]()
-        while (lexeme := (yield from self._lexemes.next())).kind != END:
+        while (lexeme := (yield from self._lexemes.next())).kind != END and not (after and value.broken):
             if (yield from self._ends(lexeme, call, inline=value.inline)):
-                if not (value.open and self._heeds_json):
+                if not (value.quoted and self._heeds_json):
                     break
                 before = before if after else value.length
                 after.append(lexeme)
@@ -133,9 +133,9 @@ class XmlCalls:
             if certain := value.push(lexeme.text):
                 head = call.head(key) if head is None else ""
                 yield Arguments(call.index, head + certain)
-        if lexeme.kind == END and after and self._lexemes.ended != "cut":
+        if after and (value.broken or (lexeme.kind == END and self._lexemes.ended != "cut")):
             self._heeds_json = False
-            self._lexemes.back(*after)
+            self._lexemes.back(*after, lexeme)
             lexeme = yield from self._lexemes.next()
             value.shorten(before)
         self._cut = self._cut or (lexeme.kind == END and self._lexemes.ended != "whole")

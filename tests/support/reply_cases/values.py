@@ -215,6 +215,10 @@ CASES |= {
     "a list that is never closed": Case(
         f('["a", "b', "typed", "a") + "\n</parameter>\n<parameter=n>\n3" + END, [("typed", {"a": '["a", "b', "n": 3})],
     ),
+    "a list that is never closed, on one line": Case(
+        "<tool_call><function=typed><parameter=a>[\"b</parameter><parameter=n>3</parameter></function></tool_call>\n.",
+        [("typed", {"a": "[\"b", "n": 3}), "."],
+    ),
     "a list that is never closed, and a call": Case(
         f('["a", "b', "typed", "a") + END + "\n" + xml("now"), [("typed", {"a": '["a", "b'}), ("now", {})],
     ),
