@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trigraph.runtime.sampling.guidance import library
 from trigraph.runtime.sampling.json_schema import Note
-from trigraph.runtime.text.tool_arguments import Arguments, resolved, types_of
+from trigraph.runtime.text.tool_arguments import resolved, types_of
 
 ANY = "/(?s:.*)/"
 # What follows a value: its closing tag, and what shows that it is one.
 NEXT, LAST = '"\\n</parameter>\\n<parameter="', '"\\n</parameter>\\n</function>"'
-_SPACE = r"[ \t\r\n]*"
-# What the reply's parser takes for the end of a value, wherever it stands.
-_ENDS = (
-    rf"<\/parameter>{_SPACE}<(parameter=|\/function>|\/tool_call>|(tool_call>{_SPACE}<)?function=)"
-    rf"|<\/function>{_SPACE}<(\/tool_call>|(tool_call>{_SPACE}<)?function=)"
-    rf"|<\/tool_call>{_SPACE}<(tool_call>{_SPACE}<)?function="
-)
+# What a value cannot have in it: there the reply's parser sees its end.
+_WHOLE = r"~/(?s:.*)<\/parameter>[ \t\r\n]*<(parameter=|\/function>)(?s:.*)/"
 _NEVER = "(/a/ & /b/)"
 _INTEGER = "-?(0|[1-9][0-9]*)"
 _NUMBER = rf"{_INTEGER}(\.[0-9]+)?([eE][+-]?[0-9]+)?"
@@ -51,9 +45,6 @@ class ParameterText:
         self.notes: list[Note] = []
         self.root = root
         self._left = _MOST
-        declared = Arguments.of(root)
-        # These end a value at the beginning of a line. Those that are required are given elsewhere.
-        self._optional = [name for name in declared.schemas if name not in declared.required]
 
     def terminal(self, name: str, schema: Any) -> str | None:
         """What is text up to its closing tag, without objects and arrays; None for a value that is JSON of `types_of`.
@@ -66,19 +57,11 @@ class ParameterText:
         self._left = _MOST
         texts = self._values(schema, "string", name)
         looks = "".join(f" & ~/{_LOOKS[kind]}/" for kind in sorted(types & _LOOKS.keys()))
-        options = [] if texts is None else [f"({texts}{looks} & {self._whole(name)})"]
+        options = [] if texts is None else [f"({texts}{looks} & {_WHOLE})"]
         for kind in sorted(types & _SCALARS.keys() - {"string"}):
             if (values := self._values(schema, kind, name)) is not None:
                 options.append(values)
         return f"({' | '.join(options) or _NEVER})"
-
-    def _whole(self, name: str) -> str:
-        """Texts that the parser reads to their end as the value of a parameter."""
-        ends = rf"(?s:.*)({_ENDS})"
-        if others := [re.escape(other).replace("/", r"\/") for other in self._optional if other != name]:
-            tag = rf"[ \t\r]*<parameter=[ \t\"']*({'|'.join(others)})[ \t\"'>]"
-            ends = rf"((?s:.*)({_ENDS}|\n{tag})|{tag})"
-        return rf"~/{ends}(?s:.*)/"
 
     def _values(self, schema: Any, kind: str, place: str, followed: tuple[str, ...] = ()) -> str | None:
         """The texts of the values of a type that a schema allows; None when there are none."""

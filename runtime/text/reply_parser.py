@@ -65,11 +65,12 @@ class ReplyParser:
         tools: Iterable[Mapping[str, Any]] = (),
         *,
         thinking: bool = False,
+        closed: bool = False,
         fences: bool = True,
     ) -> None:
         """`thinking`: the prompt has opened the thought. Without tools there are no calls.
 
-        `fences`: whether calls in blocks of code are text.
+        `closed`: a grammar holds the calls, and none of their closing tags is missing. `fences`: whether calls in blocks of code are text.
 
         Raises TrigraphError for a tool without a name.
         """
@@ -80,7 +81,8 @@ class ReplyParser:
         self._lexemes = Lexemes((THINK, THINK_END, *tags) if format.thoughts or thinking else tags, fences=fences and bool(tags))
         self._calls: XmlCalls | JsonCalls | None = None
         if tags:
-            self._calls = (XmlCalls if format.calls == "xml" else JsonCalls)(self._lexemes, schemas)
+            xml = format.calls == "xml"
+            self._calls = XmlCalls(self._lexemes, schemas, closed=closed) if xml else JsonCalls(self._lexemes, schemas)
         self.places: list[int] = []
         """Where each call begins that stands outside of thoughts and blocks of code."""
         self._parsing = self._reply(thinking)

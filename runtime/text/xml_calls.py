@@ -20,7 +20,7 @@ from trigraph.runtime.text.tool_arguments import types_of
 
 _NAME = re.compile(r"""\s*(["']?)(.*?)\1(?:\s+[\w:-]+\s*=.*)?\s*""")
 # What must follow a closing tag, or another call, for the tag to end a value.
-_CLOSED_BEFORE = {
+_ENDS_BEFORE: Mapping[str, tuple[str, ...]] = {
     PARAMETER_END: (PARAMETER, FUNCTION_END, CALL_END, END),
     FUNCTION_END: (CALL_END, END),
     CALL_END: (END,),
@@ -47,12 +47,15 @@ class _Call:
 class XmlCalls:
     """Reads calls of the functions in `schemas`, which has the JSON schema of each one's arguments by name."""
 
-    def __init__(self, lexemes: Lexemes, schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, lexemes: Lexemes, schemas: Mapping[str, Mapping[str, Any]], *, closed: bool) -> None:
+        """`closed`: a grammar has written them, and no closing tag is missing."""
         self.count = 0
         """How many calls have begun."""
         self._lexemes = lexemes
         self._schemas = schemas
         self._declared = {name: Declared.of(parameters) for name, parameters in schemas.items()}
+        self._ends_before = {PARAMETER_END: (PARAMETER, FUNCTION_END, END)} if closed else _ENDS_BEFORE
+        self._closed = closed
         self._heeds_json = True
         self._cut = False  # whether the reply has ended within a value
         self._seen = 0  # up to where `_proper` is known
@@ -148,16 +151,16 @@ class XmlCalls:
     def _ends(self, lexeme: Lexeme, call: _Call, *, inline: bool) -> Parsing[bool]:
         """Whether a tag ends a value. `inline`: the value's line is that of its opening tag."""
         if lexeme.kind == PARAMETER:
-            return (lexeme.first or inline) and (yield from self._ends_unclosed(lexeme, call))
-        if lexeme.kind not in _CLOSED_BEFORE:
+            return (lexeme.first or inline) and not self._closed and (yield from self._ends_unclosed(lexeme, call))
+        if lexeme.kind not in self._ends_before:
             return False
         read: list[Lexeme] = []
         after = yield from self._lexemes.solid(read)
         cut = after.kind == END and self._lexemes.ended == "cut"
-        found = after.kind in _CLOSED_BEFORE[lexeme.kind]
+        found = after.kind in self._ends_before[lexeme.kind]
         if after.kind == CALL:
             after = yield from self._lexemes.solid(read)
-        found = found or (after.kind == FUNCTION and _named(after.name, self._schemas) in self._schemas)
+        found = found or (self._is_declared(after) and not self._closed)
         self._lexemes.back(*read)
         self._cut = self._cut or (cut and lexeme.kind != PARAMETER_END)  # it may have been text
         return found
@@ -171,17 +174,22 @@ class XmlCalls:
             yield from self._look_ahead(call)
         return self._proper.get(key, -1) < lexeme.place
 
+    def _is_declared(self, lexeme: Lexeme) -> bool:
+        """Whether a lexeme opens a function that may be called."""
+        return lexeme.kind == FUNCTION and _named(lexeme.name, self._schemas) in self._schemas
+
     def _look_ahead(self, call: _Call) -> Parsing[None]:
         """Finds the parameters that are given behind closing tags up to the end of the call."""
-        read, last = list[Lexeme](), ""
+        read, last, closing = list[Lexeme](), "", False
         self._proper = {}
         while (lexeme := (yield from self._lexemes.solid(read))).kind != END:
             if lexeme.kind == PARAMETER and last == PARAMETER_END:
                 self._proper[_named(lexeme.name, call.declared.schemas)] = lexeme.place
-            if lexeme.kind in (FUNCTION_END, CALL_END) and last in (PARAMETER_END, FUNCTION_END):
+            if lexeme.kind in (FUNCTION_END, CALL_END) and lexeme.kind in _ENDS_BEFORE.get(last, ()):
                 break
-            if lexeme.kind == FUNCTION and last == CALL:
+            if closing and self._is_declared(lexeme):
                 break
+            closing = lexeme.kind in _ENDS_BEFORE or (closing and lexeme.kind == CALL)
             last = lexeme.kind
         self._seen = lexeme.place + 1
         self._lexemes.back(*read)

@@ -77,7 +77,7 @@ def forced(parameters: Any, family: str = "xml", **choice: Any) -> ReplyForm:
 def called(form: ReplyForm, parameters: Any, family: str, seed: int) -> Any:
     """The arguments of the call that a random walk makes."""
     text = random_text(ENGINE.model.guide(form), seed, 6000, TAGS if family == "xml" else ())
-    parser = ReplyParser(ReplyFormat(calls=family), [tool(parameters)])
+    parser = ReplyParser(ReplyFormat(calls=family), [tool(parameters)], closed=True)
     message = assistant_message(parser.push(text) + parser.finish())
     return json.loads(message["tool_calls"][0]["function"]["arguments"])
 
@@ -112,8 +112,8 @@ def test_calls_keep_to_all_of_a_schema(family: str) -> None:
         ({"type": ["string", "array"], "items": {"type": "integer"}}, ["x", "[1]"], ["[x]", "[1"]),
         (
             {"type": "string"},
-            ["a\n\n</p>", "", "a</parameter> b > c", "</parameter>", "a\n</function>\nb", "\n<parameter=x>", "<tool_call>"],
-            ["a</parameter>\n</function>", "a\n</parameter>\n<parameter=b>", "</function></tool_call>", "\n<parameter=y>"],
+            ["a\n\n</p>", "", "a</parameter> b > c", "</parameter>", "a\n</function>\nb", "\n<parameter=y>\n", "</function></tool_call>"],
+            ["a</parameter>\n</function>", "a\n</parameter>\n<parameter=b>", "</parameter> </function>"],
         ),
     ],
     ids=str,

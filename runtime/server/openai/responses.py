@@ -43,7 +43,7 @@ class Responses(Job):
             logprobs=logprobs,
         )
         request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
-        self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
+        self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._items = ResponseItems()
         self._tokenizer = service.engine.tokenizer

@@ -100,7 +100,10 @@ def shown(events: list[Event]) -> list[Any]:
                 calls[event.index][1] += event.text
     for index, call in calls.items():
         if index in ended:
-            call[1] = "= " + json.dumps(json.loads(call[1]), ensure_ascii=False)
+            try:
+                call[1] = "= " + json.dumps(json.loads(call[1]), ensure_ascii=False)
+            except ValueError:
+                call[1] = f"no JSON: {call[1]}"
     return [(type(item), item) if isinstance(item, str) else item for item in found]
 
 
