@@ -21,6 +21,11 @@ THINK, THINK_END = "<think>", "</think>"
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+TAGS = {
+    "xml": (CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END),
+    "json": (CALL, CALL_END),
+}
+"""Those of a family of calls."""
 TEXT, SPACE, FENCE, END = "text", "space", "fence", "end"
 SPACES = " \t\r\n"
 _LONGEST = 256  # characters of a name in a tag, and of the line that begins a code block

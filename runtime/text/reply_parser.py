@@ -11,29 +11,37 @@ Two families of calls, by the chat template that the model was trained on:
     </function>
     </tool_call>
 
-The rules, with cases, stand in docs/reference/tool-calls.md. The methods are the grammar of a reply: each is a generator
-of events, in the order of the text, which yields None where it needs more of it.
+The rules, with cases, stand in docs/reference/tool-calls.md. The methods are the grammar of a reply: each is a
+generator of events, in the order of the text, which yields None where it needs more of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trigraph.runtime.text.json_calls import JsonCalls
 from trigraph.runtime.text.lexemes import (
-    CALL, CALL_END, END, FENCE, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, SPACE, THINK, THINK_END,
-    SPACES, Ending, Lexeme, Lexemes, Parsing,
-)  # fmt: skip
+    CALL,
+    CALL_END,
+    END,
+    FENCE,
+    FUNCTION,
+    FUNCTION_END,
+    SPACE,
+    TAGS,
+    THINK,
+    THINK_END,
+    Ending,
+    Lexeme,
+    Lexemes,
+    Parsing,
+)
+from trigraph.runtime.text.passage import Passage, end_of
 from trigraph.runtime.text.reply import Arguments, Content, Event, Reasoning
 from trigraph.runtime.text.tool_arguments import parameters_of
 from trigraph.runtime.text.xml_calls import XmlCalls
-
-_TAGS = {
-    "xml": (CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END),
-    "json": (CALL, CALL_END),
-}
 
 
 @dataclass(frozen=True)
@@ -70,15 +78,18 @@ class ReplyParser:
     ) -> None:
         """`thinking`: the prompt has opened the thought. Without tools there are no calls.
 
-        `closed`: a grammar holds the calls, and none of their closing tags is missing. `fences`: whether calls in blocks of code are text.
+        `closed`: a grammar holds the calls, and none of their closing tags is missing. `fences`: whether calls in
+        blocks of code are text.
 
         Raises TrigraphError for a tool without a name.
         """
         self._format, self._tools = format, [*tools]
         schemas = parameters_of(self._tools)
-        tags = _TAGS.get(format.calls or "", ()) if schemas else ()
+        tags = TAGS.get(format.calls or "", ()) if schemas else ()
         self._thoughts = format.thoughts
-        self._lexemes = Lexemes((THINK, THINK_END, *tags) if format.thoughts or thinking else tags, fences=fences and bool(tags))
+        self._lexemes = Lexemes(
+            (THINK, THINK_END, *tags) if format.thoughts or thinking else tags, fences=fences and bool(tags)
+        )
         self._calls: XmlCalls | JsonCalls | None = None
         if tags:
             xml = format.calls == "xml"
@@ -118,16 +129,16 @@ class ReplyParser:
             thinking, space = True, (yield from self._lexemes.spaces()).lstrip("\r\n")
         else:
             self._lexemes.back(lexeme)
-        passage = _Passage(Reasoning if thinking else Content)
+        passage = Passage(Reasoning if thinking else Content)
         yield from passage.add(space)
         if thinking:
             ended = yield from self._quoted(passage, lambda lexeme: lexeme.kind == THINK_END)
-            passage = _Passage(Content)
+            passage = Passage(Content)
             if ended:
                 yield from self._begin_line(passage)
         yield from self._content(passage)
 
-    def _content(self, passage: _Passage) -> Parsing[None]:
+    def _content(self, passage: Passage) -> Parsing[None]:
         fresh = True  # whether a line begins here, or a call has just ended
         while (lexeme := (yield from self._lexemes.next())).kind != END:
             found = yield from self._opens(lexeme, fresh)
@@ -139,10 +150,10 @@ class ReplyParser:
                 continue
             yield from passage.add(lexeme.text)
             if lexeme.kind == FENCE:
-                yield from self._quoted(passage, _end_of(lexeme))
+                yield from self._quoted(passage, end_of(lexeme))
         yield from self._end(passage)
 
-    def _end(self, passage: _Passage) -> Parsing[None]:
+    def _end(self, passage: Passage) -> Parsing[None]:
         """The line breaks at the end of the reply, unless there was a tag behind them."""
         if not self._lexemes.dropped:
             yield from passage.add_gap()
@@ -153,7 +164,7 @@ class ReplyParser:
             return "text"
         return (yield from self._calls.opens(lexeme, fresh))
 
-    def _call(self, lexeme: Lexeme, passage: _Passage) -> Parsing[bool]:
+    def _call(self, lexeme: Lexeme, passage: Passage) -> Parsing[bool]:
         """What looks like a call; returns whether it is one."""
         assert self._calls is not None
         text = yield from self._calls.read(lexeme)
@@ -165,7 +176,7 @@ class ReplyParser:
         yield from self._begin_line(passage)
         return True
 
-    def _begin_line(self, passage: _Passage) -> Parsing[None]:
+    def _begin_line(self, passage: Passage) -> Parsing[None]:
         """Leaves out line breaks after a thought or a call."""
         space = yield from self._lexemes.spaces()
         lexeme = yield from self._lexemes.next()
@@ -173,7 +184,7 @@ class ReplyParser:
         if lexeme.kind != END:
             yield from passage.add(space.lstrip("\r\n"))
 
-    def _quoted(self, passage: _Passage, ends: Callable[[Lexeme], bool]) -> Parsing[bool]:
+    def _quoted(self, passage: Passage, ends: Callable[[Lexeme], bool]) -> Parsing[bool]:
         """A thought, or a block of code in the content, up to what ends it; returns whether that has come.
 
         A call in it is text, unless the block never ends, and the reply ends with the call.
@@ -197,7 +208,7 @@ class ReplyParser:
             yield from passage.add(lexeme.text)
         return True
 
-    def _last_calls(self, passage: _Passage, text: str) -> Parsing[None]:
+    def _last_calls(self, passage: Passage, text: str) -> Parsing[None]:
         """The last text of a reply that has ended within a block: calls are those that it ends with."""
         calls: list[Event] = []
         if self._lexemes.ended != "cut" and text.rstrip().endswith((CALL_END, FUNCTION_END)):
@@ -215,49 +226,6 @@ class ReplyParser:
         for event in calls:
             yield replace(event, index=self._calls.count + event.index - first)
         self._calls.count += len(inner.places) - first
-
-
-class _Passage:
-    """Reasoning or content on its way. Line breaks at its end, and what follows them, wait: they may be a tag's."""
-
-    def __init__(self, event: type[Reasoning] | type[Content]) -> None:
-        self._event = event
-        self._gap: list[str] = []
-
-    def add(self, text: str) -> Iterator[Event]:
-        """More of it."""
-        body = text.rstrip(SPACES)
-        if not body and self._gap:
-            self._gap.append(text)
-            return
-        space = text[len(body) :]
-        first = min((place for mark in "\r\n" if (place := space.find(mark)) >= 0), default=len(space))
-        certain = "".join([*self._gap, body, space[:first]])
-        self._gap = [space[first:]] if space[first:] else []
-        if certain:
-            yield self._event(certain)
-
-    def add_gap(self) -> Iterator[Event]:
-        """The line breaks at the end of the reply."""
-        if self._gap:
-            yield self._event("".join(self._gap))
-        self._gap = []
-
-    def drop_gap(self) -> None:
-        """Leaves the line breaks to the tag that comes."""
-        self._gap = []
-
-
-def _end_of(fence: Lexeme) -> Callable[[Lexeme], bool]:
-    """What ends a block of code: as many marks as began it, or more, alone in their line."""
-    mark = fence.text[0]
-    length = len(fence.text) - len(fence.text.lstrip(mark))
-
-    def ends(lexeme: Lexeme) -> bool:
-        marks = lexeme.text.rstrip()
-        return lexeme.kind == FENCE and len(marks) >= length and not marks.strip(mark)
-
-    return ends
 
 
 def _joined(events: list[Event]) -> Event:

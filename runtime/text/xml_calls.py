@@ -11,9 +11,17 @@ from typing import Any
 
 from trigraph.runtime.text.argument_values import Value
 from trigraph.runtime.text.lexemes import (
-    CALL, CALL_END, END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END,
-    Lexeme, Lexemes, Parsing,
-)  # fmt: skip
+    CALL,
+    CALL_END,
+    END,
+    FUNCTION,
+    FUNCTION_END,
+    PARAMETER,
+    PARAMETER_END,
+    Lexeme,
+    Lexemes,
+    Parsing,
+)
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded
 from trigraph.runtime.text.tool_arguments import Arguments as Declared
 from trigraph.runtime.text.tool_arguments import types_of

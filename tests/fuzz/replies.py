@@ -26,13 +26,15 @@ _ENDS = re.compile(
     rf"|</function>\s*(?:</tool_call>|{_OPENS_CALL})|</tool_call>\s*{_OPENS_CALL}"
 )
 _TEXTS = (
-    "hello", " ", "\n", "\n\n", "\r\n", "\t", "<", ">", '"', "\\", "größe", "😀", "{", "[", "'", "12", "None", "```\n", "~~~",
-    "</parameter>", "\n</parameter>\n", "</function>", "</tool_call>", "<tool_call>", "<function=write>", "<function=no>",
-    "\n<parameter=path>\n", "\n<parameter=content>\n", "\n  <parameter=mode>", "<parameter=", "<parameter=other>", "</param",
-    "<think>", "</think>", '{"name": "write", "arguments": {', "}}", "\\n", "<tool_call>\n{",
+    "hello", " ", "\n", "\n\n", "\r\n", "\t", "<", ">", '"', "\\", "größe", "😀", "{", "[", "'", "12", "None", "```\n",
+    "~~~", "</parameter>", "\n</parameter>\n", "</function>", "</tool_call>", "<tool_call>", "<function=write>",
+    "<function=no>", "\n<parameter=path>\n", "\n<parameter=content>\n", "\n  <parameter=mode>", "<parameter=",
+    "<parameter=other>", "</param", "<think>", "</think>", '{"name": "write", "arguments": {', "}}", "\\n",
+    "<tool_call>\n{",
 )  # fmt: skip
 _VALUES: tuple[Any, ...] = (
-    0, -3, 12345678901234567890, 1.5, -1e300, True, False, None, [], ["</parameter></function>", 1, None], {"a": {"b": "\n"}},
+    0, -3, 12345678901234567890, 1.5, -1e300, True, False, None, [], ["</parameter></function>", 1, None],
+    {"a": {"b": "\n"}},
 )  # fmt: skip
 _STRING = {"type": "string"}
 _TYPED = {
@@ -78,7 +80,7 @@ def _exact(rng: random.Random) -> str:
 
 
 def _damaged(rng: random.Random) -> str:
-    """Closing tags are left out, tags get blanks and attributes, and parameters come twice: no text changes its place."""
+    """Closing tags are left out, tags get attributes, parameters come twice: no text changes its place."""
     calls, reply = [], ""
     for number in range(rng.randint(1, 3)):
         name, arguments = _call(rng, plain=True, earlier=True)
@@ -133,7 +135,9 @@ def _call(rng: random.Random, *, plain: bool, earlier: bool = False) -> Call:
         given = {*arguments, key} if earlier else {*keys}
         arguments[key] = _tame(text, given)
     for key in rng.sample([*_TYPED], rng.randint(0, 3)):
-        values = [value for value in _VALUES if isinstance(value, _FITS[key]) and isinstance(value, bool) == (key == "b")]
+        values = [
+            value for value in _VALUES if isinstance(value, _FITS[key]) and isinstance(value, bool) == (key == "b")
+        ]
         arguments[key] = rng.choice(values)
     return rng.choice(("write", "send")), arguments
 
@@ -143,7 +147,9 @@ def _tame(text: str, given: set[str]) -> str:
     while _ENDS.search(text):
         text = _ENDS.sub(lambda match: match[0].replace("</", "< ", 1), text)
     tag = re.compile(r"(^|\n)([ \t\r]*)<parameter=([^<>\n]+)>")
-    return tag.sub(lambda m: m[0] if m[3] in given or m[3] not in {*_KEYS, *_TYPED} else f"{m[1]}.<parameter={m[3]}>", text)
+    return tag.sub(
+        lambda m: m[0] if m[3] in given or m[3] not in {*_KEYS, *_TYPED} else f"{m[1]}.<parameter={m[3]}>", text
+    )
 
 
 def _written(value: Any) -> str:
@@ -172,7 +178,9 @@ def _worn(rng: random.Random, name: str, arguments: dict[str, Any]) -> str:
         if not forgets and rng.random() < 0.2:
             parts.append(f"<parameter={key}>\n#twice#\n</parameter>{newline}")
     # One closing tag at least is there.
-    ends = rng.choice((("</function>", "</tool_call>"), ("</function>",), ("</tool_call>",), ("</function>", "</tool_call>")))
+    ends = rng.choice(
+        (("</function>", "</tool_call>"), ("</function>",), ("</tool_call>",), ("</function>", "</tool_call>"))
+    )
     opening = rng.choice((f"<tool_call>{newline}", f"<tool_call>{newline}", ""))
     return f"{opening}<function={name}>{newline}{''.join(parts)}{newline.join(ends)}\n"
 

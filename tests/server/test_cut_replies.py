@@ -108,7 +108,9 @@ def test_messages(address: str, cut: str, stream: bool) -> None:
         partial = {'{"city": "Ro': {"city": "Ro"}, "{": {}}.get(rest or "", {"city": "Rome"})
         assert [call["input"] for call in calls] == [{"city": "Rome"}] * whole + [partial] * (rest is not None)
         return
-    kinds = {event["index"]: event["content_block"]["type"] for event in answer if event["type"] == "content_block_start"}
+    kinds = {
+        event["index"]: event["content_block"]["type"] for event in answer if event["type"] == "content_block_start"
+    }
     found = dict.fromkeys(kinds, "")
     for event in answer:
         if event["type"] == "content_block_delta":

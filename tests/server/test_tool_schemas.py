@@ -112,7 +112,15 @@ def test_calls_keep_to_all_of_a_schema(family: str) -> None:
         ({"type": ["string", "array"], "items": {"type": "integer"}}, ["x", "[1]"], ["[x]", "[1"]),
         (
             {"type": "string"},
-            ["a\n\n</p>", "", "a</parameter> b > c", "</parameter>", "a\n</function>\nb", "\n<parameter=y>\n", "</function></tool_call>"],
+            [
+                "a\n\n</p>",
+                "",
+                "a</parameter> b > c",
+                "</parameter>",
+                "a\n</function>\nb",
+                "\n<parameter=y>\n",
+                "</function></tool_call>",
+            ],
             ["a</parameter>\n</function>", "a\n</parameter>\n<parameter=b>", "</parameter> </function>"],
         ),
     ],

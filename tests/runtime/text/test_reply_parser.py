@@ -36,18 +36,17 @@ def events_of(
 
 
 FRAGMENTS = [
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=now>", "<tool_call>\n<function=now>", "```", "\n```\n", "<function=get_weather>", "<function=",
-    "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "\n", "\n\n", " ", "<", ">", "42", "text",
-    '{"name": "now", "arguments": {', '"a": "b"', "}", "}}", '{"arguments": {}, "name": "now"}', "\r\n", "</parameter>\n</function>", '"', "\\", "ü", "</",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=now>", "<tool_call>\n<function=now>",
+    "<function=get_weather>", "<function=", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>",
+    "</parameter>\n</function>", "\n", "\n\n", "\r\n", " ", "<", ">", "42", "text", "```", "\n```\n",
+    '{"name": "now", "arguments": {', '"a": "b"', "}", "}}", '{"arguments": {}, "name": "now"}', '"', "\\", "ü", "</",
     WEATHER, WEATHER_JSON,
 ]  # fmt: skip
 replies = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    replies, st.data(), st.sampled_from([XML, JSON]), st.booleans(), st.sampled_from(["whole", "stopped", "cut"])
-)
+@given(replies, st.data(), st.sampled_from([XML, JSON]), st.booleans(), st.sampled_from(["whole", "stopped", "cut"]))
 def test_pieces_make_no_difference(
     reply: str, data: st.DataObject, format: ReplyFormat, thinking: bool, ended: Ending
 ) -> None:

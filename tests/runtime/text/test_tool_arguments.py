@@ -9,8 +9,8 @@ import pytest
 
 from support.replies import XML
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.argument_values import typed
+from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.tool_arguments import types_of
 
 

@@ -26,7 +26,10 @@ _CUT: dict[str, tuple[str, list[Any]]] = {
     "at the first character of a tag": (_HEAD + "Rome\n<", [("write", '{"path": "Rome')]),
     "behind a closing tag": (_HEAD + "Rome\n</parameter>", [("write", '{"path": "Rome"')]),
     "before another parameter": (_HEAD + "Rome\n</parameter>\n<parameter=co", [("write", '{"path": "Rome"')]),
-    "in another parameter": (_HEAD + "Rome\n</parameter>\n<parameter=content>\n", [("write", '{"path": "Rome", "content": "')]),
+    "in another parameter": (
+        _HEAD + "Rome\n</parameter>\n<parameter=content>\n",
+        [("write", '{"path": "Rome", "content": "')],
+    ),
     "before the end of a function": (_HEAD + "Rome\n</parameter>\n</func", [("write", '{"path": "Rome"')]),
     "behind the end of a function": (_HEAD + "Rome\n</parameter>\n</function>", [("write", {"path": "Rome"})]),
     "before the end of a call": (_HEAD + "Rome\n</parameter>\n</function>\n</tool", [("write", {"path": "Rome"})]),
@@ -38,10 +41,16 @@ _CUT: dict[str, tuple[str, list[Any]]] = {
     "behind a whole call, in a tag": (xml("now") + "\n<tool_call>\n<fun", [("now", {})]),
     "in text behind a call": (xml("now") + "\nDone <", [("now", {}), "Done "]),
     "at what may be another parameter": (_HEAD + "a\n<parameter=mode>\nb", [("write", '{"path": "a", "mode": "b')]),
-    "in an undeclared function": ("<tool_call>\n<function=no>\n<parameter=a>\nb", ["<tool_call>\n<function=no>\n<parameter=a>\nb"]),
+    "in an undeclared function": (
+        "<tool_call>\n<function=no>\n<parameter=a>\nb",
+        ["<tool_call>\n<function=no>\n<parameter=a>\nb"],
+    ),
     "in text": ("So it is.\n\n", ["So it is.\n\n"]),
-    "in a fence": ("```\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n``", ["```\n<tool_call>\n<function=now>\n</function>\n</tool_call>"]),
-}  # fmt: skip
+    "in a fence": (
+        "```\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n``",
+        ["```\n<tool_call>\n<function=now>\n</function>\n</tool_call>"],
+    ),
+}
 CASES = {f"cut {name}": Case(text, found, ended="cut") for name, (text, found) in _CUT.items()}
 
 
@@ -52,11 +61,15 @@ def _typed(name: str, text: str) -> str:
 CASES |= {
     "cut in an integer": Case(_typed("n", "12"), [("typed", "{")], ended="cut"),
     "cut in a list": Case(_typed("a", '["a", "b'), [("typed", '{"a": ["a", "b')], ended="cut"),
-    "cut in a list, in a tag": Case(_typed("a", '["a", "</parameter>'), [("typed", '{"a": ["a", "</parameter>')], ended="cut"),
+    "cut in a list, in a tag": Case(
+        _typed("a", '["a", "</parameter>'), [("typed", '{"a": ["a", "</parameter>')], ended="cut"
+    ),
     "cut behind an integer": Case(_typed("n", "12") + "\n</parameter>", [("typed", '{"n": 12')], ended="cut"),
     "stopped in a value": Case(_HEAD + "Ro", [("write", '{"path": "Ro')], ended="stopped"),
     "stopped behind a value": Case(_HEAD + "Rome\n</parameter>\n", [("write", {"path": "Rome"})], ended="stopped"),
-    "stopped behind a function": Case(_HEAD + "Rome\n</parameter>\n</function>\n", [("write", {"path": "Rome"})], ended="stopped"),
+    "stopped behind a function": Case(
+        _HEAD + "Rome\n</parameter>\n</function>\n", [("write", {"path": "Rome"})], ended="stopped"
+    ),
     "stopped before parameters": Case("<tool_call>\n<function=now>\n", [("now", {})], ended="stopped"),
     "stopped in text": Case("So <tool", ["So <tool"], ended="stopped"),
-}  # fmt: skip
+}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.reply_cases import Case, Thought, xml
 from support.replies import PLAIN, XML
+from support.reply_cases import Case, Thought, xml
 from trigraph.runtime.text.reply_parser import ReplyFormat
 
 WRITE = xml("write", path="a", content="b")
@@ -30,7 +30,7 @@ _PROSE = {
     "an undeclared function on a line": "Hm\n<function=nothing>\n<parameter=a>\nb\n</parameter>\n</function>\n",
     "the template's example": f"Like this:\n\n{EXAMPLE}\n",
     "an undeclared function with a call in it": xml("nothing", code="<tool_call>\n<function=now>\n<parameter=a>\nb"),
-    "the beginning of a name": "<tool_call>\n<function=writer>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+    "the beginning of a name": xml("writer", path="a"),
     "a fenced example": f"Like this:\n```xml\n{WRITE}\n```\nis how.",
     "a fenced example of tildes": f"~~~\n{WRITE}\n~~~",
     "a fenced example, indented": f"1. So:\n   ```\n   {WRITE}\n   ```\n",
@@ -47,7 +47,7 @@ _PROSE = {
     "unicode": "größe 😀 \u2028\u00a0<tool_call\u200b>",
     "the beginning of a tag at the end": "Hm\n<tool",
     "an unfinished name at the end": "Hm\n<tool_call>\n<function=write",
-}  # fmt: skip
+}
 CASES = {f"prose: {name}": Case(text, [text] if text else []) for name, text in _PROSE.items()}
 CASES |= {
     "plain": Case("a <think> b </think> " + WRITE, ["a <think> b </think> " + WRITE], PLAIN),
@@ -62,7 +62,8 @@ CASES |= {
     "calls in a row": Case(f"{WRITE}\n{NOW}\n{WRITE}", [WRITTEN, ("now", {}), WRITTEN]),
     "calls on a line": Case(f"{NOW.replace(chr(10), '') * 2}", [("now", {})] * 2),
     "functions in one call": Case(
-        "<tool_call>\n<function=now>\n</function>\n<function=now>\n</function>\n</tool_call>", [("now", {})] * 2,
+        "<tool_call>\n<function=now>\n</function>\n<function=now>\n</function>\n</tool_call>",
+        [("now", {})] * 2,
     ),
     "text after a call": Case(f"{WRITE}\n\nDone.\n", [WRITTEN, "Done.\n"]),
     "text between calls": Case(f"{NOW}\nAnd\n{NOW}", [("now", {}), "And", ("now", {})]),
@@ -72,7 +73,8 @@ CASES |= {
     "a call after inline code": Case(f"```a``` b\n{NOW}", ["```a``` b", ("now", {})]),
     "a call in a fence that never ends": Case(f"So:\n```xml\n{NOW}", ["So:\n```xml", ("now", {})]),
     "the last calls in a fence that never ends": Case(
-        f"{NOW}\n```\n{NOW}\nHm\n{NOW}\n{WRITE}\n", [("now", {}), f"```\n{NOW}\nHm", ("now", {}), WRITTEN],
+        f"{NOW}\n```\n{NOW}\nHm\n{NOW}\n{WRITE}\n",
+        [("now", {}), f"```\n{NOW}\nHm", ("now", {}), WRITTEN],
     ),
     "a forgotten tag": Case(WRITE.removeprefix("<tool_call>\n"), [WRITTEN]),
     "a forgotten tag after text": Case(f"So:\n{WRITE.removeprefix('<tool_call>')}", ["So:", WRITTEN]),
@@ -81,7 +83,7 @@ CASES |= {
     "blanks within a call": Case("<tool_call> \n\n <function=now> \r\n </function> \n </tool_call>", [("now", {})]),
     "two opening tags": Case(f"<tool_call>\n{NOW}", ["<tool_call>", ("now", {})]),
     "a function twice": Case(f"<function=now>{NOW}", ["<function=now>", ("now", {})]),
-}  # fmt: skip
+}
 _THINK = "<think>\nhm\n</think>\n\n"
 CASES |= {
     "a thought": Case(f"{_THINK}yes", [Thought("hm"), "yes"]),
@@ -92,7 +94,9 @@ CASES |= {
     "a thought alone": Case(_THINK, [Thought("hm")]),
     "blanks before a thought": Case(f"\n {_THINK}yes", [Thought("hm"), "yes"]),
     "an unfinished thought": Case("hm </thin", [Thought("hm </thin")], thinking=True),
-    "a thought of a tag": Case("I use\n<tool_call> now\n</think>\nok", [Thought("I use\n<tool_call> now"), "ok"], XML, True),
+    "a thought of a tag": Case(
+        "I use\n<tool_call> now\n</think>\nok", [Thought("I use\n<tool_call> now"), "ok"], XML, True
+    ),
     "a call in a thought": Case(
         f"I write\n{WRITE}\nand so on\n</think>\n\nok", [Thought(f"I write\n{WRITE}\nand so on"), "ok"], XML, True
     ),
@@ -108,10 +112,12 @@ CASES |= {
         f"hm\n{xml('nothing')}", [Thought(f"hm\n{xml('nothing')}")], XML, True
     ),
     "an unfinished call that ends a thought": Case(
-        "hm\n<tool_call>\n<function=write>\n<parameter=path>\na", [Thought("hm\n<tool_call>\n<function=write>\n<parameter=path>\na")],
-        XML, True,
+        "hm\n<tool_call>\n<function=write>\n<parameter=path>\na",
+        [Thought("hm\n<tool_call>\n<function=write>\n<parameter=path>\na")],
+        XML,
+        True,
     ),
     "a call in a thought that a limit cuts": Case(f"hm\n{WRITE}", [Thought(f"hm\n{WRITE}")], XML, True, "cut"),
     "a thought that a limit cuts": Case("hm\n\n</th", [Thought("hm")], XML, True, "cut"),
     "a fence in a thought": Case(f"```\n</think>\n{NOW}", [Thought("```"), ("now", {})], XML, True),
-}  # fmt: skip
+}

@@ -199,7 +199,7 @@ _TYPES: dict[str, tuple[str, str, Any]] = {
     "any number": ("any", "12", "12"),
     "any text in brackets": ("any", "[see below]", "[see below]"),
     "any Python": ("any", "{'a': 1}", "{'a': 1}"),
-    "tags in a list": ("a", '["</parameter></function>", "<parameter=n>"]', ["</parameter></function>", "<parameter=n>"]),
+    "tags in a list": ("a", '["</parameter></function>", "</tool_call>"]', ["</parameter></function>", "</tool_call>"]),
 }  # fmt: skip
 CASES |= {
     f"type: {name}": Case(xml_call("typed", {key: text}), [("typed", {key: value})])
