@@ -214,7 +214,10 @@ class ReplyParser:
         if self._lexemes.ended != "cut" and text.rstrip().endswith((CALL_END, FUNCTION_END)):
             inner = ReplyParser(ReplyFormat(calls=self._format.calls), self._tools, fences=False)
             for event in inner.push(text) + inner.finish():
-                calls = [] if isinstance(event, Content) else [*calls, event]
+                if isinstance(event, Content):
+                    calls.clear()
+                else:
+                    calls.append(event)
         if not calls:
             yield from passage.add(text)
             yield from self._end(passage)
