@@ -249,7 +249,7 @@ class Reply:
             yield text
             yield self._parsed(self._parser.push(text))
         self._ended = True
-        last = self._parsed(self._parser.finish())
+        last = self._parsed(self._parser.finish(self.request.transcript.ending))
         messages, prompt = self._prompt
         self._conversation.replied([*messages, assistant_message(self._events)], self.request, prompt)
         yield last

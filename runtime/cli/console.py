@@ -76,7 +76,7 @@ def events_of(request: Request, parser: ReplyParser) -> Iterator[Event]:
     """The events of a reply as it is generated."""
     for text in request:
         yield from parser.push(text)
-    yield from parser.finish()
+    yield from parser.finish(request.transcript.ending)
 
 
 class _Painter:

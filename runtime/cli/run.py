@@ -102,6 +102,6 @@ def _print_json(request: Request, parser: ReplyParser) -> None:
     finally:  # a finished completion is shown even if its state cannot be saved
         stats = request.stats
         if stats.finish_reason != "unfinished":
-            message = assistant_message([*parser.push(request.text), *parser.finish()])
+            message = assistant_message([*parser.push(request.text), *parser.finish(request.transcript.ending)])
             result = {"text": request.text, "message": message, "ids": request.ids, "stats": stats.as_json()}
             print(json.dumps(result, ensure_ascii=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.guide import Guide
+from trigraph.runtime.text.lexemes import Ending
 from trigraph.runtime.text.stop_strings import StopStrings
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
@@ -48,6 +49,13 @@ class Transcript:
     def stop_string(self) -> str | None:
         """The stop string that finished it, if one did."""
         return self._stops.match
+
+    @property
+    def ending(self) -> Ending:
+        """How the reply has ended that it is the text of."""
+        if self.finish_reason != "stop":
+            return "cut"
+        return "whole" if self.stop_string is None else "stopped"
 
     def push(self, token: int) -> bool:
         """Takes the next token; true when that finishes it."""

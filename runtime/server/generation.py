@@ -13,6 +13,8 @@ from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
+LIMITS = frozenset({"length", "context", "timeout"})
+
 
 @dataclass
 class Generation:
@@ -56,7 +58,7 @@ class Generation:
                     yield events
                 if self.called and not self.parallel_calls:
                     return
-            if self.parser is not None and self._take(events := self.parser.finish()):
+            if self.parser is not None and self._take(events := self.parser.finish(self.request.transcript.ending)):
                 yield events
         finally:
             self.cancel()
@@ -90,8 +92,10 @@ class Generation:
 
     @property
     def finish_reason(self) -> str:
-        """Why it has ended: "call", or as in Stats."""
-        return "call" if self.called else self.request.transcript.finish_reason or "stop"
+        """Why it has ended: "call", or as in Stats. What a limit has cut says so, whatever calls came before."""
+        reason = self.request.transcript.finish_reason or "stop"
+        limited = reason in LIMITS and (self.parallel_calls or not self.called)
+        return "call" if self.called and not limited else reason
 
     @property
     def text(self) -> str:

@@ -11,9 +11,10 @@ from trigraph.runtime.sampling.json_schema import Note
 from trigraph.runtime.text.tool_arguments import resolved, types_of
 
 ANY = "/(?s:.*)/"
-END = '"\\n</parameter>\\n"'
-# What the reply's parser takes for the end of a value.
-_NO_TAG = r"~/(?s:.*)(<\/parameter>|\n<parameter=|\n<\/function>\n<\/tool_call>)(?s:.*)/"
+# What follows a value: its closing tag, and what shows that it is one.
+NEXT, LAST = '"\\n</parameter>\\n<parameter="', '"\\n</parameter>\\n</function>"'
+# What a value cannot have in it: there the reply's parser sees its end.
+_WHOLE = r"~/(?s:.*)<\/parameter>[ \t\r\n]*<(parameter=|\/function>)(?s:.*)/"
 _NEVER = "(/a/ & /b/)"
 _INTEGER = "-?(0|[1-9][0-9]*)"
 _NUMBER = rf"{_INTEGER}(\.[0-9]+)?([eE][+-]?[0-9]+)?"
@@ -46,7 +47,7 @@ class ParameterText:
         self._left = _MOST
 
     def terminal(self, name: str, schema: Any) -> str | None:
-        """What is text up to its end tag, without objects and arrays; None for a value that is JSON of `types_of`.
+        """What is text up to its closing tag, without objects and arrays; None for a value that is JSON of `types_of`.
 
         Raises ValueError when the schema is too large.
         """
@@ -56,11 +57,11 @@ class ParameterText:
         self._left = _MOST
         texts = self._values(schema, "string", name)
         looks = "".join(f" & ~/{_LOOKS[kind]}/" for kind in sorted(types & _LOOKS.keys()))
-        options = [] if texts is None else [f"({texts}{looks} & {_NO_TAG})"]
+        options = [] if texts is None else [f"({texts}{looks} & {_WHOLE})"]
         for kind in sorted(types & _SCALARS.keys() - {"string"}):
             if (values := self._values(schema, kind, name)) is not None:
                 options.append(values)
-        return f"({' | '.join(options) or _NEVER}) {END}"
+        return f"({' | '.join(options) or _NEVER})"
 
     def _values(self, schema: Any, kind: str, place: str, followed: tuple[str, ...] = ()) -> str | None:
         """The texts of the values of a type that a schema allows; None when there are none."""

@@ -10,9 +10,11 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
+from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.images import read_images
+from trigraph.runtime.server.reply_form import ReplyForm
 from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -48,9 +50,10 @@ class ChatPrompt:
         """How many of them are of images."""
         return sum(image.tokens for image in self.given.images) if isinstance(self.given, ImagePrompt) else 0
 
-    def parser(self) -> ReplyParser:
-        """What takes a reply to it apart."""
-        return ReplyParser(self.template.reply_format, self.tools, thinking=self.thinking)
+    def parser(self, constraint: Constraint | None) -> ReplyParser:
+        """What takes a reply to it apart, which keeps to a constraint."""
+        closed = isinstance(constraint, ReplyForm)
+        return ReplyParser(self.template.reply_format, self.tools, thinking=self.thinking, closed=closed)
 
 
 def encoded(engine: Backend, text: str, *, start: bool = True) -> list[int]:

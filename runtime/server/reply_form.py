@@ -14,7 +14,7 @@ from trigraph.models.errors import quote
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.parameter_text import END, ParameterText, literal
+from trigraph.runtime.server.parameter_text import LAST, NEXT, ParameterText, literal
 from trigraph.runtime.text.reply_parser import ReplyFormat
 from trigraph.runtime.text.tool_arguments import Arguments, types_of
 
@@ -118,7 +118,7 @@ class _Calls:
             self.rules += self._json_call(functions)
             return
         names = " | ".join(f"function_{i}" for i in range(len(functions)))
-        self.rules += f'called: "\\n" ({names}) "</function>\\n</tool_call>"\n'
+        self.rules += f'called: "\\n" ({names}) "\\n</tool_call>"\n'
         self.rules += "".join(self._xml_function(i, function) for i, function in enumerate(functions))
         self.rules += "".join(f"{name}: {terminal}\n" for terminal, name in self._terminals.items())
 
@@ -155,39 +155,51 @@ class _Calls:
         schema, guidance, notes = self._enforced(function)
         arguments, text = Arguments.of(schema), ParameterText(schema)
         within = {"tool": _within(schema, "tool")}
-        parts, rules = [], ""
+        rules, count = "", len(arguments.schemas)
+        last = max((i for i, name in enumerate(arguments.schemas) if name in arguments.required), default=-1)
         for i, (name, value) in enumerate(arguments.schemas.items()):
-            rule = f"parameter_{number}_{i}"
-            parts.append(rule if name in arguments.required else f"{rule}?")
             try:
-                options = self._xml_value(name, value, text, guidance, within)
+                terminal, objects = self._xml_value(name, value, text, guidance, within)
             except ValueError as error:
                 raise _refusal(function, error) from error
-            rules += f"{rule}: {literal(f'<parameter={name}>{chr(10)}')} ({' | '.join(options)})\n"
+            # A value ends where another parameter, or the end of the function, shows that its closing tag is one.
+            options = self._ended(terminal, objects, LAST, "") if i >= last else []
+            if i + 1 < count:
+                options += self._ended(terminal, objects, NEXT, f" next_{number}_{i + 1}")
+            rules += f"next_{number}_{i}: {literal(name + '>' + chr(10))} ({' | '.join(options)})"
+            rules += f" | next_{number}_{i + 1}\n" if name not in arguments.required and i + 1 < count else "\n"
         if not arguments.exact:
             notes += (Note("", "anyOf or oneOf", "is enforced for each parameter alone"),)
         bounds = [Note("", key, "is not enforced") for key in ("minProperties", "maxProperties") if key in schema]
         self._note(function, [*notes, *bounds, *dict.fromkeys(text.notes)])
         opened = literal(f"<function={function['name']}>\n")
-        return f"function_{number}: {opened} {' '.join(parts)}\n{rules}"
+        bodies = ['"</function>"'] * (last < 0) + [f'"<parameter=" next_{number}_0'] * (count > 0)
+        return f"function_{number}: {opened} ({' | '.join(bodies)})\n{rules}"
 
     def _xml_value(
         self, name: str, value: Any, text: ParameterText, guidance: Mapping[str, Any], within: Mapping[str, Any]
-    ) -> list[str]:
-        """The text of a parameter's value and what ends it, in alternatives."""
-        options = []
+    ) -> tuple[str | None, str | None]:
+        """A parameter's value as a terminal, as JSON, or both."""
         types = types_of(name, text.root)
         if (terminal := text.terminal(name, value)) is not None:
-            options.append(self._terminals.setdefault(terminal, f"VALUE_{len(self._terminals)}"))
             types &= {"object", "array"}
-        if types:
-            own = _within(value, "tool") if isinstance(value, Mapping) else {}
-            own = {"x-guidance": {**_PLAIN_JSON, **guidance}, **own}
-            if terminal is not None:
-                own["type"] = sorted(types)
-            if '"$ref"' in json.dumps(own):
-                own["$defs"] = within
-            options.append(f"%json {json.dumps(own)} {END}")
+            if not types:
+                return terminal, None
+        own = _within(value, "tool") if isinstance(value, Mapping) else {}
+        own = {"x-guidance": {**_PLAIN_JSON, **guidance}, **own}
+        if terminal is not None:
+            own["type"] = sorted(types)
+        if '"$ref"' in json.dumps(own):
+            own["$defs"] = within
+        return terminal, f"%json {json.dumps(own)}"
+
+    def _ended(self, terminal: str | None, objects: str | None, end: str, after: str) -> list[str]:
+        """The alternatives of a value with what ends it, which is part of the terminal, and what comes then."""
+        options = []
+        if terminal is not None:
+            options.append(self._terminals.setdefault(f"{terminal} {end}", f"VALUE_{len(self._terminals)}") + after)
+        if objects is not None:
+            options.append(f"{objects} {end}{after}")
         return options
 
 

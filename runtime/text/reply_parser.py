@@ -11,30 +11,37 @@ Two families of calls, by the chat template that the model was trained on:
     </function>
     </tool_call>
 
-The methods of `ReplyParser` are this grammar: each is a generator of events, in the order of the text, which yields
-None where it needs more of it. Line breaks beside tags belong to the tags. What only looks like a call is content.
+The rules, with cases, stand in docs/reference/tool-calls.md. The methods are the grammar of a reply: each is a
+generator of events, in the order of the text, which yields None where it needs more of it.
 """
 
 from __future__ import annotations
 
-import json
-import re
-import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded, Content, Event, Reasoning
-from trigraph.runtime.text.tag_reader import Parsing, TagReader
-from trigraph.runtime.text.tool_arguments import parameters_of, typed, types_of
-
-_THINK, _THINK_END = "<think>", "</think>"
-_CALL, _CALL_END = "<tool_call>", "</tool_call>"
-_FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_PARAMETER = "<parameter="
-# The last two are there when a model forgets the first.
-_VALUE_ENDS = ("\n</parameter>", "</parameter>", "\n<parameter=", "\n</function>\n</tool_call>")
-_JSON_HEAD = re.compile(r'\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*(?=\{)')
+from trigraph.runtime.text.json_calls import JsonCalls
+from trigraph.runtime.text.lexemes import (
+    CALL,
+    CALL_END,
+    END,
+    FENCE,
+    FUNCTION,
+    FUNCTION_END,
+    SPACE,
+    TAGS,
+    THINK,
+    THINK_END,
+    Ending,
+    Lexeme,
+    Lexemes,
+    Parsing,
+)
+from trigraph.runtime.text.passage import Passage, end_of
+from trigraph.runtime.text.reply import Arguments, Content, Event, Reasoning
+from trigraph.runtime.text.tool_arguments import parameters_of
+from trigraph.runtime.text.xml_calls import XmlCalls
 
 
 @dataclass(frozen=True)
@@ -48,197 +55,185 @@ class ReplyFormat:
     def of_template(cls, source: str) -> ReplyFormat:
         """The format that a chat template (Jinja text) tells the model to keep to."""
         calls = None
-        if _CALL in source:
-            calls = "xml" if _FUNCTION in source else "json" if "arguments" in source else None
-        return cls(_THINK_END in source, calls)
+        if CALL in source:
+            calls = "xml" if FUNCTION in source else "json" if "arguments" in source else None
+        return cls(THINK_END in source, calls)
 
     def thinks(self, prompt: str) -> bool:
         """Whether a rendered prompt opens a thought, so that the reply begins within it."""
-        return self.thoughts and prompt.rstrip().endswith(_THINK)
+        return self.thoughts and prompt.rstrip().endswith(THINK)
 
 
 class ReplyParser:
     """Makes events of the text of one reply."""
 
     def __init__(
-        self, format: ReplyFormat = ReplyFormat(), tools: Iterable[Mapping[str, Any]] = (), *, thinking: bool = False
+        self,
+        format: ReplyFormat = ReplyFormat(),
+        tools: Iterable[Mapping[str, Any]] = (),
+        *,
+        thinking: bool = False,
+        closed: bool = False,
+        fences: bool = True,
     ) -> None:
         """`thinking`: the prompt has opened the thought. Without tools there are no calls.
 
+        `closed`: a grammar holds the calls, and none of their closing tags is missing. `fences`: whether calls in
+        blocks of code are text.
+
         Raises TrigraphError for a tool without a name.
         """
-        self._schemas = parameters_of(tools)
-        self._calls = format.calls if self._schemas else None
+        self._format, self._tools = format, [*tools]
+        schemas = parameters_of(self._tools)
+        tags = TAGS.get(format.calls or "", ()) if schemas else ()
         self._thoughts = format.thoughts
-        self._count = 0
-        self._reader = TagReader()
+        self._lexemes = Lexemes(
+            (THINK, THINK_END, *tags) if format.thoughts or thinking else tags, fences=fences and bool(tags)
+        )
+        self._calls: XmlCalls | JsonCalls | None = None
+        if tags:
+            xml = format.calls == "xml"
+            self._calls = XmlCalls(self._lexemes, schemas, closed=closed) if xml else JsonCalls(self._lexemes, schemas)
+        self.places: list[int] = []
+        """Where each call begins that stands outside of thoughts and blocks of code."""
         self._parsing = self._reply(thinking)
 
     def push(self, text: str) -> list[Event]:
         """The events that more text completes."""
-        self._reader.text += text
-        events = []
-        while (event := next(self._parsing, None)) is not None:
-            events.append(event)
-        return events
+        self._lexemes.push(text)
+        return self._events()
 
-    def finish(self) -> list[Event]:
-        """The last events, when the reply has ended."""
-        self._reader.ended = True
-        return self.push("")
+    def finish(self, ended: Ending = "whole") -> list[Event]:
+        """The last events, when the reply has ended.
+
+        A call that a limit has cut, or a stop string within a value, has no CallEnded.
+        """
+        self._lexemes.finish(ended)
+        return self._events()
+
+    def _events(self) -> list[Event]:
+        """The next events; those that continue each other are joined."""
+        joined: list[list[Any]] = []
+        while (event := next(self._parsing, None)) is not None:
+            kind = (type(event), event.index) if isinstance(event, Arguments) else (type(event),)
+            if isinstance(event, Reasoning | Content | Arguments) and joined and joined[-1][0] == kind:
+                joined[-1][1].append(event)
+            else:
+                joined.append([kind, [event]])
+        return [_joined(events) for _, events in joined]
 
     def _reply(self, thinking: bool) -> Parsing[None]:
-        if self._thoughts and (yield from self._reader.accept(_THINK)):
-            yield from self._reader.skip_lines()
-            thinking = True
-        if thinking:
-            yield from self._thought()
-        tags = {"xml": (_CALL, *(f"{_FUNCTION}{name}>" for name in self._schemas)), "json": (_CALL,)}
-        while True:
-            gap, tag = yield from self._reader.pass_on(Content, *tags.get(self._calls or "", ()))
-            if not tag:
-                return
-            if tag != _CALL:  # the tag before it was forgotten
-                self._reader.text, tag = tag + self._reader.text, ""
-            read = yield from (self._xml_call() if self._calls == "xml" else self._json_call())
-            if read is None:
-                yield from self._reader.skip_lines()
-            else:
-                yield Content(gap + tag + read)
-
-    def _thought(self) -> Parsing[None]:
-        opener = {"xml": _FUNCTION, "json": "{"}.get(self._calls or "", "")
-        while True:
-            gap, tag = yield from self._reader.pass_on(Reasoning, _THINK_END, *([_CALL] if opener else []))
-            if tag != _CALL:
-                break
-            opened = yield from self._reader.accept(opener)
-            if not opened:
-                yield Reasoning(gap + tag)
-                continue
-            # A call within a thought is part of it, unless the thought never ends and the reply ends with the call.
-            text, tag = yield from self._reader.until(_THINK_END)
-            text = _CALL + opened + text
-            if not tag and text.rstrip().endswith(_CALL_END):
-                self._reader.text = text
-                return
-            yield Reasoning(gap + (text.rstrip("\n") if tag else text))
-            break
-        yield from self._reader.skip_lines()
-
-    def _xml_call(self) -> Parsing[str | None]:
-        """A call; returns what was read if it is none."""
-        read = yield from self._reader.accept(_FUNCTION)
-        name, end = (yield from self._reader.until(">", "<", "\n")) if read else ("", "")
-        if end != ">":
-            self._reader.text = end + self._reader.text
-            return read + name
-        index = yield from self._begin(name)
-        before = "{"
-        while True:
-            other, tag = yield from self._reader.until(_PARAMETER, _FUNCTION_END, _CALL_END)
-            if other.strip():
-                yield Content(other.strip("\n"))
-            if not tag:
-                return None
-            if tag != _PARAMETER:
-                break
-            key, end = yield from self._reader.until(">")
-            yield Arguments(index, f"{before}{json.dumps(key, ensure_ascii=False)}: ")
-            before = ", "
-            if not (end and (yield from self._value(index, types_of(key, self._schemas.get(name, {}))))):
-                return None
-        if tag == _FUNCTION_END:
-            yield from self._reader.accept(_CALL_END)
-        yield Arguments(index, "{}" if before == "{" else "}")
-        yield CallEnded(index)
-        return None
-
-    def _value(self, index: int, types: set[str]) -> Parsing[bool]:
-        """A parameter's value; returns whether it has come to its end."""
-        yield from self._reader.skip_line()
-        if types <= {"string"}:
-            yield Arguments(index, '"')
-            _, end = yield from self._reader.pass_on(
-                lambda text: Arguments(index, _quoted(text)), *_VALUE_ENDS, trim=False
-            )
-            if end:
-                yield Arguments(index, '"')
+        space = yield from self._lexemes.spaces()
+        lexeme = yield from self._lexemes.next()
+        if self._thoughts and lexeme.kind == THINK:
+            thinking, space = True, (yield from self._lexemes.spaces()).lstrip("\r\n")
         else:
-            text, end = yield from self._reader.until(*_VALUE_ENDS)
-            yield Arguments(index, typed(text, types))
-        if end not in _VALUE_ENDS[:2]:
-            self._reader.text = end.lstrip("\n") + self._reader.text
-        return bool(end)
+            self._lexemes.back(lexeme)
+        passage = Passage(Reasoning if thinking else Content)
+        yield from passage.add(space)
+        if thinking:
+            ended = yield from self._quoted(passage, lambda lexeme: lexeme.kind == THINK_END)
+            passage = Passage(Content)
+            if ended:
+                yield from self._begin_line(passage)
+        yield from self._content(passage)
 
-    def _json_call(self) -> Parsing[str | None]:
-        """A call; returns what was read if it is none."""
-        read = yield from self._reader.accept("{")
-        if not read:
-            return ""
-        while True:
-            end = self._reader.text.find(_CALL_END)
-            head = _JSON_HEAD.match(self._reader.text, 0, len(self._reader.text) if end < 0 else end)
-            if head or end >= 0 or self._reader.ended:
-                break
-            yield None
-        if head is None:
-            return (yield from self._whole_json_call(read))
-        self._reader.text = self._reader.text[head.end() :]
-        index = yield from self._begin(head[1])
-        if (yield from self._object(index)):
-            yield from self._reader.accept("}")
-            yield from self._reader.accept(_CALL_END)
-            yield CallEnded(index)
-        return None
+    def _content(self, passage: Passage) -> Parsing[None]:
+        fresh = True  # whether a line begins here, or a call has just ended
+        while (lexeme := (yield from self._lexemes.next())).kind != END:
+            found = yield from self._opens(lexeme, fresh)
+            fresh = fresh and lexeme.kind == SPACE
+            if found == "cut":
+                return
+            if found == "call":
+                fresh = yield from self._call(lexeme, passage)
+                continue
+            yield from passage.add(lexeme.text)
+            if lexeme.kind == FENCE:
+                yield from self._quoted(passage, end_of(lexeme))
+        yield from self._end(passage)
 
-    def _whole_json_call(self, read: str) -> Parsing[str | None]:
-        """A call whose keys stand in another order, or whose arguments are JSON within a string."""
-        text, end = yield from self._reader.until(_CALL_END)
-        try:
-            call = json.loads("{" + text)
-            arguments = call.get("arguments", {})
-            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except (ValueError, RecursionError):
-            call = arguments = None
-        if not (isinstance(arguments, dict) and isinstance(call.get("name"), str)):
-            return read + text + end
-        index = yield from self._begin(call["name"])
-        yield Arguments(index, json.dumps(arguments, ensure_ascii=False))
-        yield CallEnded(index)
-        return None
+    def _end(self, passage: Passage) -> Parsing[None]:
+        """The line breaks at the end of the reply, unless there was a tag behind them."""
+        if not self._lexemes.dropped:
+            yield from passage.add_gap()
 
-    def _object(self, index: int) -> Parsing[bool]:
-        """The JSON object that the text goes on with, as it is written; returns whether it has come to its end."""
-        depth, quoted, escaped = 0, False, False
-        while True:
-            text, self._reader.text = self._reader.text, ""
-            for i, character in enumerate(text, 1):
-                if escaped:
-                    escaped = False
-                elif quoted:
-                    quoted, escaped = character != '"', character == "\\"
-                elif character == '"':
-                    quoted = True
-                else:
-                    depth += (character in "{[") - (character in "}]")
-                    if not depth:
-                        self._reader.text = text[i:]
-                        yield Arguments(index, text[:i])
-                        return True
-            if text:
-                yield Arguments(index, text)
-            if self._reader.ended:
+    def _opens(self, lexeme: Lexeme, fresh: bool = False) -> Parsing[str]:
+        """Whether a lexeme opens a "call", was "cut" where it may do so, or is "text"."""
+        if self._calls is None or lexeme.kind not in (CALL, FUNCTION):
+            return "text"
+        return (yield from self._calls.opens(lexeme, fresh))
+
+    def _call(self, lexeme: Lexeme, passage: Passage) -> Parsing[bool]:
+        """What looks like a call; returns whether it is one."""
+        assert self._calls is not None
+        text = yield from self._calls.read(lexeme)
+        if text is not None:
+            yield from passage.add(text)
+            return False
+        self.places.append(lexeme.place)
+        passage.drop_gap()
+        yield from self._begin_line(passage)
+        return True
+
+    def _begin_line(self, passage: Passage) -> Parsing[None]:
+        """Leaves out line breaks after a thought or a call."""
+        space = yield from self._lexemes.spaces()
+        lexeme = yield from self._lexemes.next()
+        self._lexemes.back(lexeme)
+        if lexeme.kind != END:
+            yield from passage.add(space.lstrip("\r\n"))
+
+    def _quoted(self, passage: Passage, ends: Callable[[Lexeme], bool]) -> Parsing[bool]:
+        """A thought, or a block of code in the content, up to what ends it; returns whether that has come.
+
+        A call in it is text, unless the block never ends, and the reply ends with the call.
+        """
+        while not ends(lexeme := (yield from self._lexemes.next())):
+            found = "cut" if lexeme.kind == END else (yield from self._opens(lexeme))
+            if found == "cut":
+                if lexeme.kind == END:
+                    yield from self._end(passage)
                 return False
-            yield None
+            text = [lexeme.text]
+            if found == "call":
+                while not ends(lexeme := (yield from self._lexemes.next())) and lexeme.kind != END:
+                    text.append(lexeme.text)
+                self._lexemes.back(lexeme)
+                if lexeme.kind == END:
+                    yield from self._last_calls(passage, "".join(text))
+                    return False
+            yield from passage.add("".join(text))
+        if lexeme.kind == FENCE:
+            yield from passage.add(lexeme.text)
+        return True
 
-    def _begin(self, name: str) -> Parsing[int]:
-        index = self._count
-        self._count += 1
-        yield CallBegun(index, f"call_{uuid.uuid4().hex[:24]}", name)
-        return index
+    def _last_calls(self, passage: Passage, text: str) -> Parsing[None]:
+        """The last text of a reply that has ended within a block: calls are those that it ends with."""
+        calls: list[Event] = []
+        if self._lexemes.ended != "cut" and text.rstrip().endswith((CALL_END, FUNCTION_END)):
+            inner = ReplyParser(ReplyFormat(calls=self._format.calls), self._tools, fences=False)
+            for event in inner.push(text) + inner.finish():
+                if isinstance(event, Content):
+                    calls.clear()
+                else:
+                    calls.append(event)
+        if not calls:
+            yield from passage.add(text)
+            yield from self._end(passage)
+            return
+        first = calls[0].index
+        yield from passage.add(text[: inner.places[first]])
+        passage.drop_gap()
+        assert self._calls is not None
+        for event in calls:
+            yield replace(event, index=self._calls.count + event.index - first)
+        self._calls.count += len(inner.places) - first
 
 
-def _quoted(text: str) -> str:
-    """A piece of a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+def _joined(events: list[Event]) -> Event:
+    """One event for several that continue each other."""
+    match events[0]:
+        case Reasoning() | Content() | Arguments() as event if len(events) > 1:
+            return replace(event, text="".join(event.text for event in events))  # type: ignore[union-attr]
+    return events[0]

@@ -1,20 +1,13 @@
-"""The tools of a request: schemas of their arguments, and plain text as the JSON value that a schema asks for."""
+"""The tools of a request, and the schemas of their arguments."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from trigraph.models.errors import TrigraphError, quote
 
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-# Templates write Python's spelling of these into the history.
-_BOOLEANS = {"true": "true", "True": "true", "false": "false", "False": "false"}
-_NULLS = {"null", "None"}
 _TYPE_OF = {type(None): "null", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
@@ -85,24 +78,6 @@ def types_of(name: str, parameters: Mapping[str, Any]) -> set[str]:
     return types
 
 
-def typed(text: str, types: set[str]) -> str:
-    """The JSON of a value of one of these types: of the first in the order below that `text` can be, else a string."""
-    bare = text.strip()
-    if "null" in types and bare in _NULLS:
-        return "null"
-    if ("integer" in types and _INTEGER.fullmatch(bare)) or ("number" in types and _NUMBER.fullmatch(bare)):
-        return bare
-    if "boolean" in types and bare in _BOOLEANS:
-        return _BOOLEANS[bare]
-    if ("object" in types and bare.startswith("{")) or ("array" in types and bare.startswith("[")):
-        try:
-            json.loads(bare, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return json.dumps(text, ensure_ascii=False)
-        return bare
-    return json.dumps(text, ensure_ascii=False)
-
-
 def resolved(reference: str, root: Mapping[str, Any]) -> Any:
     """The part of a schema that a reference (`#/$defs/Name`) names; None when there is no such part."""
     at: Any = root
@@ -117,7 +92,3 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

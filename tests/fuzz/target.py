@@ -35,6 +35,7 @@ TARGETS = {
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),
     "answers": Limits(cpu_seconds=10, bytes=1 << 30),  # a whole audit, now and then
     "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
+    "replies": Limits(cpu_seconds=1, bytes=256 << 20),
 }
 
 

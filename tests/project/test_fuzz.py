@@ -33,6 +33,13 @@ def test_no_defects(target: str, count: int, operator_library: Path) -> None:
     assert report.outcomes["refused"] > count / 10
 
 
+def test_no_reply_is_misread() -> None:
+    report = run_campaign("replies", 1500, seed=7)
+    print(report)
+    assert not report.defects, str(report)
+    assert min(report.outcomes[kind] for kind in ("exact", "damaged", "garbled")) > 200
+
+
 def test_a_campaign_survives_crashes_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fuzzer that raises, crashes, hangs, allocates and is slow now and then."""
     (tmp_path / "fuzz").mkdir()

@@ -27,6 +27,7 @@ pytest.importorskip("llguidance", reason="llguidance is not installed: no constr
 
 ENGINE, _ = engine_of(scripted(b"a", 1))
 END = "\n</parameter>\n"
+TAGS = [f"{END}<parameter=".encode(), f"{END}</function>".encode()]
 
 
 class Color(enum.Enum):
@@ -75,8 +76,8 @@ def forced(parameters: Any, family: str = "xml", **choice: Any) -> ReplyForm:
 
 def called(form: ReplyForm, parameters: Any, family: str, seed: int) -> Any:
     """The arguments of the call that a random walk makes."""
-    text = random_text(ENGINE.model.guide(form), seed, 6000, END.encode() if family == "xml" else b"")
-    parser = ReplyParser(ReplyFormat(calls=family), [tool(parameters)])
+    text = random_text(ENGINE.model.guide(form), seed, 6000, TAGS if family == "xml" else ())
+    parser = ReplyParser(ReplyFormat(calls=family), [tool(parameters)], closed=True)
     message = assistant_message(parser.push(text) + parser.finish())
     return json.loads(message["tool_calls"][0]["function"]["arguments"])
 
@@ -109,12 +110,24 @@ def test_calls_keep_to_all_of_a_schema(family: str) -> None:
         ({"enum": ["5", 6]}, ["6"], ["5", "7"]),
         ({"type": ["string", "null"], "maxLength": 4}, ["abc", "null"], ["abcde", "None"]),
         ({"type": ["string", "array"], "items": {"type": "integer"}}, ["x", "[1]"], ["[x]", "[1"]),
-        ({"type": "string"}, ["a\n\n</p>", ""], ["a</parameter>", "a\n<parameter=b>\n"]),
+        (
+            {"type": "string"},
+            [
+                "a\n\n</p>",
+                "",
+                "a</parameter> b > c",
+                "</parameter>",
+                "a\n</function>\nb",
+                "\n<parameter=y>\n",
+                "</function></tool_call>",
+            ],
+            ["a</parameter>\n</function>", "a\n</parameter>\n<parameter=b>", "</parameter> </function>"],
+        ),
     ],
     ids=str,
 )
 def test_texts_of_a_parameter(schema: Any, good: list[str], bad: list[str]) -> None:
-    form = forced({"properties": {"x": schema}, "required": ["x"], "$defs": {"E": {"enum": ["red", "blue"]}}})
+    form = forced({"properties": {"x": schema, "y": {}}, "required": ["x"], "$defs": {"E": {"enum": ["red", "blue"]}}})
     head, tail = "<tool_call>\n<function=f>\n<parameter=x>\n", f"{END}</function>\n</tool_call>"
     assert [text for text in good if not accepts(ENGINE.model.guide(form), head + text + tail)] == []
     assert [text for text in bad if accepts(ENGINE.model.guide(form), head + text + tail)] == []
@@ -140,7 +153,7 @@ def test_tools_whose_definitions_have_one_name(family: str) -> None:
     form = reply_form(ReplyFormat(calls=family), ToolChoice(tools, required=True, parallel=False), None)
     assert form is not None
     for seed in range(6):
-        text = random_text(ENGINE.model.guide(form), seed, 2000, END.encode() if family == "xml" else b"")
+        text = random_text(ENGINE.model.guide(form), seed, 2000, TAGS if family == "xml" else ())
         assert ("one" in text) == ("=f>" in text or '"f"' in text) != ("two" in text)
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -99,14 +100,15 @@ def keeps_to(text: str, constraint: Constraint) -> bool:
     return re.fullmatch("(Go|Come) [a-z]{2,9}[.!]", text) is not None
 
 
-def random_text(guide: Guide, seed: int, most: int = 2000, tag: bytes = b"") -> str:
+def random_text(guide: Guide, seed: int, most: int = 2000, tags: Sequence[bytes] = ()) -> str:
     """A text that the guide of an engine with a token for each byte lets through; it comes to its end soon.
 
-    `tag`: what ends a part of the text, taken as a whole now and then.
+    `tags`: what ends a part of the text, taken as a whole now and then.
     """
     rng, text = random.Random(seed), bytearray()
     while not guide.finished and len(text) < most:
-        if tag and rng.random() < 0.2 and guide._matcher.validate_tokens([*tag]) == len(tag):
+        tag = rng.choice(tags) if tags and rng.random() < 0.4 else b""
+        if tag and guide._matcher.validate_tokens([*tag]) == len(tag):
             for token in tag:
                 guide.advance(token)
             text += tag

@@ -55,7 +55,7 @@ class Messages(Job):
             constraint=reply_form(prompt.template.reply_format, choice, answer),
         )
         request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
-        self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
+        self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._generation = self.generations[0]
         self._head = {

@@ -63,7 +63,7 @@ class ChatCompletion(Job):
         self.generations = [
             Generation(
                 engine.generate(prompt.given, choice_options(options, number), checkpoints=prompt.checkpoints),
-                prompt.parser(),
+                prompt.parser(options.constraint),
                 parallel_calls=choice.parallel,
                 image_tokens=prompt.image_tokens,
                 shares_prompt=number > 0,

@@ -38,18 +38,21 @@ class ResponseItems:
             case Arguments():
                 yield from self._more(event.text)
             case CallEnded():
-                yield from self.close()
+                yield from self._end("completed")
 
     def close(self, status: str = "completed") -> Iterator[dict[str, Any]]:
-        """Ends the item that is open, if one is."""
-        if not self._open:
-            return
+        """Ends the item that is open, if one is: a call is incomplete then."""
+        if self._open:
+            yield from self._end("incomplete" if self.output[-1]["type"] == "function_call" else status)
+
+    def _end(self, status: str) -> Iterator[dict[str, Any]]:
         self._open = False
         item = self.output[-1]
         kind = item["type"]
         item["status"] = status
         if kind == "function_call":
-            yield self._event(f"{_EVENTS[kind]}.done", arguments=item["arguments"], name=item["name"])
+            if status == "completed":
+                yield self._event(f"{_EVENTS[kind]}.done", arguments=item["arguments"], name=item["name"])
         else:
             part = item["content"][0]
             logprobs = {"logprobs": part["logprobs"]} if kind == "message" else {}

@@ -10,7 +10,7 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
-from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.generation import LIMITS, Generation, Usage, merged
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
 from trigraph.runtime.server.openai.output_logprobs import OutputLogprobs
 from trigraph.runtime.server.openai.response_items import ResponseItems
@@ -24,7 +24,6 @@ from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Event
 
 _LOGPROBS = "message.output_text.logprobs"
-_LIMITS = ("length", "context", "timeout")
 
 
 class Responses(Job):
@@ -44,7 +43,7 @@ class Responses(Job):
             logprobs=logprobs,
         )
         request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
-        self.generations = [Generation(request, prompt.parser(), parallel_calls=choice.parallel)]
+        self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
         self._items = ResponseItems()
         self._tokenizer = service.engine.tokenizer
@@ -87,7 +86,7 @@ class Responses(Job):
             yield from self._items.take(event, chat_logprobs(self._tokenizer, found)["content"])
 
     def _status(self) -> str:
-        return "incomplete" if self.generations[0].finish_reason in _LIMITS else "completed"
+        return "incomplete" if self.generations[0].finish_reason in LIMITS else "completed"
 
     def _response(self, status: str) -> dict[str, Any]:
         done = status not in ("in_progress", "failed")

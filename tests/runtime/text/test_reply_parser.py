@@ -11,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
-from support.replies import EXAMPLES, JSON, PLAIN, TOOLS, WEATHER, WEATHER_JSON, XML
+from support.replies import JSON, PLAIN, TOOLS, WEATHER, WEATHER_JSON, XML
+from trigraph.runtime.text.lexemes import Ending
 from trigraph.runtime.text.reply import Arguments, CallBegun, Content, Event, Reasoning, assistant_message
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
 
 
-def events_of(pieces: Iterable[str], format: ReplyFormat, thinking: bool = False, tools: Any = TOOLS) -> list[Event]:
+def events_of(
+    pieces: Iterable[str], format: ReplyFormat, thinking: bool = False, tools: Any = TOOLS, ended: Ending = "whole"
+) -> list[Event]:
     """The events of a reply; those that continue each other are joined."""
     parser = ReplyParser(format, tools, thinking=thinking)
-    found = [event for piece in pieces for event in parser.push(piece)] + parser.finish()
+    found = [event for piece in pieces for event in parser.push(piece)] + parser.finish(ended)
     joined: list[Event] = []
     for event in found:
         last = joined[-1] if joined else None
@@ -32,30 +35,26 @@ def events_of(pieces: Iterable[str], format: ReplyFormat, thinking: bool = False
     return [CallBegun(event.index, "id", event.name) if isinstance(event, CallBegun) else event for event in joined]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_examples(name: str) -> None:
-    format, thinking, reply, expected = EXAMPLES[name]
-    assert events_of([reply], format, thinking) == expected
-    assert events_of(reply, format, thinking) == expected, "character by character"
-
-
 FRAGMENTS = [
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=now>", "<function=get_weather>", "<function=",
-    "<parameter=city>", "<parameter=days>", "</parameter>", "</function>", "\n", "\n\n", " ", "<", ">", "42", "text",
-    '{"name": "now", "arguments": {', '"a": "b"', "}", "}}", '{"arguments": {}, "name": "f"}', '"', "\\", "ü", "</",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=now>", "<tool_call>\n<function=now>",
+    "<function=get_weather>", "<function=", "<parameter=city>", "<parameter=days>", "</parameter>", "</function>",
+    "</parameter>\n</function>", "\n", "\n\n", "\r\n", " ", "<", ">", "42", "text", "```", "\n```\n",
+    '{"name": "now", "arguments": {', '"a": "b"', "}", "}}", '{"arguments": {}, "name": "now"}', '"', "\\", "ü", "</",
     WEATHER, WEATHER_JSON,
 ]  # fmt: skip
 replies = st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join)
 
 
 @settings(max_examples=400, deadline=None)
-@given(replies, st.data(), st.sampled_from([XML, JSON]), st.booleans())
-def test_pieces_make_no_difference(reply: str, data: st.DataObject, format: ReplyFormat, thinking: bool) -> None:
+@given(replies, st.data(), st.sampled_from([XML, JSON]), st.booleans(), st.sampled_from(["whole", "stopped", "cut"]))
+def test_pieces_make_no_difference(
+    reply: str, data: st.DataObject, format: ReplyFormat, thinking: bool, ended: Ending
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
-    expected = events_of([reply], format, thinking)
-    assert events_of(pieces, format, thinking) == expected
-    assert events_of(reply, format, thinking) == expected
+    expected = events_of([reply], format, thinking, ended=ended)
+    assert events_of(pieces, format, thinking, ended=ended) == expected
+    assert events_of(reply, format, thinking, ended=ended) == expected
 
 
 @settings(max_examples=200, deadline=None)
@@ -94,7 +93,7 @@ words = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 arguments = st.fixed_dictionaries(
     {},
     optional={
-        "city": st.text(st.sampled_from("ab \n{}\"\\'<>/ü")),
+        "city": st.text(st.sampled_from("ab \n\r{}\"\\'<>/ü")),
         "days": st.integers(),
         "wind": st.floats(allow_nan=False, allow_infinity=False),
         "metric": st.booleans(),
@@ -107,7 +106,7 @@ arguments = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
-@given(words, words | st.just(""), st.lists(st.tuples(st.sampled_from(["get_weather", "f"]), arguments)), st.data())
+@given(words, words | st.just(""), st.lists(st.tuples(st.sampled_from(["get_weather", "now"]), arguments)), st.data())
 @pytest.mark.parametrize("family", ["xml", "json"])
 def test_what_a_template_writes_is_read_back(
     family: str, thought: str, content: str, calls: list[tuple[str, dict[str, Any]]], data: st.DataObject
@@ -135,7 +134,7 @@ def test_what_a_template_writes_is_read_back(
 
 def test_a_message_leaves_out_a_call_that_was_cut_off() -> None:
     parser = ReplyParser(XML, TOOLS)
-    message = assistant_message(parser.push(WEATHER + WEATHER[:55]) + parser.finish())
+    message = assistant_message(parser.push(WEATHER + WEATHER[:55]) + parser.finish("cut"))
     assert [c["function"]["arguments"] for c in message["tool_calls"]] == ['{"city": "Oslo"}']
     assert message["tool_calls"][0]["id"].startswith("call_")
     assert "reasoning_content" not in message
@@ -148,7 +147,7 @@ def test_text_is_passed_on_as_soon_as_it_is_certain() -> None:
     assert parser.push("</think>\n\nyes") == [Content("yes")]
     begun = parser.push("\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOs")
     assert begun[0] == CallBegun(0, begun[0].id, "get_weather")  # type: ignore[union-attr]
-    assert begun[-1] == Arguments(0, "Os")
+    assert begun[1:] == [Arguments(0, '{"city": "Os')]
     assert parser.push("lo\n</param") == [Arguments(0, "lo")]
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from support.replies import XML
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.text.argument_values import typed
 from trigraph.runtime.text.reply_parser import ReplyParser
-from trigraph.runtime.text.tool_arguments import typed, types_of
+from trigraph.runtime.text.tool_arguments import types_of
 
 
 @pytest.mark.parametrize("tool", [3, {}, {"function": {}}, {"function": {"name": 1}}, {"name": "f", "parameters": []}])
