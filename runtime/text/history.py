@@ -62,7 +62,7 @@ def _with_object(call: Any, as_text: bool) -> Any:
 def _object(given: Any) -> dict[str, Any]:
     """Arguments as a model or client may have written them, as an object; what is not one is an argument of it."""
     value = _parsed(given) if isinstance(given, str) else given
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value.strip()):
         return {}
     return dict(value) if isinstance(value, Mapping) else {"arguments": value}
 
@@ -72,7 +72,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text.strip()
+        return text
 
 
 def _is_text(part: Any) -> bool:
