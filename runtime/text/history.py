@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
 
+_PART_TEXT = re.compile(r"""\.text\b|\[["']text["']\]""")
 _THINK, _THINK_END = "<think>", "</think>"
 
 
@@ -25,7 +27,7 @@ def as_template_reads(messages: SequenceOf[Message], source: str) -> list[Messag
 def _message(message: Message, source: str) -> Message:
     changed = dict(message)
     content = changed.get("content")
-    if isinstance(content, list) and "is string" not in source and all(_is_text(part) for part in content):
+    if isinstance(content, list) and not _takes_parts(source) and all(_is_text(part) for part in content):
         changed["content"] = content = "\n".join(part["text"] for part in content)
     if changed.get("role") != "assistant":
         return changed
@@ -43,6 +45,11 @@ def _message(message: Message, source: str) -> Message:
         as_text = "arguments is string" in source
         changed["tool_calls"] = [_with_object(call, as_text) for call in changed["tool_calls"]]
     return changed
+
+
+def _takes_parts(source: str) -> bool:
+    """Whether a template reads the texts of a content's parts; of one that only looks for a string, nothing is left."""
+    return "is string" in source and _PART_TEXT.search(source) is not None
 
 
 def _with_object(call: Any, as_text: bool) -> Any:
