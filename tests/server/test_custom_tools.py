@@ -110,7 +110,9 @@ def test_the_model_is_told_of_them(service: Service) -> None:
     assert patch["description"] == f"Edits files.\n\nThe input follows this lark grammar:\n\n{GRAMMAR}"
     assert (spawn["name"], spawn["description"]) == ("agents__spawn", "Other agents.\n\nStarts one.")
     assert (tell["name"], tell["parameters"]) == ("agents__tell", patch["parameters"])
-    chat = prompt(service, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "tools": [CHAT_APPLY]})
+    chat = prompt(
+        service, "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "tools": [CHAT_APPLY]}
+    )
     assert chat == prompt(service, "/v1/responses", {"input": "Hi", "tools": [APPLY]})
 
 

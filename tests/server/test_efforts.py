@@ -54,7 +54,11 @@ def service(engine: Engine) -> Service:
 
 def told(text: str) -> str:
     """Which of `TOLD` a prompt has."""
-    return OFF if text.endswith(OFF) else next(told for told in ("set to low", "set to xhigh", "<|im_start|>user") if told in text)
+    return (
+        OFF
+        if text.endswith(OFF)
+        else next(told for told in ("set to low", "set to xhigh", "<|im_start|>user") if told in text)
+    )
 
 
 @pytest.mark.parametrize(("path", "form"), FORMS)

@@ -91,7 +91,9 @@ def test_every_template_takes_them(service: Service, name: str) -> None:
 
 def test_an_empty_turn_is_for_templates_that_want_one() -> None:
     service = Service(replying("", template=real_template("qwen3")), Settings())
-    text = prompt(service, CHAT, {"messages": [SYSTEM, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]})
+    text = prompt(
+        service, CHAT, {"messages": [SYSTEM, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]}
+    )
     assert EMPTY_TURN not in text
 
 
@@ -153,7 +155,10 @@ class Conversation:
         return {
             CHAT: {"messages": [*system, *self.chat], "tools": [{"type": "function", "function": tool}]},
             RESPONSES: {"input": self.items, "instructions": self.system, "tools": [{"type": "function", **tool}]},
-            MESSAGES: {**messages, "tools": [{"name": "read", "description": "Reads <file>s.", "input_schema": schema}]},
+            MESSAGES: {
+                **messages,
+                "tools": [{"name": "read", "description": "Reads <file>s.", "input_schema": schema}],
+            },
         }
 
     def _maybe(self) -> bool:
@@ -166,7 +171,9 @@ class Conversation:
     def _user(self) -> None:
         text = self._text()
         self.chat.append({"role": "user", "content": [{"type": "text", "text": text}] if self._maybe() else text})
-        self.items.append({"role": "user", "content": [{"type": "input_text", "text": text}] if self._maybe() else text})
+        self.items.append(
+            {"role": "user", "content": [{"type": "input_text", "text": text}] if self._maybe() else text}
+        )
         self.blocks.append({"role": "user", "content": [{"type": "text", "text": text}] if self._maybe() else text})
 
     def _thought(self) -> tuple[dict[str, Any], list[Any], list[Any]]:
@@ -183,7 +190,10 @@ class Conversation:
         said, items, blocks = self._thought()
         text = self._text()
         self.chat.append({"role": "assistant", "content": text, **said})
-        self.items += [*items, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]
+        self.items += [
+            *items,
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
+        ]
         self.blocks.append({"role": "assistant", "content": [*blocks, {"type": "text", "text": text}]})
 
     def _calling(self) -> None:

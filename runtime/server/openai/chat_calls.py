@@ -17,7 +17,13 @@ def said(generation: Generation, origins: Mapping[str, Origin]) -> Message:
     message = assistant_message(generation.events, cut=True)
     content = message["content"] or (None if message.get("tool_calls") else "")
     calls = [_call(call, origins) for call in message.get("tool_calls", ())]
-    return {**message, "content": content, "refusal": None, "annotations": [], **({"tool_calls": calls} if calls else {})}
+    return {
+        **message,
+        "content": content,
+        "refusal": None,
+        "annotations": [],
+        **({"tool_calls": calls} if calls else {}),
+    }
 
 
 class Deltas:

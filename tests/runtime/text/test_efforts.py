@@ -33,7 +33,9 @@ def test_efforts_are_found_by_rendering(taken: tuple[str, ...]) -> None:
     assert ChatTemplate(source, {}).efforts == taken
 
 
-@pytest.mark.parametrize("source", ["{{ messages[0].content }}", "{{ reasoning_effort.x.y }}", "{% if reasoning_effort"])
+@pytest.mark.parametrize(
+    "source", ["{{ messages[0].content }}", "{{ reasoning_effort.x.y }}", "{% if reasoning_effort"]
+)
 def test_a_template_that_takes_none_is_given_any(source: str) -> None:
     assert ChatTemplate(source, {}).efforts == EFFORTS
     assert efforts_note(EFFORTS) is None
