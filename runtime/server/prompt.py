@@ -184,7 +184,7 @@ def _rendered(
 
 
 def _forms(messages: list[Message]) -> Iterator[list[Message]]:
-    """The messages; with late ones of the system at the beginning; and with an empty one of the user, if they have none.
+    """The messages; with late ones of the system first; and with an empty one of the user, if they have none.
 
     A result of a tool that comes first follows one in any case: some templates leave the beginning of its turn out.
     """
@@ -213,11 +213,12 @@ def _with_effort(template: ChatTemplate, settings: Settings, variables: Mapping[
     """The server's variables and a request's, with an effort that the template takes; `none` turns thinking off."""
     found: dict[str, Any] = {}
     for layer in (settings.template_variables, variables):
-        effort = layer.get(VARIABLE)
-        if isinstance(effort, str):
+        if isinstance(effort := layer.get(VARIABLE), str):
             effort = settings.effort_map.get(effort, effort)
-            layer = {**({"enable_thinking": False} if effort == NONE else {}), **layer, VARIABLE: effort}
-        found |= layer
+            off = {"enable_thinking": False} if effort == NONE else {}
+            found |= {**off, **layer, VARIABLE: effort}
+        else:
+            found |= layer
     if isinstance(effort := found.get(VARIABLE), str):
         found[VARIABLE] = nearest_effort(effort, template.efforts)
     return found

@@ -5,7 +5,7 @@ A custom tool is a function of one string, `input`; a tool X of a namespace N is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +80,6 @@ class Tools:
         return [*self.ignored, *(f"the grammar of the tool {quote(name)} is not enforced" for name in forms)]
 
     def _add(self, tools: Iterable[Mapping[str, Any]], namespace: str | None) -> None:
-        described = None
         for tool in tools:
             kind, name, text = tool.get("type"), tool.get("name"), tool.get("description")
             if kind == "namespace" and namespace is None and isinstance(name, str):
@@ -91,9 +90,9 @@ class Tools:
             elif kind in ("function", "custom") and isinstance(name, str) and name:
                 self._add_function(tool, Origin(name, kind == "custom", namespace))
             else:
-                described = f"tools of type {quote(kind)} are ignored"
-                if described not in self.ignored:
-                    self.ignored.append(described)
+                sentence = f"tools of type {quote(kind)} are ignored"
+                if sentence not in self.ignored:
+                    self.ignored.append(sentence)
 
     def _add_function(self, tool: Mapping[str, Any], origin: Origin) -> None:
         name = function_name(origin.name, origin.namespace)

@@ -25,11 +25,11 @@ class Read(NamedTuple):
     """First letters of their roles: system, user, assistant."""
     calls: list[str]
     tools: int
-    ignored: list[str] = []
+    ignored: list[str]
 
 
 READ = {
-    "claude_code": Read("suuauauaua", ["Write", "Read", "Bash"], 4),
+    "claude_code": Read("suuauauaua", ["Write", "Read", "Bash"], 4, []),
     "codex_known_model": Read(
         "suuauaua",
         ["exec_command", "apply_patch"],
@@ -39,8 +39,8 @@ READ = {
     "codex_other_model": Read(
         "suuauaua", ["exec_command", "exec_command"], 4, ["tools of type 'web_search' are ignored"]
     ),
-    "opencode": Read("suauaua", ["write", "bash"], 3),
-    "qwen_code": Read("suauauaua", ["write_file", "run_shell_command"], 4),
+    "opencode": Read("suauaua", ["write", "bash"], 3, []),
+    "qwen_code": Read("suauauaua", ["write_file", "run_shell_command"], 4, []),
 }
 
 
