@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from trigraph.models.errors import TrigraphError
+from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
@@ -25,6 +25,7 @@ from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.serve_models import ModelsArguments, Opening
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.heap import share_heap
+from trigraph.runtime.text.efforts import EFFORTS
 
 if TYPE_CHECKING:
     from trigraph.runtime.receipt.signing import Signer
@@ -118,6 +119,26 @@ class DefaultArguments:
     ] = -1
     stop: Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="Stop string. Repeatable.")] = None
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Keep generating after end-of-text tokens.")] = False
+    effort_map: Annotated[
+        str | None,
+        typer.Option(
+            "--reasoning-effort-map",
+            metavar="NAME=EFFORT,...",
+            help="Reasoning efforts in place of those that requests name: high=medium,max=xhigh (default: the nearest "
+            "that the chat template takes)",
+        ),
+    ] = None
+
+    def efforts(self) -> dict[str, str]:
+        """The effort map. Raises TrigraphError for what is none."""
+        pairs = [pair.partition("=") for pair in (self.effort_map or "").split(",") if pair]
+        for name, _, effort in pairs:
+            if not name or effort not in EFFORTS:
+                raise TrigraphError(
+                    f"--reasoning-effort-map is {quote(self.effort_map)}; write NAME=EFFORT pairs with commas between "
+                    f"them, where EFFORT is one of {', '.join(EFFORTS)}"
+                )
+        return {name: effort for name, _, effort in pairs}
 
 
 @dataclass(frozen=True)
@@ -212,6 +233,7 @@ def serve(
         aliases=() if several else names[1:],
         defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),
+        effort_map=defaults.efforts(),
         seed=None if sampling.seed == -1 else sampling.seed,
         host=server.host,
         port=server.port,

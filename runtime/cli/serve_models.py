@@ -20,6 +20,7 @@ from trigraph.runtime.cli.opening import open_engine
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import TemplateArguments
 from trigraph.runtime.device.memory import free_memory
+from trigraph.runtime.text.efforts import efforts_note
 
 if TYPE_CHECKING:
     from trigraph.runtime.server.backend import Backend
@@ -106,8 +107,9 @@ class Opening:
         """The settings of the model at `path` that clients know by `name`."""
         defaults = replace(self.settings.defaults, sampling=self.sampling.sampling(engine.sampling))
         template = self.template.template_of(engine)
-        if template.notice is not None:
-            say(f"note: {template.notice}")
+        for note in (template.notice, efforts_note(template.efforts)):
+            if note is not None:
+                say(f"note: {note}")
         return replace(self.settings, model=name, path=str(path), defaults=defaults, template=template)
 
     def catalogue(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> Catalogue:

@@ -37,6 +37,8 @@ class Job(ABC):
 
     generations: Sequence[Generation]
     stream: bool
+    ignored: Sequence[str] = ()
+    """Sentences about what of the request the model is not told of."""
 
     @abstractmethod
     async def result(self) -> Any:
@@ -73,9 +75,9 @@ class Job(ABC):
             generation.cancel()
 
     def warnings(self) -> list[str]:
-        """What of the request's schemas the answer is not held to; at most 20."""
+        """What of the request is ignored, and what of its schemas the answer is not held to; at most 20."""
         constraint = self.generations[0].request.options.constraint if self.generations else None
-        return [str(note) for note in constraint.notes[:20]] if constraint is not None else []
+        return [*self.ignored, *map(str, () if constraint is None else constraint.notes)][:20]
 
     def log(self, path: str) -> None:
         """Says in the log what it has cost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.images import read_images
 from trigraph.runtime.server.reply_form import ReplyForm
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.control_names import MARK
+from trigraph.runtime.text.efforts import NONE, VARIABLE, nearest_effort
 from trigraph.runtime.text.reply_parser import ReplyParser
 from trigraph.runtime.text.template import ChatTemplate, Message
 from trigraph.runtime.text.template_renderer import TemplateError
@@ -110,11 +112,11 @@ def chat_prompt(
             param=param,
             code="context_length_exceeded",
         )
-    variables = {**settings.template_variables, **(variables or {})}
     template = settings.template or engine.chat_template()
+    variables = _with_effort(template, settings, variables or {})
     messages = _one_system_message(messages)
     thought = said = ""
-    if messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
+    if messages and messages[-1]["role"] == "assistant" and not messages[-1].get("tool_calls"):
         as_text = engine.tokenizer.control_names.as_text
         thought, said = as_text(messages[-1].get("reasoning_content") or ""), as_text(_text(messages[-1]))
         messages = messages[:-1]
@@ -152,31 +154,59 @@ def _rendered(
     variables: Mapping[str, Any],
     param: str,
 ) -> tuple[list[Message], str]:
-    """The messages that a template takes, and their text. Where it refuses late system messages, they come first."""
-    try:
+    """The messages in the first form that the template takes, and their text. Raises ApiError when it takes none."""
+    refusal = None
+    for form in _forms(messages):
         try:
-            return messages, template.render(messages, tools=tools, variables=variables)
-        except TemplateError:
-            if all(message["role"] != "system" for message in messages[1:]):
-                raise
-            messages = _one_system_message(sorted(messages, key=lambda message: message["role"] != "system"))
-            return messages, template.render(messages, tools=tools, variables=variables)
-    except TemplateError as error:
-        raise ApiError(
-            f"{param}: {error}; change them, or complete plain text with /v1/completions",
-            param=param,
-            code="invalid_value",
-        ) from error
+            return form, template.render(form, tools=tools, variables=variables)
+        except TemplateError as error:
+            refusal = refusal or error
+    raise ApiError(
+        f"{param}: {refusal}; change them, or complete plain text with /v1/completions",
+        param=param,
+        code="invalid_value",
+    ) from refusal
+
+
+def _forms(messages: list[Message]) -> Iterator[list[Message]]:
+    """The messages; with late ones of the system first; and with an empty one of the user, if they have none.
+
+    A result of a tool that comes first follows one in any case: some templates leave the beginning of its turn out.
+    """
+    forms = [messages]
+    if any(message["role"] == "system" for message in messages[1:]):
+        forms.append(_one_system_message(sorted(messages, key=lambda message: message["role"] != "system")))
+    if not messages or messages[0]["role"] == "tool":
+        forms = [_with_user(form) for form in forms]
+    yield from forms
+    if all(message["role"] != "user" for form in forms for message in form):
+        yield from map(_with_user, forms)
+
+
+def _with_user(messages: list[Message]) -> list[Message]:
+    """The messages with an empty one of the user, after the system's at the beginning."""
+    place = 1 if messages and messages[0]["role"] == "system" else 0
+    return [*messages[:place], {"role": "user", "content": ""}, *messages[place:]]
 
 
 def template_variables(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:
     """The variables that a request sets by themselves, and by how much it wants the model to reason."""
-    variables = dict(given or {})
-    if effort is not None:
-        variables.setdefault("reasoning_effort", effort)
-        if effort == "none":
-            variables.setdefault("enable_thinking", False)
-    return variables
+    return {**({} if effort is None else {VARIABLE: effort}), **(given or {})}
+
+
+def _with_effort(template: ChatTemplate, settings: Settings, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """The server's variables and a request's, with an effort that the template takes; `none` turns thinking off."""
+    found: dict[str, Any] = {}
+    for layer in (settings.template_variables, variables):
+        if isinstance(effort := layer.get(VARIABLE), str):
+            effort = settings.effort_map.get(effort, effort)
+            off = {"enable_thinking": False} if effort == NONE else {}
+            found |= {**off, **layer, VARIABLE: effort}
+        else:
+            found |= layer
+    if isinstance(effort := found.get(VARIABLE), str):
+        found[VARIABLE] = nearest_effort(effort, template.efforts)
+    return found
 
 
 def _characters(value: Any) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trigraph.models.errors import quote
@@ -51,6 +51,8 @@ class ToolChoice:
     parallel: bool = True
     strict: frozenset[str] = frozenset()
     """Names of the tools whose calls must keep to all of their schemas, called by force or not."""
+    forms: Mapping[str, Constraint] = field(default_factory=dict)
+    """What the only argument of some tools must be, called by force or not."""
 
     def functions(self) -> list[Mapping[str, Any]]:
         """The functions that a call may name. Raises ApiError when the one that must be called is not among them."""
@@ -67,14 +69,17 @@ def reply_form(format: ReplyFormat, choice: ToolChoice, answer: Constraint | Non
     """The form of a reply by its tool choice, and by that of its content; None where any will do."""
     functions = choice.functions()
     forced = choice.required or choice.named is not None
-    strict = any(function["name"] in choice.strict for function in functions)
+    strict = any(
+        function["name"] in choice.strict or (function["name"] in choice.forms and format.calls == "xml")
+        for function in functions
+    )
     if not forced and not strict and answer is None:
         return None
     if forced and format.calls is None:
         raise ApiError("tool_choice asks for a call, and the model's chat template has none; leave it out")
     if format.calls is None or not functions:
         return answer
-    calls = _Calls(format.calls, functions, choice.strict)
+    calls = _Calls(format.calls, functions, choice)
     notes, rules = tuple(calls.notes), calls.rules
     repeated = choice.parallel and choice.named is None
     start = 'call ("\\n" call)*' if repeated else "call"
@@ -82,9 +87,9 @@ def reply_form(format: ReplyFormat, choice: ToolChoice, answer: Constraint | Non
         start = f"TEXT | (LEAD called){'+' if repeated else ''} TEXT"
         rules += _FREE
     if forced or answer is None:
-        return ReplyForm(json.dumps({"grammars": [{"lark_grammar": f"start: {start}\n{rules}"}]}), notes)
+        return ReplyForm(json.dumps({"grammars": [{"lark_grammar": f"start: {start}\n{rules}"}, *calls.forms]}), notes)
     either = {"lark_grammar": f"start: {start} | @answer\n{rules}"}
-    grammars = [either, {**_grammar(answer), "name": "answer"}]
+    grammars = [either, {**_grammar(answer), "name": "answer"}, *calls.forms]
     return ReplyForm(json.dumps({"grammars": grammars}), (*notes, *answer.notes))
 
 
@@ -109,9 +114,11 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
 class _Calls:
     """Rules of which `call` is one call, and `called` what follows its first tag."""
 
-    def __init__(self, family: str, functions: Sequence[Mapping[str, Any]], strict: frozenset[str]) -> None:
+    def __init__(self, family: str, functions: Sequence[Mapping[str, Any]], choice: ToolChoice) -> None:
         self.notes: list[Note] = []
-        self._strict = strict
+        self.forms: list[dict[str, Any]] = []
+        """Grammars of arguments, which the rules name."""
+        self._choice = choice
         self._terminals: dict[str, str] = {}
         self.rules = 'call: "<tool_call>" called\n'
         if family == "json":
@@ -131,7 +138,7 @@ class _Calls:
 
     def _note(self, function: Mapping[str, Any], notes: Sequence[Note]) -> None:
         name = function["name"]
-        if name in self._strict:
+        if name in self._choice.strict:
             check_strict(notes, f"the tool {quote(name)}", "tools")
         self.notes += [note._replace(place=f"{name}{note.place}") for note in notes]
 
@@ -159,7 +166,11 @@ class _Calls:
         last = max((i for i, name in enumerate(arguments.schemas) if name in arguments.required), default=-1)
         for i, (name, value) in enumerate(arguments.schemas.items()):
             try:
-                terminal, objects = self._xml_value(name, value, text, guidance, within)
+                if (form := self._choice.forms.get(function["name"])) is not None:
+                    self.forms.append({**_grammar(form), "name": f"form_{number}"})
+                    terminal, objects = None, f"@form_{number}"
+                else:
+                    terminal, objects = self._xml_value(name, value, text, guidance, within)
             except ValueError as error:
                 raise _refusal(function, error) from error
             # A value ends where another parameter, or the end of the function, shows that its closing tag is one.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
 
 from trigraph.models.errors import quote
@@ -118,7 +118,10 @@ class Sampling(Schema):
     stop: str | Items[str] | None = None
     stop_token_ids: Ids | None = None
     ignore_eos: bool | None = None
-    reasoning_budget: Annotated[int, Field(ge=-1)] | None = None
+    reasoning_budget: Annotated[
+        Annotated[int, Field(ge=-1)] | None,
+        Field(validation_alias=AliasChoices("reasoning_budget", "thinking_token_budget", "thinking_budget")),
+    ] = None
     grammar: str | None = None
     json_schema: Object | None = None
     structured_outputs: StructuredOutputs | None = None

@@ -36,6 +36,8 @@ class Settings:
     """Replaces the model's own."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     """What the chat template is given that a request does not say otherwise."""
+    effort_map: Mapping[str, str] = field(default_factory=dict)
+    """Reasoning efforts in place of those that requests name."""
     seed: int | None = None
     """The seed of requests without one; None: a new one for each."""
     host: str = "127.0.0.1"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, TypeAlias
 
 Message: TypeAlias = Mapping[str, Any]
 
+_PART_TEXT = re.compile(r"""\.text\b|\[["']text["']\]""")
 _THINK, _THINK_END = "<think>", "</think>"
 
 
@@ -25,7 +27,7 @@ def as_template_reads(messages: SequenceOf[Message], source: str) -> list[Messag
 def _message(message: Message, source: str) -> Message:
     changed = dict(message)
     content = changed.get("content")
-    if isinstance(content, list) and "is string" not in source and all(_is_text(part) for part in content):
+    if isinstance(content, list) and not _takes_parts(source) and all(_is_text(part) for part in content):
         changed["content"] = content = "\n".join(part["text"] for part in content)
     if changed.get("role") != "assistant":
         return changed
@@ -45,6 +47,11 @@ def _message(message: Message, source: str) -> Message:
     return changed
 
 
+def _takes_parts(source: str) -> bool:
+    """Whether a template reads the texts of a content's parts; of one that only looks for a string, nothing is left."""
+    return "is string" in source and _PART_TEXT.search(source) is not None
+
+
 def _with_object(call: Any, as_text: bool) -> Any:
     """A tool call whose arguments are an object, or the text of one that is kept as it was written."""
     if not isinstance(call, Mapping):
@@ -62,7 +69,7 @@ def _with_object(call: Any, as_text: bool) -> Any:
 def _object(given: Any) -> dict[str, Any]:
     """Arguments as a model or client may have written them, as an object; what is not one is an argument of it."""
     value = _parsed(given) if isinstance(given, str) else given
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value.strip()):
         return {}
     return dict(value) if isinstance(value, Mapping) else {"arguments": value}
 
@@ -72,7 +79,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text.strip()
+        return text
 
 
 def _is_text(part: Any) -> bool:

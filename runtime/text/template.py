@@ -10,9 +10,12 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from trigraph.runtime.text.control_names import ControlNames
+from trigraph.runtime.text.efforts import EFFORTS, VARIABLE
 from trigraph.runtime.text.history import Message as Message
 from trigraph.runtime.text.history import as_template_reads
 from trigraph.runtime.text.reply_parser import ReplyFormat, ReplyParser
@@ -87,6 +90,21 @@ class ChatTemplate:
         if "text" not in response:
             raise TemplateError(f"the chat template failed ({response.get('error')})")
         return str(response["text"])
+
+    @cached_property
+    def efforts(self) -> tuple[str, ...]:
+        """The reasoning efforts that it takes, found by rendering with each; all where it reads or takes none."""
+        if VARIABLE not in self.source:
+            return EFFORTS
+        question = [{"role": "user", "content": "Hi"}]
+        taken = []
+        with suppress(TemplateError):
+            self.render(question, variables={"enable_thinking": True})
+            for effort in EFFORTS:
+                with suppress(TemplateError):
+                    self.render(question, variables={"enable_thinking": True, VARIABLE: effort})
+                    taken.append(effort)
+        return tuple(taken) or EFFORTS
 
     def with_source(self, source: str) -> ChatTemplate:
         """Another template for the same vocabulary."""

@@ -13,6 +13,7 @@ from trigraph.runtime.server.images import PART_RULE, check_media_type, image_pa
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.tools import function_tool
 from trigraph.runtime.text.template import Message
 
 # Claude Code's first line, whose number is another one in each request: no prompt would begin like the one before.
@@ -39,10 +40,7 @@ def tool_choice(fields: TokensRequest) -> ToolChoice:
     tools = []
     for tool in fields.tools or ():
         if tool.name and tool.input_schema is not None:
-            function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-            if tool.description is not None:
-                function["description"] = tool.description
-            tools.append({"type": "function", "function": function})
+            tools.append(function_tool(tool.name, tool.description, tool.input_schema))
     strict = frozenset(tool.name for tool in fields.tools or () if tool.name and tool.strict)
     if wanted is None:
         return ToolChoice(tools, strict=strict)
@@ -55,6 +53,12 @@ def tool_choice(fields: TokensRequest) -> ToolChoice:
         not wanted.disable_parallel_tool_use,
         strict,
     )
+
+
+def ignored_tools(fields: TokensRequest) -> list[str]:
+    """Sentences about the tools that the model is not told of: those that would run at the provider's."""
+    kinds = dict.fromkeys(tool.type for tool in fields.tools or () if not tool.name or tool.input_schema is None)
+    return [f"tools of type {quote(kind)} are ignored" for kind in kinds]
 
 
 def _system(system: str | list[Block] | None) -> Iterator[Message]:
@@ -146,6 +150,8 @@ def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 def _text(block: Block, place: str) -> str:
     if block.type == "text":
         return block.text or ""
+    if block.type == "tool_reference":
+        return f"The tool {block.tool_name} can be called."
     if block.type == "document" and block.source is not None and block.source.type == "text":
         return block.source.data or ""
     raise ApiError(f"{place}.type is {quote(block.type)}; {PART_RULE}", param=f"{place}.type")

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from trigraph.runtime.sampling.constraint import JsonSchema
-from trigraph.runtime.server.anthropic.history import anthropic_prompt, tool_choice
+from trigraph.runtime.server.anthropic.history import anthropic_prompt, ignored_tools, tool_choice
 from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
@@ -56,6 +56,7 @@ class Messages(Job):
         )
         request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
+        self.ignored = ignored_tools(fields)
         self.stream = bool(fields.stream)
         self._generation = self.generations[0]
         self._head = {

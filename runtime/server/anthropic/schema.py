@@ -19,7 +19,7 @@ class Source(Schema):
 
 
 class Block(Schema):
-    """A block of content: text, thinking, tool_use or tool_result."""
+    """A block of content: text, thinking, tool_use, tool_result, or tool_reference in one."""
 
     type: str
     text: str | None = None
@@ -28,6 +28,7 @@ class Block(Schema):
     name: str | None = None
     input: str | Object | None = None
     tool_use_id: str | None = None
+    tool_name: str | None = None
     content: str | Items[Block] | None = None
     source: Source | None = None
 
@@ -42,6 +43,7 @@ class MessageParam(Schema):
 class ToolParam(Schema):
     """A tool; those that run at the provider's are ignored."""
 
+    type: str | None = None
     name: ToolName | None = None
     description: str | None = None
     input_schema: Object | None = None

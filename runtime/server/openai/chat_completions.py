@@ -12,16 +12,9 @@ from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.images import PART_RULE, part_of_url
+from trigraph.runtime.server.openai.chat_calls import Deltas, said
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
-from trigraph.runtime.server.openai.schema import (
-    AllowedTools,
-    ChatMessage,
-    ChatRequest,
-    ContentPart,
-    ImageUrl,
-    NamedTool,
-    Tool,
-)
+from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, ContentPart, ImageUrl, Tool, ToolCall
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
@@ -29,11 +22,12 @@ from trigraph.runtime.server.receipts import NO_RECEIPT, receipt_field
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import parse
 from trigraph.runtime.server.service import Service
-from trigraph.runtime.text.reply import Arguments, CallBegun, Content, Event, Reasoning, assistant_message
+from trigraph.runtime.server.tools import Tools, call_of
 from trigraph.runtime.text.template import Message
 
 _FINISH_REASONS = {"call": "tool_calls", "length": "length", "context": "length", "timeout": "length"}
 _SHOWING = ("user", "tool", "function")  # roles whose messages may have images
+_ROLES = {"developer": "system", "function": "tool"}  # as chat templates call them
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
@@ -44,9 +38,10 @@ class ChatCompletion(Job):
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ChatRequest, body)
         engine = service.engine
-        choice = _tool_choice(fields)
+        tools, choice = tool_choice(fields)
         prompt = _prompt(service, fields, choice)
         answer = form(fields, fields.response_format)
+        self.ignored = tools.notes(prompt.template.reply_format.calls)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
         self._fields, self._service = fields, service
@@ -77,6 +72,7 @@ class ChatCompletion(Job):
             "system_fingerprint": service.fingerprint,
         }
         self._tokenizer = engine.tokenizer
+        self._origins = tools.origins
 
     async def result(self) -> dict[str, Any]:
         """The whole answer."""
@@ -85,7 +81,7 @@ class ChatCompletion(Job):
         choices = [
             {
                 "index": i,
-                "message": _said(generation),
+                "message": said(generation, self._origins),
                 "logprobs": self._logprobs(generation, 0),
                 "finish_reason": finish_reason(generation),
                 **self._receipt(generation),
@@ -106,10 +102,11 @@ class ChatCompletion(Job):
             generation.announces_prompt = bool(self._fields.return_progress)
             yield self._chunk(i, {"role": "assistant", "content": None})
         sent = [0] * len(self.generations)
+        deltas_of = [Deltas(self._origins) for _ in self.generations]
         async for i, events in merged(self.generations):
             if not events:
                 yield self._chunk(i, {}, progress=prompt_progress(self.generations[i].request))
-            deltas = [delta for delta in map(_delta, events) if delta]
+            deltas = [delta for event in events for delta in deltas_of[i].of(event)]
             logprobs = self._logprobs(self.generations[i], sent[i]) if deltas else None
             sent[i] += len(logprobs["content"]) if logprobs else 0
             for delta in deltas:
@@ -167,7 +164,7 @@ class ChatCompletion(Job):
 def count_chat_tokens(service: Service, body: bytes) -> dict[str, Any]:
     """How many tokens the prompt of a request has. Raises ApiError or TrigraphError for what is wrong with it."""
     fields = parse(ChatRequest, body)
-    prompt = _prompt(service, fields, _tool_choice(fields), counted=True)
+    prompt = _prompt(service, fields, tool_choice(fields)[1], counted=True)
     return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
 
@@ -182,17 +179,27 @@ def as_message(message: ChatMessage, number: int) -> Message:
     if isinstance(content, list):
         shows = message.role in _SHOWING
         content = [_part(part, f"messages[{number}].content[{i}]", shows=shows) for i, part in enumerate(content)]
-    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    found: dict[str, Any] = {"role": _ROLES.get(message.role, message.role), "content": content}
     for name in ("reasoning_content", "tool_call_id", "name"):
         if (value := getattr(message, name)) is not None:
             found[name] = value
-    if message.tool_calls:
+    calls = [*(message.tool_calls or ())]
+    if message.function_call is not None:
+        calls.append(ToolCall(function=message.function_call))
+    if calls:
         found["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": call.function.model_dump()}
-            for call in message.tool_calls
-            if call.function is not None
+            {"id": call.id, "type": "function", "function": function}
+            for call in calls
+            if (function := _function(call)) is not None
         ]
     return found
+
+
+def _function(call: ToolCall) -> dict[str, Any] | None:
+    """The function of a call, of a custom tool's as well."""
+    if call.custom is not None:
+        return call_of(call.custom.name, None, call.custom.input)
+    return None if call.function is None else call.function.model_dump()
 
 
 def _part(part: ContentPart, place: str, *, shows: bool) -> dict[str, Any]:
@@ -206,12 +213,8 @@ def _part(part: ContentPart, place: str, *, shows: bool) -> dict[str, Any]:
 
 
 def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
-    """The tools that are functions, as chat templates take them."""
-    return [
-        {"type": "function", "function": tool.function.model_dump(exclude_none=True, exclude={"strict"})}
-        for tool in tools or ()
-        if tool.type == "function" and tool.function is not None
-    ]
+    """The tools as functions, as chat templates take them."""
+    return [*Tools.of(tool.flat() for tool in tools or ()).functions.values()]
 
 
 def _prompt(service: Service, fields: ChatRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
@@ -220,38 +223,9 @@ def _prompt(service: Service, fields: ChatRequest, choice: ToolChoice, *, counte
     return chat_prompt(service, messages, choice.tools, variables, counted=counted)
 
 
-def _tool_choice(fields: ChatRequest) -> ToolChoice:
-    choice = fields.tool_choice
-    if choice == "none":
-        return ToolChoice()
-    strict = {tool.function.name for tool in fields.tools or () if tool.function is not None and tool.function.strict}
-    tools = function_tools(fields.tools)
-    required, named = choice == "required", None
-    if isinstance(choice, NamedTool):
-        named = choice.function.name
-    elif isinstance(choice, AllowedTools):
-        allowed = {tool.function.name for tool in choice.allowed_tools.tools}
-        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
-        required = choice.allowed_tools.mode == "required"
-    return ToolChoice(tools, required, named, fields.parallel_tool_calls is not False, frozenset(strict))
-
-
-def _said(generation: Generation) -> Message:
-    message = assistant_message(generation.events, cut=True)
-    content = message["content"] or (None if message.get("tool_calls") else "")
-    return {**message, "content": content, "refusal": None, "annotations": []}
-
-
-def _delta(event: Event) -> dict[str, Any]:
-    match event:
-        case Reasoning():
-            return {"reasoning_content": event.text}
-        case Content():
-            return {"content": event.text}
-        case CallBegun():
-            function = {"name": event.name, "arguments": ""}
-            return {"tool_calls": [{"index": event.index, "id": event.id, "type": "function", "function": function}]}
-        case Arguments():
-            return {"tool_calls": [{"index": event.index, "function": {"arguments": event.text}}]}
-        case _:
-            return {}
+def tool_choice(fields: ChatRequest) -> tuple[Tools, ToolChoice]:
+    """The tools of a request, and which of them may and must be called."""
+    tools = Tools.of(tool.flat() for tool in fields.tools or ())
+    wanted = fields.tool_choice
+    flat = wanted if wanted is None or isinstance(wanted, str) else wanted.flat()
+    return tools, tools.choice(flat, parallel=fields.parallel_tool_calls is not False)

@@ -14,13 +14,14 @@ from trigraph.runtime.server.generation import LIMITS, Generation, Usage, merged
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
 from trigraph.runtime.server.openai.output_logprobs import OutputLogprobs
 from trigraph.runtime.server.openai.response_items import ResponseItems
-from trigraph.runtime.server.openai.responses_history import input_messages, tool_choice
+from trigraph.runtime.server.openai.responses_history import ignored_items, input_messages
 from trigraph.runtime.server.openai.schema_responses import Reasoning, ResponsesRequest
 from trigraph.runtime.server.options import form, request_options
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import ResponseFormat, parse
 from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.tools import Tools
 from trigraph.runtime.text.reply import Event
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -32,7 +33,7 @@ class Responses(Job):
     def __init__(self, service: Service, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ResponsesRequest, body)
-        choice = tool_choice(fields)
+        tools, choice = _tools(fields)
         prompt = _prompt(service, fields, choice)
         logprobs = (fields.top_logprobs or 0) if _LOGPROBS in (fields.include or ()) else None
         options = request_options(
@@ -45,7 +46,8 @@ class Responses(Job):
         request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
         self.stream = bool(fields.stream)
-        self._items = ResponseItems()
+        self.ignored = [*tools.notes(prompt.template.reply_format.calls), *ignored_items(fields)]
+        self._items = ResponseItems(tools.origins)
         self._tokenizer = service.engine.tokenizer
         self._logprobs = None if logprobs is None else OutputLogprobs(request, self._tokenizer)
         self._number = 0
@@ -118,15 +120,18 @@ class Responses(Job):
 def count_input_tokens(service: Service, body: bytes) -> dict[str, Any]:
     """How many tokens an input has. Raises ApiError or TrigraphError for what is wrong with the request."""
     fields = parse(ResponsesRequest, body)
-    ids = _prompt(service, fields, tool_choice(fields), counted=True).ids
+    ids = _prompt(service, fields, _tools(fields)[1], counted=True).ids
     return {"object": "response.input_tokens", "input_tokens": len(ids)}
+
+
+def _tools(fields: ResponsesRequest) -> tuple[Tools, ToolChoice]:
+    tools = Tools.of(fields.tools or ())
+    return tools, tools.choice(fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
 
 
 def _prompt(service: Service, fields: ResponsesRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
     _check_stateless(fields)
     messages = input_messages(fields)
-    if not messages:
-        raise ApiError("input has no message; give one", param="input", code="invalid_value")
     effort = None if fields.reasoning is None else fields.reasoning.effort
     variables = template_variables(fields.chat_template_kwargs, effort)
     return chat_prompt(service, messages, choice.tools, variables, counted=counted, param="input")

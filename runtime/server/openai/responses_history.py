@@ -9,11 +9,13 @@ from trigraph.models.errors import quote
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.images import PART_RULE, part_of_url
 from trigraph.runtime.server.openai.schema_responses import Item, Part, ResponsesRequest
-from trigraph.runtime.server.reply_form import ToolChoice
-from trigraph.runtime.server.schema import TOOL_NAME, TOOL_NAME_RULE
+from trigraph.runtime.server.tools import call_of, function_name
 from trigraph.runtime.text.template import Message
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_KINDS = {"message", "reasoning", "item_reference", *_CALLS, *_OUTPUTS}
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -25,45 +27,11 @@ def input_messages(fields: ResponsesRequest) -> list[Message]:
     return [*first, *_messages(fields.input)]
 
 
-def tool_choice(fields: ResponsesRequest) -> ToolChoice:
-    """The tools that may be called, and whether one must be. Those that are no functions are ignored."""
-    choice = fields.tool_choice
-    if choice == "none":
-        return ToolChoice()
-    tools: list[dict[str, Any]] = []
-    strict: set[str] = set()
-    for tool in fields.tools or ():
-        name, parameters = tool.get("name"), tool.get("parameters")
-        if tool.get("type") != "function" or not isinstance(name, str) or not name:
-            continue
-        if not TOOL_NAME.fullmatch(name):
-            raise ApiError(f"tools has {quote(name)}; {TOOL_NAME_RULE}", param="tools", code="invalid_value")
-        function: dict[str, Any] = {"name": name, "parameters": parameters if isinstance(parameters, dict) else {}}
-        if isinstance(tool.get("description"), str):
-            function["description"] = tool["description"]
-        tools.append({"type": "function", "function": function})
-        if tool.get("strict") is True:
-            strict.add(name)
-    required, named = choice == "required", None
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        named = choice.get("name")
-    elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = [tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)]
-        tools = [tool for tool in tools if tool["function"]["name"] in allowed]
-        required = choice.get("mode") == "required"
-    if isinstance(choice, str) and choice not in ("auto", "required"):
-        raise ApiError(
-            f"tool_choice is {quote(choice)}; it must be auto, none, required or a function",
-            param="tool_choice",
-            code="invalid_value",
-        )
-    return ToolChoice(
-        tools,
-        required,
-        named if isinstance(named, str) else None,
-        fields.parallel_tool_calls is not False,
-        frozenset(strict),
-    )
+def ignored_items(fields: ResponsesRequest) -> list[str]:
+    """Sentences about the kinds of items that the model is not told of."""
+    items = () if isinstance(fields.input, str) else fields.input
+    kinds = dict.fromkeys(item.type for item in items if item.type is not None and item.type not in _KINDS)
+    return [f"input items of type {quote(kind)} are ignored" for kind in kinds]
 
 
 def _messages(items: Iterable[Item]) -> Iterator[Message]:
@@ -75,15 +43,15 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
             if said:
                 yield {"content": "", **said}
             said = {"role": "assistant", "reasoning_content": _text(item.content or item.summary, place)}
-        elif kind == "function_call":
-            function = {"name": item.name or "", "arguments": item.arguments or "{}"}
+        elif kind in _CALLS:
+            function = _function(item)
             said.setdefault("role", "assistant")
             said.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
         elif kind == "message" and item.role == "assistant":
             text = _text(item.content, place)
             said["role"] = "assistant"
             said["content"] = f"{said['content']}\n{text}" if said.get("content") else text
-        elif kind in ("message", "function_call_output"):
+        elif kind == "message" or kind in _OUTPUTS:
             if said:
                 yield {"content": "", **said}
             said = {}
@@ -94,8 +62,15 @@ def _messages(items: Iterable[Item]) -> Iterator[Message]:
         yield {"content": "", **said}
 
 
+def _function(item: Item) -> dict[str, Any]:
+    """The function that an item calls."""
+    if item.type == "custom_tool_call":
+        return call_of(item.name or "", item.namespace, item.input or "")
+    return {"name": function_name(item.name or "", item.namespace), "arguments": item.arguments or "{}"}
+
+
 def _other(item: Item, kind: str, place: str) -> Message:
-    if kind == "function_call_output":
+    if kind in _OUTPUTS:
         content = _shown(item.output, f"{place}.output")
         return {"role": "tool", "tool_call_id": item.call_id, "content": content}
     if item.role not in _ROLES:

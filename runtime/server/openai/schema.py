@@ -43,11 +43,19 @@ class FunctionCall(Schema):
     arguments: str | Object | None = None
 
 
+class CustomCall(Schema):
+    """A custom tool's name and its input."""
+
+    name: str
+    input: str = ""
+
+
 class ToolCall(Schema):
     """A call in an assistant's message."""
 
     id: str | None = None
     function: FunctionCall | None = None
+    custom: CustomCall | None = None
 
 
 class ChatMessage(Schema):
@@ -59,6 +67,7 @@ class ChatMessage(Schema):
         None
     )
     tool_calls: Items[ToolCall] | None = None
+    function_call: FunctionCall | None = None
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -72,15 +81,29 @@ class Function(Schema):
     strict: bool | None = None
 
 
+class Custom(Schema):
+    """A tool whose input is a text, which may have to keep to a grammar."""
+
+    name: ToolName
+    description: str | None = None
+    format: Object | None = None
+
+
 class Tool(Schema):
-    """A tool; those that are no functions are ignored."""
+    """A tool; those that are neither functions nor custom are ignored."""
 
     type: str = "function"
     function: Function | None = None
+    custom: Custom | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """As the Responses API writes it."""
+        tool = self.custom or self.function
+        return {"type": self.type, **({} if tool is None else tool.model_dump(exclude_none=True))}
 
 
 class NamedFunction(Schema):
-    """The name of a function."""
+    """The name of a function or custom tool."""
 
     name: str
 
@@ -89,7 +112,13 @@ class NamedTool(Schema):
     """The tool that must be called."""
 
     type: str = "function"
-    function: NamedFunction
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """As the Responses API writes it."""
+        tool = self.custom or self.function
+        return {"type": self.type, "name": None if tool is None else tool.name}
 
 
 class AllowedFunctions(Schema):
@@ -104,6 +133,11 @@ class AllowedTools(Schema):
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedFunctions
+
+    def flat(self) -> dict[str, Any]:
+        """As the Responses API writes it."""
+        allowed = self.allowed_tools
+        return {"type": self.type, "mode": allowed.mode, "tools": [tool.flat() for tool in allowed.tools]}
 
 
 class ChatRequest(Sampling):

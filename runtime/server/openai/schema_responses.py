@@ -21,7 +21,7 @@ class Part(Schema):
 
 
 class Item(Schema):
-    """An item of the input: a message, reasoning, a call of a function, or its output; others are ignored."""
+    """An item of the input: a message, reasoning, a call of a function or custom tool, or its output."""
 
     type: str | None = None
     role: str | None = None
@@ -29,6 +29,8 @@ class Item(Schema):
     summary: Items[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
+    input: str | None = None
     arguments: str | Object | None = None
     output: str | Items[Part] | None = None
 

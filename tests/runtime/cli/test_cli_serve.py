@@ -34,6 +34,7 @@ def test_options_of_run_are_defaults_of_requests(trigraph: Run, served: list[Ser
     (tmp_path / "template.jinja").write_text("{{ x }}")
     options = ["--temp", 0.5, "--top-k", 7, "-n", 9, "--stop", "a", "--ignore-eos", "-j", '{"type": "string"}']
     options += ["--reasoning-budget", 3, "--no-think", "--chat-template-kwargs", '{"x": "y"}']
+    options += ["--reasoning-effort-map", "high=medium,ultra=max"]
     options += ["--chat-template-file", tmp_path / "template.jinja", "--drafter", "ngram", "--draft-tokens", 2]
     assert trigraph("serve", "model.gguf", "--port", 0, *options).status == 0
     ((_, settings),) = served
@@ -43,6 +44,7 @@ def test_options_of_run_are_defaults_of_requests(trigraph: Run, served: list[Ser
     assert (defaults.drafter, defaults.draft_tokens) == ("ngram", 2)
     assert defaults.constraint == JsonSchema('{"type": "string"}')
     assert settings.template_variables == {"x": "y", "enable_thinking": False}
+    assert settings.effort_map == {"high": "medium", "ultra": "max"}
     assert settings.template is not None
     assert settings.template.render([], variables=settings.template_variables) == "y"
     assert settings.model == "model"
@@ -84,6 +86,8 @@ def test_keys(
         (["--api-key-file", "{tmp}/empty"], "has no key; write one a line"),
         (["--chat-template-kwargs", "["], "--chat-template-kwargs is not JSON"),
         (["--reasoning-budget", "-1"], "reasoning_budget is -1"),
+        (["--reasoning-effort-map", "high"], "--reasoning-effort-map is 'high'; write NAME=EFFORT pairs"),
+        (["--reasoning-effort-map", "high=most"], "where EFFORT is one of none, minimal, low"),
         (["--json-schema", "{"], "the JSON schema cannot be used"),
     ],
 )

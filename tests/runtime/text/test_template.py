@@ -170,7 +170,9 @@ CALLS = """\
         (CALLS + "{# arguments is string #}", call_of(""), "{}"),
         (CALLS + "{# arguments is string #}", call_of({"a": "ü"}), '{"a": "ü"}'),
         (CALLS, PARTS, "a\nb"),
-        (CALLS + "{# content is string #}", PARTS, str(PARTS["content"])),
+        (CALLS + "{# content is string #}", PARTS, "a\nb"),
+        (CALLS + "{# content is string, part.text #}", PARTS, str(PARTS["content"])),
+        (CALLS + "{# content is string, part['text'] #}", PARTS, str(PARTS["content"])),
     ],
 )
 def test_history_is_as_the_template_reads_it(source: str, message: Mapping[str, Any], text: str) -> None:
