@@ -1,0 +1,74 @@
+// What can be done when a conversation is longer than the model's context: it goes on without its oldest messages.
+
+import { complete } from "./api.js";
+import { history, sent } from "./conversations.js";
+import { element, shown } from "./dom.js";
+import { count } from "./figures.js";
+import { withFiles } from "./files.js";
+import { requestBody } from "./settings.js";
+
+const IMAGE = 4_000; // characters that take about as much as an image
+const KEPT = 0.5; // of the context: the rest is for the summary and the answers to come
+const LONGEST = 1_024; // tokens of a summary
+const REQUEST =
+  "Summarize our conversation until now for yourself: you will go on with it, but will see nothing of it except your " +
+  "summary. Keep facts, names, numbers, decisions, open questions and what I have asked of you. At most 400 words.";
+
+export function isFull({ error }) {
+  return error?.code === "context_length_exceeded";
+}
+
+/**
+ * How a conversation can make room for an answer that found none: {start, left, all, told}: the message that it begins
+ * with then, how many messages that leaves out of all, and what the server tells. Null where there is but one question.
+ */
+export function roomFor(conversation, { id, error }) {
+  const { messages } = sent(conversation, id);
+  const [most, needed] = (error.text.match(/\d+/g) ?? []).map(Number).sort((one, other) => one - other);
+  const fits = needed ? (KEPT * most) / needed : KEPT;
+  const sizes = messages.map((one) => withFiles(one.content, one.files).length + IMAGE * (one.images?.length ?? 0));
+  const all = sizes.reduce((sum, size) => sum + size, 0);
+  let rest = all;
+  let start = null;
+  for (const [i, message] of messages.entries()) {
+    if (message.role === "user" && i > 0) {
+      start = { start: message.id, left: i, all: messages.filter((one) => one.id !== id).length, most, needed };
+      if (rest <= fits * all) break;
+    }
+    rest -= sizes[i];
+  }
+  return start;
+}
+
+/** Asks what to do; resolves to the fields of an answer that is asked for with less, or to null. */
+export async function askRoom({ start, left, all, most, needed }, plain) {
+  const dialog = document.getElementById("room");
+  const size = needed ? `It has ${count(needed)} tokens, and the model reads at most ${count(most)}. ` : "";
+  document.getElementById("room-text").textContent =
+    `${size}The first ${left} of its ${all} messages can make room: they stay on this page, but the model no longer sees them.`;
+  dialog.querySelector("[value=summary]").hidden = plain; // which takes a model that answers
+  const chosen = await shown(dialog);
+  if (chosen !== "leave" && chosen !== "summary") return null;
+  return { start, summary: chosen === "summary" ? "" : undefined };
+}
+
+/** What the model says of the messages that an answer leaves out. */
+export async function summarise(model, conversation, { parent, start }, signal) {
+  const { messages, summary } = sent(conversation, parent);
+  const left = messages.slice(0, messages.findIndex(({ id }) => id === start));
+  const asked = [...history({ messages: left, summary }), { role: "user", content: REQUEST }];
+  const body = await requestBody(model, asked);
+  Object.assign(body, { max_tokens: LONGEST, chat_template_kwargs: { enable_thinking: false } });
+  let text = "";
+  for await (const { choices } of complete(body, signal)) text += choices?.[0]?.delta?.content ?? "";
+  if (!text.trim()) throw new Error("The model wrote no summary. Try again, or leave the oldest messages out.");
+  return text.trim();
+}
+
+/** What stands between the messages that the model no longer sees and the others. */
+export function divider(summary) {
+  if (summary === undefined) return element("p", { class: "cut" }, "The model no longer sees the messages above.");
+  if (!summary) return element("p", { class: "cut" }, "The messages above are being summarized.");
+  const told = element("summary", {}, "The model sees a summary in place of the messages above.");
+  return element("details", { class: "cut" }, told, element("p", {}, summary));
+}
