@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.browser import Browser
+from support.page import kept
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
@@ -54,8 +55,7 @@ def test_tiny_model(window: Browser, tiny_package: Path) -> None:
         ask(window, "In the beginning")
         prompt = engine.chat_template().render([{"role": "user", "content": "In the beginning"}])
         text = engine.generate(prompt, Options(Sampling(temperature=0), max_tokens=48)).run()
-        kept = "Object.entries(localStorage).find(([key]) => key.startsWith('trigraph.conversation.'))[1]"
-        assert window.run(f"return JSON.parse({kept}).messages[1].content") == text
+        assert kept(window)[0][0]["messages"][1]["content"] == text
         figures = window.text(f"{LAST} .figures")
         assert "tokens/s" in figures and "free" in figures
         ask(window, "And then?")

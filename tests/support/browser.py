@@ -45,6 +45,10 @@ class Browser:
         """The value that the body of a function returns."""
         return self.call("POST", "execute/sync", script=script, args=list(arguments))
 
+    def later(self, script: str, *arguments: Any) -> Any:
+        """The value that the body of a function passes to the last one of its arguments."""
+        return self.call("POST", "execute/async", script=script, args=list(arguments))
+
     def until(self, condition: str, *arguments: Any) -> Any:
         """Waits until an expression is true."""
         end = time.monotonic() + self.patience
@@ -80,6 +84,16 @@ class Browser:
         keys = [("keyDown", "Shift"), ("keyDown", "Enter"), ("keyUp", "Enter"), ("keyUp", "Shift")]
         actions = [{"type": kind, "value": KEYS[name]} for kind, name in keys]
         self.call("POST", "actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
+
+    def tab(self, name: str = "") -> str:
+        """Goes to a tab by its name, or to a new one; returns the name of the one that was left."""
+        left = str(self.call("GET", "window"))
+        self.call("POST", "window", handle=name or self.call("POST", "window/new", type="window")["handle"])
+        return left
+
+    def close(self) -> None:
+        """Closes the tab; another one must be gone to then."""
+        self.call("DELETE", "window")
 
     def command(self, name: str, **parameters: Any) -> Any:
         """A command of Chromium's own protocol."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.browser import Browser
 from support.mock_api import Answer, MockApi
 
@@ -13,6 +15,23 @@ def says(text: str, **more: object) -> Answer:
     """An answer of one token a word."""
     words = [word + " " for word in text.split(" ")]
     return Answer([("content", word, 1, 0) for word in words], **more)  # type: ignore[arg-type]
+
+
+_KEPT = """
+const done = arguments[0];
+const asked = indexedDB.open('trigraph');
+asked.onsuccess = () => {
+  const stores = ['conversations', 'images'];
+  const found = stores.map((name) => asked.result.transaction(name).objectStore(name).getAll());
+  found[1].onsuccess = () => { asked.result.close(); done(found.map(({ result }) => result)); };
+};
+"""
+
+
+def kept(page: Browser) -> tuple[list[dict[str, Any]], list[str]]:
+    """The conversations and the images that the browser's database has."""
+    conversations, images = page.later(_KEPT)
+    return conversations, images
 
 
 def visit(page: Browser, api: MockApi) -> None:

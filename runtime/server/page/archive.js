@@ -73,7 +73,7 @@ async function take(text) {
   for (const conversation of found) {
     const kept = await load(conversation.id);
     const images = imagesOf(conversation.messages).filter(({ data }) => data);
-    const messages = conversation.messages.map((message) => ({ ...message, images: message.images?.map(shown) }));
+    const messages = conversation.messages.map(withShown);
     if (!(kept?.changed >= conversation.changed))
       await save({ ...conversation, messages }, messages, { images, title: conversation.title });
   }
@@ -155,7 +155,10 @@ function isListOf(isItem) {
   return (value) => Array.isArray(value) && value.every((item) => item !== null && isItem(item));
 }
 
-const shown = ({ id, width, height }) => ({ id, width, height });
+/** A message without the data of its images. */
+function withShown({ images, ...message }) {
+  return images ? { ...message, images: images.map(({ id, width, height }) => ({ id, width, height })) } : message;
+}
 
 function fields(message) {
   const { id, parent, role, content, reasoning = "", images, files } = message;

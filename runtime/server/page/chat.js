@@ -24,6 +24,8 @@ export class Chat {
       shown: (...news) => this.progress(...news),
       keep: (...changes) => this.keep(...changes),
     });
+    this.settings = new SettingsDialog(get("settings"), () => this.showModel());
+    this.models = new Models(this.settings, () => this.showModel());
     this.trouble = ""; // why the server takes no requests
     this.full = ""; // why the browser keeps no conversations
     this.thread = new Thread(
@@ -49,8 +51,6 @@ export class Chat {
       renamed: (id, title) => this.renamed(id, title),
       runs: (id) => Boolean(this.answers.writing(id)),
     });
-    this.settings = new SettingsDialog(get("settings"), () => this.showModel());
-    this.models = new Models(this.settings, () => this.showModel());
     get("new").addEventListener("click", () => this.composer.field.focus());
     get("open-settings").addEventListener("click", () => this.settings.show());
     connectArchive(get("archive"), () => this.catchUp());
@@ -203,7 +203,8 @@ export class Chat {
   }
 
   again({ parent, start, summary }) {
-    if (!this.answers.writing(this.conversation.id)) this.answer(parent, { start, summary });
+    const cut = start ? { start, ...(summary !== undefined && { summary }) } : {};
+    if (!this.answers.writing(this.conversation.id)) this.answer(parent, cut);
   }
 
   plain(message) {
@@ -222,7 +223,9 @@ export class Chat {
   /** Asks the user how an answer that found no room in the context can be asked for again. */
   async makeRoom(message) {
     const chosen = await askRoom(roomFor(this.conversation, message), loadSettings().mode === "plain");
-    if (chosen) this.write(Object.assign(message, chosen));
+    if (!chosen) return;
+    delete message.summary;
+    this.write(Object.assign(message, chosen));
   }
 
   answer(parent, cut = {}, images = []) {

@@ -21,7 +21,10 @@ export function merge(conversation, messages) {
     if (!old) {
       conversation.messages.push(message);
       known.set(message.id, message);
-    } else if (old !== message && size(message) >= size(old)) Object.assign(old, message);
+    } else if (old !== message && size(message) >= size(old)) {
+      for (const name of Object.keys(old)) if (!(name in message)) delete old[name];
+      Object.assign(old, message);
+    }
   }
 }
 

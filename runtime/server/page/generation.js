@@ -17,7 +17,8 @@ export class Generation {
     this.running = true;
     this.before = message.figures; // of what is continued
     this.thoughtBefore = message.thoughtSeconds ?? 0;
-    Object.assign(message, { open: true, error: undefined, stopped: undefined, finish: undefined });
+    for (const name of ["error", "stopped", "finish"]) delete message[name];
+    message.open = true;
     this.abort = new AbortController();
     this.begun = performance.now();
     this.first = null;

@@ -49,7 +49,7 @@ export async function askRoom({ start, left, all, most, needed }, plain) {
   dialog.querySelector("[value=summary]").hidden = plain; // which takes a model that answers
   const chosen = await shown(dialog);
   if (chosen !== "leave" && chosen !== "summary") return null;
-  return { start, summary: chosen === "summary" ? "" : undefined };
+  return chosen === "summary" ? { start, summary: "" } : { start };
 }
 
 /** What the model says of the messages that an answer leaves out. */
