@@ -85,15 +85,21 @@ class Browser:
         actions = [{"type": kind, "value": KEYS[name]} for kind, name in keys]
         self.call("POST", "actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
 
-    def tab(self, name: str = "") -> str:
-        """Goes to a tab by its name, or to a new one; returns the name of the one that was left."""
-        left = str(self.call("GET", "window"))
-        self.call("POST", "window", handle=name or self.call("POST", "window/new", type="window")["handle"])
-        return left
+    @contextmanager
+    def second_tab(self) -> Iterator[tuple[str, str]]:
+        """Goes to a new tab, which is closed after the block; gives the names of the first tab and of the new one."""
+        first = str(self.call("GET", "window"))
+        second = str(self.call("POST", "window/new", type="window")["handle"])
+        self.go(second)
+        try:
+            yield first, second
+        finally:
+            self.go(second)
+            self.call("DELETE", "window")
+            self.go(first)
 
-    def close(self) -> None:
-        """Closes the tab; another one must be gone to then."""
-        self.call("DELETE", "window")
+    def go(self, tab: str) -> None:
+        self.call("POST", "window", handle=tab)
 
     def command(self, name: str, **parameters: Any) -> Any:
         """A command of Chromium's own protocol."""

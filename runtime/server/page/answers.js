@@ -47,12 +47,13 @@ export class Answers {
     if (this.elsewhere.delete(id)) tell({ stop: id });
   }
 
-  /** Stops what is being written in a conversation that is deleted; returns whether something was. */
+  /** Stops what is being written in a conversation that is deleted; whoever hears that it is does the same. */
   drop(id) {
-    const entry = this.running.get(id);
-    if (entry) entry.conversation.removed = true;
-    this.stop(id);
-    return Boolean(entry);
+    this.elsewhere.delete(id);
+    const { conversation, generation } = this.running.get(id) ?? {};
+    if (!conversation) return;
+    conversation.removed = true;
+    generation.stop();
   }
 
   leave() {

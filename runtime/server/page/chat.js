@@ -286,9 +286,9 @@ export class Chat {
 
   /** What another tab tells. */
   async heard(event) {
-    const { changed, removed, left } = event;
+    const { changed, removed, again, left } = event;
     this.answers.heard(event);
-    if (removed) await this.removed(removed, true);
+    if (removed && !again) await this.removed(removed, true);
     if (left) await takeOver().catch((error) => this.told(error));
     if ((changed?.id ?? left) === this.conversation.id) await this.catchUp();
     else this.showList();
@@ -302,10 +302,10 @@ export class Chat {
     this.showList();
   }
 
-  /** Deletes a conversation, or forgets one that another tab has deleted. */
-  async removed(id, elsewhere = false) {
-    const written = this.answers.drop(id);
-    if (written || !elsewhere) await remove(id).catch((error) => this.told(error));
+  /** Deletes a conversation; `again`: another tab has. */
+  async removed(id, again = false) {
+    this.answers.drop(id);
+    await remove(id, again).catch((error) => this.told(error));
     if (id === this.conversation.id) {
       stay();
       this.conversation = create();

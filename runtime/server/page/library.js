@@ -25,7 +25,7 @@ export function isKept() {
   return unkept.size === 0;
 }
 
-/** Tells the other tabs: {changed, writing}, {removed}, {left}, or what else the page agrees on. */
+/** Tells the other tabs: {changed, writing}, {removed, again}, {left}, or what else the page agrees on. */
 export function tell(event) {
   channel.postMessage(event);
 }
@@ -152,8 +152,11 @@ function explained(error) {
   return new Error(`The browser keeps no conversations here (${error.message}): export those that you need.`);
 }
 
-/** Deletes a conversation with its images. What had found no room may find it then. */
-export async function remove(id) {
+/**
+ * Deletes a conversation with its images. What had found no room may find it then. `again`: another tab has deleted it;
+ * what this one wrote before it heard of that goes as well.
+ */
+export async function remove(id, again = false) {
   unkept.delete(id);
   titles.delete(id);
   localStorage.removeItem(LEFT + id);
@@ -165,7 +168,7 @@ export async function remove(id) {
         stores.conversations.delete(id);
       };
     });
-  tell({ removed: id });
+  tell({ removed: id, again });
   for (const { conversation } of [...unkept.values()]) await save(conversation, []);
 }
 
