@@ -28,7 +28,8 @@ def test_every_conversation_has_an_address(page: Browser, api: MockApi) -> None:
     page.until("document.getElementById('thread').innerText.includes('Red.')")
     page.open("about:blank")
     page.open(apples)
-    assert "Red." in page.text("#thread") and page.text("#title") == "Apples"
+    page.until("document.getElementById('thread').innerText.includes('Red.')")
+    assert page.text("#title") == "Apples"
     page.open(f"{api.address}#/0123456789ab")
     page.until("document.getElementById('greeting').innerText === 'This conversation is not in this browser.'")
 
@@ -49,10 +50,28 @@ def test_search(page: Browser, api: MockApi) -> None:
     page.click("#conversations .title")
     page.until("document.getElementById('thread').innerText.includes('Crimson')")
     assert page.text(f"{LAST} .version") == "1/2"
+    assert page.run("return [...CSS.highlights.get('found')].map(String)") == ["Crimson"]
     page.run(
         "const field = document.getElementById('search'); field.value = 'zebra';field.dispatchEvent(new Event('input'))"
     )
     assert page.text("#none-found") == "No conversation contains this."
+
+
+def test_the_search_goes_to_its_hit(page: Browser, api: MockApi) -> None:
+    """The words are in the middle of the window and marked, in a long message as well and when asked for again."""
+    ask(page, api, "Apples", says("line\n\n" * 200 + "A **need**le: needle.\n\n" + "line\n\n" * 200))
+    ask(page, api, "More", says("Much more.\n\n" * 100))
+    page.click("#new")
+    page.click("#search")
+    page.type("NEEDLE")
+    page.until("document.querySelectorAll('#conversations li').length === 1")
+    hit = "[...CSS.highlights.get('found') ?? []][0]?.getBoundingClientRect()"
+    for _ in range(2):
+        page.run("scroller.scrollTop = 0")
+        page.click("#conversations .title")
+        page.until(f"Math.abs({hit}?.top - innerHeight / 2) < 100")
+        assert page.run("return [...CSS.highlights.get('found')].map(String)") == ["needle"] * 2
+        assert page.run("return document.querySelector('.found').innerText").startswith("line")
 
 
 def imported(page: Browser, path: Path, content: object) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from support.browser import Browser
 from support.mock_api import MockApi
-from support.page import LAST, READY, ask, kept, says, visit
+from support.page import LAST, READY, ask, give, kept, says, visit
 from support.pictures import encode, pixels
 from trigraph.runtime.images.decoder_process import smart_resize
 
@@ -20,22 +20,6 @@ pytestmark = pytest.mark.slow  # a browser
 
 LIMITS = {"most": 4, "min_tokens": 64, "max_tokens": 1024}
 ATTACHED = "document.querySelectorAll('#attached li')"
-# Hands a file of base64 to a listener of the page, as the clipboard or a mouse would.
-GIVE = """
-const [kind, selector, name, type, data] = arguments;
-const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
-const transfer = new DataTransfer();
-transfer.items.add(new File([bytes], name, { type }));
-const target = document.querySelector(selector);
-const made = { bubbles: true, cancelable: true };
-target.dispatchEvent(
-  kind === "paste"
-    ? new ClipboardEvent("paste", { ...made, clipboardData: transfer })
-    : new DragEvent(kind, { ...made, dataTransfer: transfer }),
-);
-"""
-
-
 @pytest.fixture
 def page(window: Browser, api: MockApi, bundle: Path) -> Browser:
     api.images = LIMITS
@@ -44,11 +28,6 @@ def page(window: Browser, api: MockApi, bundle: Path) -> Browser:
     visit(window, api)
     window.until("document.getElementById('attach').title.includes('images')")
     return window
-
-
-def give(page: Browser, kind: str, data: bytes, name: str = "a.png", of: str = "image/png") -> None:
-    selector = "#prompt" if kind == "paste" else "#scroller"
-    page.run(GIVE, kind, selector, name, of, base64.b64encode(data).decode())
 
 
 def attach(page: Browser, folder: Path, *sizes: tuple[int, int]) -> list[bytes]:

@@ -155,6 +155,7 @@ def test_a_browser_without_room(page: Browser, api: MockApi) -> None:
     page.until(f"{TEXTS}.join() === 'Small,Yes.'")
     page.click("#conversations li:nth-child(1) .title")
     page.until(f"{TEXTS}.at(-1)?.includes('large')")
+    page.click("#conversations li:nth-child(2) .title")
     assert max(map(len, messages(page))) < 100
     assert page.run("return dispatchEvent(new Event('beforeunload', {cancelable: true}))") is False, "it would not ask"
     page.command("Storage.overrideQuotaForOrigin", **quota)

@@ -35,6 +35,7 @@ export class Chat {
         again: (message) => this.again(message),
         resume: (message) => this.write(message),
         room: (message) => this.makeRoom(message),
+        hasRoom: (message) => roomFor(this.conversation, message) !== null,
         isLast: ({ id }) => id === this.conversation.leaf,
         plain: (message) => this.plain(message),
         turn: (message, by) => this.turn(message, by),

@@ -6,7 +6,6 @@ import { chips } from "./files.js";
 import { Markdown } from "./markdown.js";
 import { unpacked } from "./marks.js";
 import { pictures } from "./pictures.js";
-import { isFull } from "./room.js";
 import { steps } from "./steps.js";
 
 const WHY_ENDED = {
@@ -16,8 +15,8 @@ const WHY_ENDED = {
 
 /**
  * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), resume(message),
- * room(message), which makes room for it in the context, plain(message), which asks again in the plain mode,
- * turn(message, by), which goes to another version, and isLast(message).
+ * room(message), which makes room for it in the context, hasRoom(message), whether that can be made, plain(message),
+ * which asks again in the plain mode, turn(message, by), which goes to another version, and isLast(message).
  */
 export class MessageView {
   constructor(message, place, actions) {
@@ -106,7 +105,7 @@ export class MessageView {
     const { message } = this;
     const { content, reasoning, error, finish, calls } = message;
     const last = this.actions.isLast(message);
-    if (last && isFull(message)) return [["room", "Make room…"]];
+    if (last && this.actions.hasRoom(message)) return [["room", "Make room…"]];
     const ways = [];
     // A file without a chat template: its model can only go on with a text.
     if (/chat template/.test(error?.text)) ways.push(["plain", "Use plain text"]);

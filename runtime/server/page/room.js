@@ -14,15 +14,13 @@ const REQUEST =
   "Summarize our conversation until now for yourself: you will go on with it, but will see nothing of it except your " +
   "summary. Keep facts, names, numbers, decisions, open questions and what I have asked of you. At most 400 words.";
 
-export function isFull({ error }) {
-  return error?.code === "context_length_exceeded";
-}
-
 /**
- * How a conversation can make room for an answer that found none: {start, left, all, told}: the message that it begins
- * with then, how many messages that leaves out of all, and what the server tells. Null where there is but one question.
+ * How a conversation can make room for an answer that found none: {start, left, all, most, needed}: the message that it
+ * begins with then, how many messages that leaves out of all, and the tokens that there may be, and are. Null where the context is not what is
+ * wrong, or where there is but one question.
  */
 export function roomFor(conversation, { id, error }) {
+  if (error?.code !== "context_length_exceeded") return null;
   const { messages } = sent(conversation, id);
   const [most, needed] = (error.text.match(/\d+/g) ?? []).map(Number).sort((one, other) => one - other);
   const fits = needed ? (KEPT * most) / needed : KEPT;
@@ -43,9 +41,9 @@ export function roomFor(conversation, { id, error }) {
 /** Asks what to do; resolves to the fields of an answer that is asked for with less, or to null. */
 export async function askRoom({ start, left, all, most, needed }, plain) {
   const dialog = document.getElementById("room");
-  const size = needed ? `It has ${count(needed)} tokens, and the model reads at most ${count(most)}. ` : "";
+  const size = needed ? `This conversation has ${count(needed)} tokens, and the model reads at most ${count(most)}. ` : "";
   document.getElementById("room-text").textContent =
-    `${size}The first ${left} of its ${all} messages can make room: they stay on this page, but the model no longer sees them.`;
+    `${size}Its first ${left} of ${all} messages can make room: they stay on this page, but the model no longer sees them.`;
   dialog.querySelector("[value=summary]").hidden = plain; // which takes a model that answers
   const chosen = await shown(dialog);
   if (chosen !== "leave" && chosen !== "summary") return null;
