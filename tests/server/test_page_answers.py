@@ -70,7 +70,8 @@ def test_after_a_lost_connection(page: Browser, api: MockApi) -> None:
     ask(page, api, "Hi", says("Half of", cut=True))
     assert ways(page) == ["Continue", "Try again"]
     go_on(page, api, says("it."))
-    assert page.text(f"{LAST} .text") == "Half of it." and not page.run(f"return document.querySelector('{LAST} .error')")
+    assert page.text(f"{LAST} .text") == "Half of it."
+    assert not page.run(f"return document.querySelector('{LAST} .error')")
     ask(page, api, "More", says("Yes.", finish="length"))
     ask(page, api, "And more", says("No."))
     assert not page.run("return document.querySelector('.notice:not([hidden]) button')"), "only the last one goes on"
@@ -96,8 +97,8 @@ def make_room(page: Browser, way: str) -> str:
 def test_the_oldest_messages_are_left_out(page: Browser, api: MockApi) -> None:
     fill(page, api)
     assert make_room(page, "") == (
-        "This conversation has 1,600 tokens, and the model reads at most 1,000. Its first 6 of 7 messages can make room: "
-        "they stay on this page, but the model no longer sees them."
+        "This conversation has 1,600 tokens, and the model reads at most 1,000. Its first 6 of 7 messages can make "
+        "room: they stay on this page, but the model no longer sees them."
     )
     assert ways(page) == ["Make room…"] and len(api.requests) == 4, "nothing happens before it is chosen"
     api.answers = [says("Here.")]

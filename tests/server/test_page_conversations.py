@@ -100,7 +100,11 @@ def test_export_and_import(page: Browser, api: MockApi, tmp_path: Path) -> None:
     page.click("#settings .primary")
     page.click("#conversations .title")
     page.until("document.querySelector('.assistant .text')?.innerText.includes('Red and green.')")
-    older = {"format": "trigraph.conversations", "version": 1, "conversations": [before[0] | {"changed": 1, "title": "x"}]}
+    older = {
+        "format": "trigraph.conversations",
+        "version": 1,
+        "conversations": [before[0] | {"changed": 1, "title": "x"}],
+    }
     assert imported(page, tmp_path / "older.json", older) == "Imported 1 conversation."
     assert kept(page)[0] == before
 

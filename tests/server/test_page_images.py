@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow  # a browser
 
 LIMITS = {"most": 4, "min_tokens": 64, "max_tokens": 1024}
 ATTACHED = "document.querySelectorAll('#attached li')"
+
+
 @pytest.fixture
 def page(window: Browser, api: MockApi, bundle: Path) -> Browser:
     api.images = LIMITS

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from support.browser import Browser
 from support.page import kept
 from support.server import PLAIN_TEMPLATE, replying, serving
@@ -81,3 +83,27 @@ def test_plain_text(window: Browser, tiny_package: Path) -> None:
         ask(window, " And")
         second = engine.generate(f"In the beginning{first} And", options).run()
         assert window.text(f"{LAST} .text").split() == second.split()
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_and_makes_room(window: Browser) -> None:
+    """The server continues where the answer was cut, and the page understands what it says of a full context."""
+    reply = "One two three four five six seven eight nine ten."
+    engine = replying(reply, template=PLAIN_TEMPLATE, context=256)
+    settings = Settings(model="known", port=0, defaults=Options(Sampling(temperature=0), max_tokens=20))
+    with serving(engine, settings) as address:
+        window.open(address)
+        window.until("document.getElementById('model').innerText === 'known'")
+        ask(window, "Count")
+        assert window.run(f"return document.querySelector('{LAST} .text').innerText").strip() == reply[:20].strip()
+        for shown in (reply[:40], reply):
+            window.click(f"{LAST} .notice button")
+            window.until(READY)
+            assert window.run(f"return document.querySelector('{LAST} .text').innerText").strip() == shown.strip()
+        ask(window, "x" * 100)
+        ask(window, "y" * 100)
+        window.click(f"{LAST} .notice button")
+        window.until("document.getElementById('room').open")
+        assert "the model reads at most 256" in window.text("#room-text")
+        window.click("#room [value=leave]")
+        window.until(f"document.querySelector('{LAST} .text').innerText.trim() === arguments[0]", reply[:20].strip())

@@ -49,7 +49,9 @@ def test_pasted_and_dropped(page: Browser, api: MockApi, kind: str) -> None:
     page.click("#send")  # without a word
     page.until(READY)
     assert api.requests[0]["messages"][0]["content"] == "main.js:\n```\nlet x = 1;\n```"
-    assert page.text("#title") == "main.js" and not page.run("return document.querySelector('.user .text').checkVisibility()")
+    assert page.text("#title") == "main.js" and not page.run(
+        "return document.querySelector('.user .text').checkVisibility()"
+    )
     assert kept(page)[0][0]["messages"][0]["files"] == [{"name": "main.js", "text": "let x = 1;\n"}]
 
 

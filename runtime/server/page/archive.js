@@ -1,6 +1,6 @@
 // Conversations as a file: to keep them elsewhere, or to take them to another browser.
 
-import { imagesOf } from "./conversations.js";
+import { attached, imagesOf } from "./conversations.js";
 import { find } from "./images.js";
 import { load, save, scan } from "./library.js";
 import { packed, unpacked } from "./marks.js";
@@ -13,27 +13,34 @@ const ROLES = ["user", "assistant"];
 /** Makes the buttons of the settings work; `changed` is called once conversations were imported. */
 export function connect(section, changed) {
   const [file, told] = [section.querySelector("input"), section.querySelector("#imported")];
-  section.querySelector("#export").addEventListener("click", async () => {
-    const all = [];
-    await scan((conversation) => void all.push(conversation));
-    await download("trigraph-conversations", all);
-  });
-  section.querySelector("#import").addEventListener("click", () => file.click());
-  file.addEventListener("change", async () => {
-    const tell = (text, trouble) => {
-      told.textContent = text;
-      told.classList.toggle("trouble", trouble);
-      told.hidden = false;
-    };
+  const telling = (action) => async () => {
     try {
-      const count = await take(await file.files[0].text());
-      tell(`Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`, false);
+      told.textContent = await action();
+      told.classList.remove("trouble");
     } catch (error) {
-      tell(error.message, true);
+      told.textContent = error.message;
+      told.classList.add("trouble");
     }
+    told.hidden = !told.textContent;
+  };
+  section.querySelector("#export").addEventListener("click", telling(downloadAll));
+  section.querySelector("#import").addEventListener("click", () => file.click());
+  const importFile = telling(async () => {
+    const count = await take(await file.files[0].text());
+    return `Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`;
+  });
+  file.addEventListener("change", async () => {
+    await importFile();
     file.value = ""; // so that the same file can be chosen again
     changed();
   });
+}
+
+async function downloadAll() {
+  const all = [];
+  await scan((conversation) => void all.push(conversation));
+  await download("trigraph-conversations", all);
+  return "";
 }
 
 /** Offers a file with conversations and their images as a download. */
@@ -73,7 +80,7 @@ async function take(text) {
   for (const conversation of found) {
     const kept = await load(conversation.id);
     const images = imagesOf(conversation.messages).filter(({ data }) => data);
-    const messages = conversation.messages.map(withShown);
+    const messages = conversation.messages.map((message) => ({ ...message, ...attached(message) }));
     if (!(kept?.changed >= conversation.changed))
       await save({ ...conversation, messages }, messages, { images, title: conversation.title });
   }
@@ -155,10 +162,6 @@ function isListOf(isItem) {
   return (value) => Array.isArray(value) && value.every((item) => item !== null && isItem(item));
 }
 
-/** A message without the data of its images. */
-function withShown({ images, ...message }) {
-  return images ? { ...message, images: images.map(({ id, width, height }) => ({ id, width, height })) } : message;
-}
 
 function fields(message) {
   const { id, parent, role, content, reasoning = "", images, files } = message;

@@ -3,15 +3,15 @@
 import { Answers } from "./answers.js";
 import { connect as connectArchive } from "./archive.js";
 import { Composer } from "./composer.js";
-import { add, branch, choose, create, history, imagesOf, merge, sent, versions } from "./conversations.js";
+import { add, attached, branch, catchUp, choose, create, versions } from "./conversations.js";
 import { count } from "./figures.js";
 import { remember } from "./images.js";
 import { libraries } from "./libraries.js";
 import { isKept, listen, load, remove, save, start, takeOver, tell } from "./library.js";
 import { Models } from "./models.js";
 import { place, stay } from "./place.js";
-import { askRoom, roomFor, summarise } from "./room.js";
-import { load as loadSettings, requestBody, SettingsDialog } from "./settings.js";
+import { askRoom, bodyOf, roomFor } from "./room.js";
+import { load as loadSettings, SettingsDialog } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
 
@@ -33,7 +33,7 @@ export class Chat {
       {
         edit: (message, text) => this.edit(message, text),
         again: (message) => this.again(message),
-        resume: (message) => this.write(message),
+        resume: (message) => this.resume(message),
         room: (message) => this.makeRoom(message),
         hasRoom: (message) => roomFor(this.conversation, message) !== null,
         isLast: ({ id }) => id === this.conversation.leaf,
@@ -43,7 +43,7 @@ export class Chat {
     );
     this.composer = new Composer(get("composer"), {
       send: (text, attached) => this.send(text, attached),
-      limits: () => this.imageLimits(),
+      limits: () => this.models.images(branch(this.conversation)),
       stop: () => this.stop(),
       editLast: () => this.thread.editLast(),
     });
@@ -61,7 +61,7 @@ export class Chat {
     addEventListener("pageshow", ({ persisted }) => {
       if (persisted) this.begin(); // it heard nothing meanwhile
     });
-    addEventListener("popstate", () => this.go());
+    addEventListener("popstate", () => (this.visited = this.visit()));
     listen((event) => this.heard(event));
     get("unbundled").hidden = libraries !== null;
     get("licences").hidden = libraries === null;
@@ -75,10 +75,6 @@ export class Chat {
       .catch((error) => this.told(error))
       .then(() => this.visit());
     tell({ hello: true });
-  }
-
-  go() {
-    this.visited = this.visit();
   }
 
   /** Shows what the page's address names; a new conversation where it names none. */
@@ -107,14 +103,8 @@ export class Chat {
     const { conversation } = this;
     const { id } = conversation;
     const kept = await load(id).catch(() => null); // told when it is written
-    if (kept && conversation === this.conversation) {
-      const mine = this.answers.running.get(id)?.generation.message.id;
-      merge(conversation, kept.messages.filter((message) => message.id !== mine));
-      conversation.title = kept.title;
-      // Whoever reads another version stays there.
-      if (branch({ ...conversation, leaf: kept.leaf }).some((message) => message.id === conversation.leaf))
-        conversation.leaf = kept.leaf;
-    }
+    if (!kept || conversation !== this.conversation) return;
+    catchUp(conversation, kept, this.answers.running.get(id)?.generation.message.id);
     this.refresh();
   }
 
@@ -171,31 +161,23 @@ export class Chat {
     this.showContext();
   }
 
-  imageLimits() {
-    const limits = this.models.images();
-    return limits && { ...limits, taken: imagesOf(branch(this.conversation)).length };
-  }
-
-  async send(text, { images, files }) {
+  async send(text, given) {
     await this.visited;
     const { conversation } = this;
-    images.forEach(remember);
+    given.images.forEach(remember);
     // A space before plain text may be what parts it from the words before.
     const content = loadSettings().mode === "plain" ? text : text.trim();
     stay(conversation.id);
-    const shown = images.map(({ id, width, height }) => ({ id, width, height }));
-    const attached = { ...(shown.length && { images: shown }), ...(files.length && { files }) };
-    const asked = add(conversation, conversation.leaf, { role: "user", content, ...attached });
-    this.answer(asked.id, {}, images);
+    const asked = add(conversation, conversation.leaf, { role: "user", content, ...attached(given) });
+    this.answer(asked.id, {}, given.images);
   }
 
   /** A changed message of the user is answered anew; a changed answer stands as it is. */
   edit(message, text) {
     if (this.answers.writing(this.conversation.id)) return;
-    const { role, images, files } = message;
+    const { role } = message;
     const answer = role === "user" ? {} : { reasoning: message.reasoning, steps: { content: "", reasoning: "" } };
-    const attached = { ...(images && { images }), ...(files && { files }) };
-    const added = add(this.conversation, message.parent, { role, content: text, ...attached, ...answer });
+    const added = add(this.conversation, message.parent, { role, content: text, ...attached(message), ...answer });
     if (role === "user") this.answer(added.id);
     else {
       this.keep(this.conversation, [added]);
@@ -226,7 +208,14 @@ export class Chat {
     const chosen = await askRoom(roomFor(this.conversation, message), loadSettings().mode === "plain");
     if (!chosen) return;
     delete message.summary;
-    this.write(Object.assign(message, chosen));
+    this.resume(Object.assign(message, chosen));
+  }
+
+  /** Goes on with an answer that ended early. */
+  resume(message) {
+    if (this.answers.writing(this.conversation.id)) return;
+    this.conversation.changed = Date.now();
+    this.write(message);
   }
 
   answer(parent, cut = {}, images = []) {
@@ -235,18 +224,10 @@ export class Chat {
     this.write(message, images);
   }
 
-  /** Has an answer written, or continued. */
   write(message, images = []) {
     const { conversation } = this;
-    if (this.answers.writing(conversation.id)) return;
     const model = this.models.chosen()?.id ?? "";
-    const body = async (signal) => {
-      if (message.summary === "") {
-        message.summary = await summarise(model, conversation, message, signal);
-        if (conversation === this.conversation) this.refresh();
-      }
-      return requestBody(model, history(sent(conversation, message.id)));
-    };
+    const body = (signal) => bodyOf(model, conversation, message, signal, () => this.refresh());
     this.answers.start(conversation, message, body, images);
     this.show();
     get("announcer").textContent = "Writing the answer.";

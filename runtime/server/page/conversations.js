@@ -28,6 +28,14 @@ export function merge(conversation, messages) {
   }
 }
 
+/** Takes over what another tab has written of a conversation, but for the message `mine` that this one writes. */
+export function catchUp(conversation, kept, mine) {
+  merge(conversation, kept.messages.filter(({ id }) => id !== mine));
+  conversation.title = kept.title;
+  // Whoever reads another version stays there.
+  if (branch({ ...conversation, leaf: kept.leaf }).some(({ id }) => id === conversation.leaf)) conversation.leaf = kept.leaf;
+}
+
 function size({ content, reasoning = "" }) {
   return content.length + reasoning.length;
 }
@@ -70,6 +78,12 @@ export function choose(conversation, message) {
     last = next;
   }
   conversation.leaf = last.id;
+}
+
+/** The fields of a message for what is attached to it: of images what is not their data. */
+export function attached({ images = [], files = [] }) {
+  const shown = images.map(({ id, width, height }) => ({ id, width, height }));
+  return { ...(shown.length && { images: shown }), ...(files.length && { files }) };
 }
 
 /** The images that messages show, without their data. */

@@ -143,7 +143,7 @@ export async function save(conversation, messages, { images = [], title = "", wr
     unkept.set(id, { conversation, images: pictures });
     throw explained(error);
   }
-  tell({ changed: titles.get(id), writing });
+  if (titles.has(id)) tell({ changed: titles.get(id), writing }); // else it was deleted meanwhile
 }
 
 function explained(error) {
@@ -168,6 +168,7 @@ export async function remove(id, again = false) {
         stores.conversations.delete(id);
       };
     });
+  titles.delete(id); // which a write on its way may have told
   tell({ removed: id, again });
   for (const { conversation } of [...unkept.values()]) await save(conversation, []);
 }

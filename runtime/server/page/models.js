@@ -1,6 +1,7 @@
 // The models that the server has, and the one that the user has chosen.
 
 import { defaults, models } from "./api.js";
+import { imagesOf } from "./conversations.js";
 import { count } from "./figures.js";
 import { askKey } from "./key.js";
 import { load } from "./settings.js";
@@ -50,8 +51,9 @@ export class Models {
     root.title = model?.context ? `${model.id}, context of ${count(model.context)} tokens` : "";
   }
 
-  /** What images a message may have; null where the model, or the mode, takes text only. */
-  images() {
-    return load().mode === "plain" ? null : (this.chosen()?.images ?? null);
+  /** What images may follow these messages; null where the model, or the mode, takes text only. */
+  images(messages) {
+    const limits = this.chosen()?.images;
+    return limits && load().mode !== "plain" ? { ...limits, taken: imagesOf(messages).length } : null;
   }
 }

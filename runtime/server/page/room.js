@@ -50,8 +50,16 @@ export async function askRoom({ start, left, all, most, needed }, plain) {
   return chosen === "summary" ? { start, summary: "" } : { start };
 }
 
-/** What the model says of the messages that an answer leaves out. */
-export async function summarise(model, conversation, { parent, start }, signal) {
+/** The body of the request for an answer; it has the model summarize first what the answer leaves out, if it is to. */
+export async function bodyOf(model, conversation, message, signal, summarised) {
+  if (message.summary === "") {
+    message.summary = await summarise(model, conversation, message, signal);
+    summarised();
+  }
+  return requestBody(model, history(sent(conversation, message.id)));
+}
+
+async function summarise(model, conversation, { parent, start }, signal) {
   const { messages, summary } = sent(conversation, parent);
   const left = messages.slice(0, messages.findIndex(({ id }) => id === start));
   const asked = [...history({ messages: left, summary }), { role: "user", content: REQUEST }];
