@@ -73,7 +73,8 @@ function inBoth({ content, reasoning }, change) {
 
 /**
  * Keeps the conversations of such a file; one that is here as well gets the messages that it lacks if the file's has
- * changed later. Returns how many the file has. Throws an Error that says what is wrong with the file, and keeps none of it then.
+ * changed later. Returns how many the file has. Throws an Error that says what is wrong with the file, and keeps none
+ * of it then.
  */
 async function take(text) {
   const found = read(text).map(checked);

@@ -103,8 +103,8 @@ export class Chat {
     const { conversation } = this;
     const { id } = conversation;
     const kept = await load(id).catch(() => null); // told when it is written
-    if (!kept || conversation !== this.conversation) return;
-    catchUp(conversation, kept, this.answers.running.get(id)?.generation.message.id);
+    const mine = this.answers.running.get(id)?.generation.message.id;
+    if (kept && conversation === this.conversation) catchUp(conversation, kept, mine);
     this.refresh();
   }
 

@@ -6,7 +6,10 @@ import { icon } from "./dom.js";
 const TALLEST = 0.4;
 
 export class Composer {
-  /** `actions`: send(text, {images, files}), stop(), limits() of images, editLast(): whether there was a message to edit. */
+  /**
+   * `actions`: send(text, {images, files}), stop(), limits() of images, and editLast(): whether there was a message to
+   * edit.
+   */
   constructor(form, actions) {
     this.field = form.querySelector("textarea");
     this.button = form.querySelector("#send");

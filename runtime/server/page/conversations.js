@@ -32,8 +32,8 @@ export function merge(conversation, messages) {
 export function catchUp(conversation, kept, mine) {
   merge(conversation, kept.messages.filter(({ id }) => id !== mine));
   conversation.title = kept.title;
-  // Whoever reads another version stays there.
-  if (branch({ ...conversation, leaf: kept.leaf }).some(({ id }) => id === conversation.leaf)) conversation.leaf = kept.leaf;
+  const others = branch({ ...conversation, leaf: kept.leaf });
+  if (others.some(({ id }) => id === conversation.leaf)) conversation.leaf = kept.leaf; // else another version is read
 }
 
 function size({ content, reasoning = "" }) {
@@ -92,8 +92,8 @@ export function imagesOf(messages) {
 }
 
 /**
- * What the model is sent of a branch up to a message: {messages, summary}. An answer that was asked for with less begins
- * at its `start`; a `summary` tells what came before.
+ * What the model is sent of a branch up to a message: {messages, summary}. An answer that was asked for with less
+ * begins at its `start`; a `summary` tells what came before.
  */
 export function sent(conversation, last) {
   const all = branch({ ...conversation, leaf: last });
@@ -114,6 +114,7 @@ export function history({ messages, summary }) {
       ...(reasoning ? { reasoning_content: reasoning } : {}),
       ...(images ? { images } : {}),
     }));
-  if (summary) found[0].content = `Our conversation until now, in short:\n\n${summary}\n\n---\n\n${found[0].content}`;
+  const before = `Our conversation until now, in short:\n\n${summary}\n\n---\n\n`;
+  if (summary) found[0].content = before + found[0].content;
   return found;
 }

@@ -3,22 +3,27 @@
 import { element } from "./dom.js";
 import { bytes } from "./figures.js";
 
-export const MOST = 1 << 20; // bytes of all files of a message
+const MOST = 1_000_000; // bytes of all files of a message
 
-/** A text file to send: {name, text}. Throws an Error that says what is wrong with it. */
+/** A text file to send, {name, text}, after others of so many bytes. Throws an Error that says what is wrong with it. */
 export async function readText(file, taken) {
-  const name = file.name || "The file";
-  if (taken + file.size > MOST)
-    throw new Error(`${name} has ${bytes(file.size)}: the text files of a message have at most ${bytes(MOST)} together.`);
+  const { name, size } = file;
+  if (taken + size > MOST)
+    throw new Error(`${name} has ${bytes(size)}: the text files of a message have at most ${bytes(MOST)} together.`);
   try {
     const data = new Uint8Array(await file.arrayBuffer());
-    const wide = (data[0] === 0xff && data[1] === 0xfe) || (data[0] === 0xfe && data[1] === 0xff);
-    const text = new TextDecoder(wide ? (data[0] === 0xff ? "utf-16le" : "utf-16be") : "utf-8", { fatal: true }).decode(data);
+    const text = new TextDecoder(encoding(data), { fatal: true }).decode(data);
     if (!text.includes("\0")) return { name, text };
   } catch {
     // Told below.
   }
   throw new Error(`${name} is neither text in UTF-8 nor an image.`);
+}
+
+/** UTF-8, unless two bytes at its beginning tell the one that Windows writes. */
+function encoding([first, second]) {
+  if (first === 0xff && second === 0xfe) return "utf-16le";
+  return first === 0xfe && second === 0xff ? "utf-16be" : "utf-8";
 }
 
 /** The text of a message with its files before it, each in a fence that it does not contain. */

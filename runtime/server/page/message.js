@@ -30,8 +30,8 @@ export class MessageView {
     this.text = element("div", { class: "text" });
     this.foot = element("div", { class: "foot" });
     if (!user) this.makeAnswer();
-    const parts = user ? [...pictures(message), ...chips(message), this.text] : [this.thought, this.text, this.calls, this.notice];
-    this.element.append(...parts, this.foot);
+    if (user) this.element.append(...pictures(message), ...chips(message), this.text, this.foot);
+    else this.element.append(this.thought, this.text, this.calls, this.notice, this.foot);
     this.update(false);
   }
 
@@ -86,8 +86,8 @@ export class MessageView {
   updateNotice() {
     const { message, running } = this;
     const { error } = message;
-    const ended = WHY_ENDED[message.finish] ?? (message.stopped ? "Stopped." : message.open ? "The answer was cut off." : "");
-    const text = error?.text ?? ended;
+    const ended = message.stopped ? "Stopped." : message.open ? "The answer was cut off." : "";
+    const text = error?.text ?? WHY_ENDED[message.finish] ?? ended;
     const ways = running || !text ? [] : this.ways();
     this.notice.hidden = running || !text;
     this.notice.classList.toggle("error", Boolean(error));
@@ -139,7 +139,8 @@ export class MessageView {
       turn(1, "right", "The next version"),
     ];
     const answer = message.role !== "user";
-    const drafted = message.steps && unpacked(message.steps.content + message.steps.reasoning).some(([, tokens]) => tokens > 1);
+    const { content = "", reasoning = "" } = message.steps ?? {};
+    const drafted = unpacked(content + reasoning).some(([, tokens]) => tokens > 1);
     return [
       copyButton("Copy", () => message.content),
       iconButton("edit", "Edit", () => this.edit()),

@@ -16,8 +16,8 @@ const REQUEST =
 
 /**
  * How a conversation can make room for an answer that found none: {start, left, all, most, needed}: the message that it
- * begins with then, how many messages that leaves out of all, and the tokens that there may be, and are. Null where the context is not what is
- * wrong, or where there is but one question.
+ * begins with then, how many messages that leaves out of all, and the tokens that there may be, and are. Null where the
+ * context is not what is wrong, or where there is but one question.
  */
 export function roomFor(conversation, { id, error }) {
   if (error?.code !== "context_length_exceeded") return null;
@@ -41,9 +41,10 @@ export function roomFor(conversation, { id, error }) {
 /** Asks what to do; resolves to the fields of an answer that is asked for with less, or to null. */
 export async function askRoom({ start, left, all, most, needed }, plain) {
   const dialog = document.getElementById("room");
-  const size = needed ? `This conversation has ${count(needed)} tokens, and the model reads at most ${count(most)}. ` : "";
-  document.getElementById("room-text").textContent =
-    `${size}Its first ${left} of ${all} messages can make room: they stay on this page, but the model no longer sees them.`;
+  const sizes = `This conversation has ${count(needed)} tokens, and the model reads at most ${count(most)}. `;
+  const way = "they stay on this page, but the model no longer sees them.";
+  const text = `${needed ? sizes : ""}Its first ${left} of ${all} messages can make room: ${way}`;
+  document.getElementById("room-text").textContent = text;
   dialog.querySelector("[value=summary]").hidden = plain; // which takes a model that answers
   const chosen = await shown(dialog);
   if (chosen !== "leave" && chosen !== "summary") return null;

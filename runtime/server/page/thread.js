@@ -77,7 +77,7 @@ export class Thread {
     const range = highlight(view.text, words);
     const { top, height } = (range ?? view.element).getBoundingClientRect();
     const middle = this.scroller.getBoundingClientRect().top + this.scroller.clientHeight / 2;
-    this.scroller.scrollTop += (range ? top + height / 2 : top + Math.min(height, this.scroller.clientHeight) / 2) - middle;
+    this.scroller.scrollTop += top + Math.min(height, this.scroller.clientHeight) / 2 - middle;
   }
 
   /** Follows the end while the reader is there; one who scrolls up stays where they are. */
