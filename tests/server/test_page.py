@@ -78,7 +78,7 @@ def test_escape_stops(page: Browser, api: MockApi) -> None:
     assert page.run("return document.getElementById('send').getAttribute('aria-label')") == "Stop"
     page.type("{Escape}")
     page.until(READY)
-    assert page.text(f"{LAST} .notice") == "Stopped."
+    assert page.text(f"{LAST} .notice span") == "Stopped."
     end = time.monotonic() + 300
     while not api.gone:
         assert time.monotonic() < end, "the server never saw the client go"
@@ -241,7 +241,7 @@ def test_errors_are_told(page: Browser, api: MockApi, answer: Answer, told: str)
     ask(page, api, "Hi", answer)
     assert told in page.text(f"{LAST} .notice")
     api.answers = [says("Well then.")]
-    page.click(f"{LAST} .notice button")
+    page.click(f"{LAST} .notice button:last-child")
     page.until("document.querySelector('.assistant:last-child .text').innerText.includes('Well then.')")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.browser import Browser
 from support.mock_api import Answer, MockApi
-from support.page import LAST, READY, ask, says
+from support.page import LAST, READY, ask, kept, says
 
 pytestmark = pytest.mark.slow  # a browser
 
@@ -28,7 +28,8 @@ def test_every_conversation_has_an_address(page: Browser, api: MockApi) -> None:
     page.until("document.getElementById('thread').innerText.includes('Red.')")
     page.open("about:blank")
     page.open(apples)
-    assert "Red." in page.text("#thread") and page.text("#title") == "Apples"
+    page.until("document.getElementById('thread').innerText.includes('Red.')")
+    assert page.text("#title") == "Apples"
     page.open(f"{api.address}#/0123456789ab")
     page.until("document.getElementById('greeting').innerText === 'This conversation is not in this browser.'")
 
@@ -49,10 +50,28 @@ def test_search(page: Browser, api: MockApi) -> None:
     page.click("#conversations .title")
     page.until("document.getElementById('thread').innerText.includes('Crimson')")
     assert page.text(f"{LAST} .version") == "1/2"
+    assert page.run("return [...CSS.highlights.get('found')].map(String)") == ["Crimson"]
     page.run(
         "const field = document.getElementById('search'); field.value = 'zebra';field.dispatchEvent(new Event('input'))"
     )
     assert page.text("#none-found") == "No conversation contains this."
+
+
+def test_the_search_goes_to_its_hit(page: Browser, api: MockApi) -> None:
+    """The words are in the middle of the window and marked, in a long message as well and when asked for again."""
+    ask(page, api, "Apples", says("line\n\n" * 200 + "A **need**le: needle.\n\n" + "line\n\n" * 200))
+    ask(page, api, "More", says("Much more.\n\n" * 100))
+    page.click("#new")
+    page.click("#search")
+    page.type("NEEDLE")
+    page.until("document.querySelectorAll('#conversations li').length === 1")
+    hit = "[...CSS.highlights.get('found') ?? []][0]?.getBoundingClientRect()"
+    for _ in range(2):
+        page.run("scroller.scrollTop = 0")
+        page.click("#conversations .title")
+        page.until(f"Math.abs({hit}?.top - innerHeight / 2) < 100")
+        assert page.run("return [...CSS.highlights.get('found')].map(String)") == ["needle"] * 2
+        assert page.run("return document.querySelector('.found').innerText").startswith("line")
 
 
 def imported(page: Browser, path: Path, content: object) -> str:
@@ -65,10 +84,9 @@ def imported(page: Browser, path: Path, content: object) -> str:
 
 
 def test_export_and_import(page: Browser, api: MockApi, tmp_path: Path) -> None:
-    kept = "return JSON.parse(Object.entries(localStorage).find(([key]) => key.includes('.conversation.'))[1])"
     page.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     ask(page, api, "Apples", Answer([("reasoning_content", "Hm. ", 1, 0), ("content", "Red and green.", 4, 3)]))
-    before = page.run(kept)
+    before = kept(page)[0]
     page.click("#open-settings")
     page.click("#export")
     path = tmp_path / "trigraph-conversations.json"
@@ -76,15 +94,19 @@ def test_export_and_import(page: Browser, api: MockApi, tmp_path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < end, "nothing was downloaded"
         time.sleep(0.02)
-    page.run("localStorage.clear()")
+    page.run("indexedDB.deleteDatabase('trigraph')")
     assert imported(page, tmp_path / "copy.json", path.read_text()) == "Imported 1 conversation."
-    assert page.run(kept) == before
+    assert kept(page)[0] == before
     page.click("#settings .primary")
     page.click("#conversations .title")
     page.until("document.querySelector('.assistant .text')?.innerText.includes('Red and green.')")
-    older = {"format": "trigraph.conversations", "version": 1, "conversations": [before | {"changed": 1, "title": "x"}]}
+    older = {
+        "format": "trigraph.conversations",
+        "version": 1,
+        "conversations": [before[0] | {"changed": 1, "title": "x"}],
+    }
     assert imported(page, tmp_path / "older.json", older) == "Imported 1 conversation."
-    assert page.run(kept) == before
+    assert kept(page)[0] == before
 
 
 MESSAGE = {"id": "b", "parent": None, "role": "user", "content": "Hi"}
@@ -109,7 +131,7 @@ CONVERSATION: dict[str, Any] = {"id": "a", "title": "", "changed": 1, "leaf": "b
 def test_a_damaged_import_changes_nothing(page: Browser, tmp_path: Path, changes: dict[str, Any], told: str) -> None:
     file = {"format": "trigraph.conversations", "version": 1, "conversations": [CONVERSATION, CONVERSATION | changes]}
     assert told in imported(page, tmp_path / "damaged.json", file)
-    assert not page.run("return Object.keys(localStorage).filter((key) => key.includes('.conversation.'))")
+    assert kept(page) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -148,4 +170,4 @@ def test_what_came_before_the_page_was_left_stays(page: Browser, api: MockApi) -
     page.open(api.address)
     page.click("#conversations .title")
     page.until("document.querySelector('.notice')?.innerText")
-    assert "word word" in page.text(f"{LAST} .text") and page.text(f"{LAST} .notice") == "Stopped."
+    assert "word word" in page.text(f"{LAST} .text") and page.text(f"{LAST} .notice span") == "Stopped."

@@ -12,7 +12,7 @@ from PIL import Image
 
 from support.browser import Browser
 from support.mock_api import MockApi
-from support.page import LAST, READY, ask, says, visit
+from support.page import LAST, READY, ask, give, kept, says, visit
 from support.pictures import encode, pixels
 from trigraph.runtime.images.decoder_process import smart_resize
 
@@ -20,20 +20,6 @@ pytestmark = pytest.mark.slow  # a browser
 
 LIMITS = {"most": 4, "min_tokens": 64, "max_tokens": 1024}
 ATTACHED = "document.querySelectorAll('#attached li')"
-# Hands a file of base64 to a listener of the page, as the clipboard or a mouse would.
-GIVE = """
-const [kind, selector, name, type, data] = arguments;
-const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
-const transfer = new DataTransfer();
-transfer.items.add(new File([bytes], name, { type }));
-const target = document.querySelector(selector);
-const made = { bubbles: true, cancelable: true };
-target.dispatchEvent(
-  kind === "paste"
-    ? new ClipboardEvent("paste", { ...made, clipboardData: transfer })
-    : new DragEvent(kind, { ...made, dataTransfer: transfer }),
-);
-"""
 
 
 @pytest.fixture
@@ -42,13 +28,8 @@ def page(window: Browser, api: MockApi, bundle: Path) -> Browser:
     window.size(1280, 800)
     window.complaints()
     visit(window, api)
-    window.until("!document.getElementById('attach').hidden")
+    window.until("document.getElementById('attach').title.includes('images')")
     return window
-
-
-def give(page: Browser, kind: str, data: bytes, name: str = "a.png", of: str = "image/png") -> None:
-    selector = "#prompt" if kind == "paste" else "#scroller"
-    page.run(GIVE, kind, selector, name, of, base64.b64encode(data).decode())
 
 
 def attach(page: Browser, folder: Path, *sizes: tuple[int, int]) -> list[bytes]:
@@ -132,7 +113,7 @@ def test_what_cannot_be_added_is_said(page: Browser, api: MockApi, tmp_path: Pat
 
 def test_a_model_that_reads_text_only(window: Browser, api: MockApi, bundle: Path) -> None:
     visit(window, api)
-    assert window.run("return document.getElementById('attach').hidden")
+    assert window.run("return document.getElementById('attach').title") == "Add text files"
     give(window, "drop", encode(pixels(9, 9), "PNG"))
     window.until("document.getElementById('attach-told').innerText === 'This model reads text only.'")
 
@@ -140,12 +121,11 @@ def test_a_model_that_reads_text_only(window: Browser, api: MockApi, bundle: Pat
 def test_tokens_are_counted_as_the_server_does(page: Browser) -> None:
     rng = np.random.default_rng(1)
     sizes = [[int(side) for side in np.exp(rng.uniform(2, 8.5, 2))] for _ in range(2000)] + [[80, 48], [16, 48]]
-    found = page.call(
-        "POST",
-        "execute/async",
-        script="const [sizes, limits, done] = arguments; import('/images.js').then(({ tokens }) => "
+    found = page.later(
+        "const [sizes, limits, done] = arguments; import('/images.js').then(({ tokens }) => "
         "done(sizes.map(([height, width]) => tokens({ height, width }, limits))))",
-        args=[sizes, LIMITS],
+        sizes,
+        LIMITS,
     )
     for (height, width), tokens in zip(sizes, found, strict=True):
         rows, columns = smart_resize(height, width, 32, 64 << 10, 1024 << 10)
@@ -155,17 +135,12 @@ def test_tokens_are_counted_as_the_server_does(page: Browser) -> None:
 def test_deleted_with_their_conversation(page: Browser, api: MockApi, tmp_path: Path) -> None:
     attach(page, tmp_path, (40, 40))
     ask(page, api, "Hi", says("Hello."))
-    count = (
-        "const done = arguments[0]; const asked = indexedDB.open('trigraph'); asked.onsuccess = () => {"
-        "const found = asked.result.transaction('images').objectStore('images').count();"
-        "found.onsuccess = () => { asked.result.close(); done(found.result); } }"
-    )
-    assert page.call("POST", "execute/async", script=count, args=[]) == 1
+    assert len(kept(page)[1]) == 1
     page.click("#conversations [aria-label^=Delete]")
     page.click("#question .danger")
     page.until("document.querySelectorAll('#conversations li').length === 0")
     for _ in range(100):
-        if not page.call("POST", "execute/async", script=count, args=[]):
+        if kept(page) == ([], []):
             return
     raise AssertionError("the image is still there")
 
@@ -183,7 +158,7 @@ def test_a_file_of_conversations_has_images(page: Browser, api: MockApi, tmp_pat
     text = page.run("return made[0]")
     (shown,) = json.loads(text)["conversations"][0]["messages"][0]["images"]
     assert shown["data"] == "data:image/png;base64," + base64.b64encode(data).decode()
-    page.run("localStorage.clear(); indexedDB.deleteDatabase('trigraph')")
+    page.run("indexedDB.deleteDatabase('trigraph')")
     visit(page, api)
     (tmp_path / "kept.json").write_text(text)
     page.click("#open-settings")

@@ -3,7 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from support.browser import Browser
+from support.page import kept
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.server.settings import Settings
@@ -54,8 +57,7 @@ def test_tiny_model(window: Browser, tiny_package: Path) -> None:
         ask(window, "In the beginning")
         prompt = engine.chat_template().render([{"role": "user", "content": "In the beginning"}])
         text = engine.generate(prompt, Options(Sampling(temperature=0), max_tokens=48)).run()
-        kept = "Object.entries(localStorage).find(([key]) => key.startsWith('trigraph.conversation.'))[1]"
-        assert window.run(f"return JSON.parse({kept}).messages[1].content") == text
+        assert kept(window)[0][0]["messages"][1]["content"] == text
         figures = window.text(f"{LAST} .figures")
         assert "tokens/s" in figures and "free" in figures
         ask(window, "And then?")
@@ -81,3 +83,27 @@ def test_plain_text(window: Browser, tiny_package: Path) -> None:
         ask(window, " And")
         second = engine.generate(f"In the beginning{first} And", options).run()
         assert window.text(f"{LAST} .text").split() == second.split()
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_and_makes_room(window: Browser) -> None:
+    """The server continues where the answer was cut, and the page understands what it says of a full context."""
+    reply = "One two three four five six seven eight nine ten."
+    engine = replying(reply, template=PLAIN_TEMPLATE, context=256)
+    settings = Settings(model="known", port=0, defaults=Options(Sampling(temperature=0), max_tokens=20))
+    with serving(engine, settings) as address:
+        window.open(address)
+        window.until("document.getElementById('model').innerText === 'known'")
+        ask(window, "Count")
+        assert window.run(f"return document.querySelector('{LAST} .text').innerText").strip() == reply[:20].strip()
+        for shown in (reply[:40], reply):
+            window.click(f"{LAST} .notice button")
+            window.until(READY)
+            assert window.run(f"return document.querySelector('{LAST} .text').innerText").strip() == shown.strip()
+        ask(window, "x" * 100)
+        ask(window, "y" * 100)
+        window.click(f"{LAST} .notice button")
+        window.until("document.getElementById('room').open")
+        assert "the model reads at most 256" in window.text("#room-text")
+        window.click("#room [value=leave]")
+        window.until(f"document.querySelector('{LAST} .text').innerText.trim() === arguments[0]", reply[:20].strip())

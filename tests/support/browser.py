@@ -45,6 +45,10 @@ class Browser:
         """The value that the body of a function returns."""
         return self.call("POST", "execute/sync", script=script, args=list(arguments))
 
+    def later(self, script: str, *arguments: Any) -> Any:
+        """The value that the body of a function passes to the last one of its arguments."""
+        return self.call("POST", "execute/async", script=script, args=list(arguments))
+
     def until(self, condition: str, *arguments: Any) -> Any:
         """Waits until an expression is true."""
         end = time.monotonic() + self.patience
@@ -80,6 +84,22 @@ class Browser:
         keys = [("keyDown", "Shift"), ("keyDown", "Enter"), ("keyUp", "Enter"), ("keyUp", "Shift")]
         actions = [{"type": kind, "value": KEYS[name]} for kind, name in keys]
         self.call("POST", "actions", actions=[{"type": "key", "id": "keyboard", "actions": actions}])
+
+    @contextmanager
+    def second_tab(self) -> Iterator[tuple[str, str]]:
+        """Goes to a new tab, which is closed after the block; gives the names of the first tab and of the new one."""
+        first = str(self.call("GET", "window"))
+        second = str(self.call("POST", "window/new", type="window")["handle"])
+        self.go(second)
+        try:
+            yield first, second
+        finally:
+            self.go(second)
+            self.call("DELETE", "window")
+            self.go(first)
+
+    def go(self, tab: str) -> None:
+        self.call("POST", "window", handle=tab)
 
     def command(self, name: str, **parameters: Any) -> Any:
         """A command of Chromium's own protocol."""

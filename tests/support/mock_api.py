@@ -55,6 +55,8 @@ class MockApi:
     """Whether the page has its libraries."""
     defaults: dict[str, Any] = field(default_factory=dict)
     """What /props tells of sampling."""
+    models: Sequence[str] = ("mock-35B",)
+    """The names of the models served."""
     images: dict[str, int] | None = None
     """What /v1/models tells of images; None for a model that reads text only."""
     running: int = 0
@@ -105,8 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_json({"default_generation_settings": {"params": self.api.defaults}})
         elif self.path == "/v1/models":
             if self.allowed():
-                model = {"id": "mock-35B", "max_model_len": 32768, "meta": {"images": self.api.images}}
-                self.send_json({"object": "list", "data": [model]})
+                known = {"max_model_len": 32768, "meta": {"images": self.api.images}}
+                self.send_json({"object": "list", "data": [{"id": name, **known} for name in self.api.models]})
         else:
             path = FOLDER / (self.path.lstrip("/") or "index.html")
             if path.is_file() and (self.api.bundled or "bundle" not in self.path):

@@ -3,9 +3,10 @@
 const KEY = "trigraph.key";
 
 export class ApiError extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, code = "") {
     super(message);
     this.status = status;
+    this.code = code; // the server's own name of the error
   }
 }
 
@@ -34,16 +35,18 @@ async function request(path, options = {}) {
 /** What the server says of a failed request, or its status where it says nothing. */
 async function failure(response) {
   const text = await response.text().catch(() => "");
-  let message = "";
+  let [message, code] = ["", ""];
   try {
-    message = errorMessage(JSON.parse(text));
+    const body = JSON.parse(text);
+    message = errorMessage(body);
+    code = body.error?.code;
   } catch {
     message = text.length < 300 ? text : "";
   }
   message ||= `The server answered ${response.status} ${response.statusText}.`;
   const wait = response.headers.get("Retry-After");
   if (wait) message += ` Try again in ${wait} s.`;
-  return new ApiError(message, response.status);
+  return new ApiError(message, response.status, code);
 }
 
 function errorMessage(body) {

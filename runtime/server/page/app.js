@@ -4,9 +4,9 @@ import { Batch } from "./batch.js";
 import { Chat } from "./chat.js";
 
 const chat = new Chat();
-chat.connect();
+chat.models.connect();
 new Batch(
   document.getElementById("batch"),
-  () => chat.models.length > 0,
+  () => chat.models.all.length > 0,
   (trouble) => chat.said(trouble),
 );

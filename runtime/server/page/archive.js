@@ -1,7 +1,9 @@
 // Conversations as a file: to keep them elsewhere, or to take them to another browser.
 
-import { all, load, save } from "./conversations.js";
-import { find, keep } from "./images.js";
+import { attached, imagesOf } from "./conversations.js";
+import { find } from "./images.js";
+import { load, save, scan } from "./library.js";
+import { packed, unpacked } from "./marks.js";
 
 const FORMAT = "trigraph.conversations";
 const VERSION = 1;
@@ -11,27 +13,38 @@ const ROLES = ["user", "assistant"];
 /** Makes the buttons of the settings work; `changed` is called once conversations were imported. */
 export function connect(section, changed) {
   const [file, told] = [section.querySelector("input"), section.querySelector("#imported")];
-  section.querySelector("#export").addEventListener("click", () => download("trigraph-conversations"));
-  section.querySelector("#import").addEventListener("click", () => file.click());
-  file.addEventListener("change", async () => {
-    const tell = (text, trouble) => {
-      told.textContent = text;
-      told.classList.toggle("trouble", trouble);
-      told.hidden = false;
-    };
+  const telling = (action) => async () => {
     try {
-      const count = await take(await file.files[0].text());
-      tell(`Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`, false);
+      told.textContent = await action();
+      told.classList.remove("trouble");
     } catch (error) {
-      tell(error.message, true);
+      told.textContent = error.message;
+      told.classList.add("trouble");
     }
+    told.hidden = !told.textContent;
+  };
+  section.querySelector("#export").addEventListener("click", telling(downloadAll));
+  section.querySelector("#import").addEventListener("click", () => file.click());
+  const importFile = telling(async () => {
+    const count = await take(await file.files[0].text());
+    return `Imported ${count} ${count === 1 ? "conversation" : "conversations"}.`;
+  });
+  file.addEventListener("change", async () => {
+    await importFile();
     file.value = ""; // so that the same file can be chosen again
     changed();
   });
 }
 
-/** Offers a file with conversations and their images, by default with all, as a download. */
-export async function download(name, conversations = all()) {
+async function downloadAll() {
+  const all = [];
+  await scan((conversation) => void all.push(conversation));
+  await download("trigraph-conversations", all);
+  return "";
+}
+
+/** Offers a file with conversations and their images as a download. */
+export async function download(name, conversations) {
   const given = await Promise.all(conversations.map(withData));
   const text = JSON.stringify({ format: FORMAT, version: VERSION, conversations: given }, null, 1);
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
@@ -42,26 +55,35 @@ export async function download(name, conversations = all()) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
-/** A conversation whose images have their data, as far as the browser has it. */
+/** A conversation whose images have their data, as far as the browser has it, and whose marks are lists. */
 async function withData(conversation) {
   const found = (images) =>
     images && Promise.all(images.map(async (image) => ({ ...image, data: await find(image.id) })));
-  const messages = conversation.messages.map(async (message) => ({ ...message, images: await found(message.images) }));
+  const messages = conversation.messages.map(async (message) => ({
+    ...message,
+    images: await found(message.images),
+    steps: message.steps && inBoth(message.steps, unpacked),
+  }));
   return { ...conversation, messages: await Promise.all(messages) };
 }
 
+function inBoth({ content, reasoning }, change) {
+  return { content: change(content), reasoning: change(reasoning) };
+}
+
 /**
- * Keeps the conversations of such a file; of one that is here as well, the version that changed last. Returns how many
- * the file has. Throws an Error that says what is wrong with the file, and keeps none of it then.
+ * Keeps the conversations of such a file; one that is here as well gets the messages that it lacks if the file's has
+ * changed later. Returns how many the file has. Throws an Error that says what is wrong with the file, and keeps none
+ * of it then.
  */
 async function take(text) {
   const found = read(text).map(checked);
-  for (const image of found.flatMap(({ messages }) => messages.flatMap(({ images = [] }) => images))) {
-    if (image.data) await keep(image);
-    delete image.data;
-  }
   for (const conversation of found) {
-    if (!(load(conversation.id)?.changed >= conversation.changed)) save(conversation);
+    const kept = await load(conversation.id);
+    const images = imagesOf(conversation.messages).filter(({ data }) => data);
+    const messages = conversation.messages.map((message) => ({ ...message, ...attached(message) }));
+    if (!(kept?.changed >= conversation.changed))
+      await save({ ...conversation, messages }, messages, { images, title: conversation.title });
   }
   return found.length;
 }
@@ -102,15 +124,19 @@ function isId(id) {
 }
 
 function isMessage(message) {
-  const { id, role, content, reasoning = "", images = [] } = message ?? {};
-  return isId(id) && ROLES.includes(role) && isText(content) && isText(reasoning) && isImages(images);
+  const { id, role, content, reasoning = "", images = [], files = [] } = message ?? {};
+  const texts = isText(content) && isText(reasoning);
+  return isId(id) && ROLES.includes(role) && texts && isImages(images) && isFiles(files);
 }
 
 /** What an answer may have besides its text, and how it must look; anything else is left out. */
 const EXTRAS = {
   finish: isText,
   model: isText,
-  stopped: (value) => typeof value === "boolean",
+  stopped: isTruth,
+  open: isTruth,
+  start: isId,
+  summary: isText,
   thoughtSeconds: Number.isFinite,
   error: ({ text, status }) => isText(text) && Number.isFinite(status),
   calls: isListOf(({ name, arguments: given }) => isText(name) && isText(given)),
@@ -122,22 +148,30 @@ const isImages = isListOf(
   ({ id, width, height, data = "" }) =>
     isId(id) && width > 0 && height > 0 && isText(data) && (data === "" || IMAGE.test(data)),
 );
+const isFiles = isListOf(({ name, text }) => isText(name) && isText(text));
 const isSteps = isListOf(isListOf(Number.isFinite));
 
 function isText(value) {
   return typeof value === "string";
 }
 
+function isTruth(value) {
+  return typeof value === "boolean";
+}
+
 function isListOf(isItem) {
   return (value) => Array.isArray(value) && value.every((item) => item !== null && isItem(item));
 }
 
-const shown = ({ id, width, height, data }) => ({ id, width, height, data });
 
 function fields(message) {
-  const { id, parent, role, content, reasoning = "" } = message;
-  if (role === "user") return { id, parent, role, content, ...(message.images ? { images: message.images.map(shown) } : {}) };
+  const { id, parent, role, content, reasoning = "", images, files } = message;
+  if (role === "user") {
+    const given = files?.map(({ name, text }) => ({ name, text }));
+    return { id, parent, role, content, ...(images && { images }), ...(given?.length && { files: given }) };
+  }
   const extras = Object.entries(EXTRAS).filter(([name, accepts]) => message[name] != null && accepts(message[name]));
   const kept = Object.fromEntries(extras.map(([name]) => [name, message[name]]));
-  return { id, parent, role, content, reasoning, steps: { content: [], reasoning: [] }, ...kept };
+  const steps = kept.steps ? inBoth(kept.steps, packed) : { content: "", reasoning: "" };
+  return { id, parent, role, content, reasoning, ...kept, steps };
 }

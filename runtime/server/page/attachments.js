@@ -1,7 +1,8 @@
-// Images that the next message shows: chosen, pasted or dropped, with a preview and what they take.
+// Images and text files of the next message: chosen, pasted or dropped, with a preview and what they take.
 
 import { element, iconButton } from "./dom.js";
-import { count } from "./figures.js";
+import { bytes, count } from "./figures.js";
+import { readText } from "./files.js";
 import { prepare, tokens } from "./images.js";
 
 export class Attachments {
@@ -12,6 +13,7 @@ export class Attachments {
   constructor(form, target, actions) {
     this.actions = actions;
     this.images = [];
+    this.files = []; // {name, text, size}
     this.list = form.querySelector("#attached");
     this.told = form.querySelector("#attach-told");
     this.button = form.querySelector("#attach");
@@ -22,8 +24,10 @@ export class Attachments {
       this.file.value = ""; // so that the same file can be chosen again
     });
     form.querySelector("textarea").addEventListener("paste", (event) => {
-      const files = imagesOf(event.clipboardData);
-      if (!files.length || event.clipboardData.types.includes("text/plain")) return;
+      const { files, types } = event.clipboardData;
+      // Some programs give a picture of the text that they copy as well.
+      const asText = types.includes("text/html") || (types.includes("text/plain") && [...files].every(isImage));
+      if (!files.length || asText) return;
       event.preventDefault();
       this.add(files);
     });
@@ -50,21 +54,20 @@ export class Attachments {
     });
   }
 
+  isEmpty() {
+    return !this.images.length && !this.files.length;
+  }
+
   /** Adds files, and says why where it cannot. */
   async add(files) {
     this.tell("");
-    for (const file of files) {
-      const limits = this.actions.limits();
-      if (!limits) {
-        this.tell("This model reads text only.");
-        return;
-      }
-      if (limits.taken + this.images.length >= limits.most) {
-        this.tell(`A conversation shows at most ${count(limits.most)} images here.`);
-        return;
-      }
+    for (const file of [...files]) {
       try {
-        this.images.push(await prepare(file));
+        if (isImage(file)) await this.addImage(file);
+        else {
+          const taken = this.files.reduce((sum, { size }) => sum + size, 0);
+          this.files.push({ ...(await readText(file, taken)), size: file.size });
+        }
       } catch (error) {
         this.tell(error.message);
       }
@@ -72,10 +75,18 @@ export class Attachments {
     }
   }
 
-  /** The images, which are no longer attached then. */
+  async addImage(file) {
+    const limits = this.actions.limits();
+    if (!limits) throw new Error("This model reads text only.");
+    if (limits.taken + this.images.length >= limits.most)
+      throw new Error(`A conversation shows at most ${count(limits.most)} images here.`);
+    this.images.push(await prepare(file));
+  }
+
+  /** What is attached, {images, files}; it is no longer attached then. */
   take() {
-    const taken = this.images;
-    this.images = [];
+    const taken = { images: this.images, files: this.files.map(({ name, text }) => ({ name, text })) };
+    [this.images, this.files] = [[], []];
     this.tell("");
     this.show();
     return taken;
@@ -88,30 +99,39 @@ export class Attachments {
 
   show() {
     const limits = this.actions.limits();
-    this.button.hidden = !limits;
-    this.list.hidden = !this.images.length;
-    this.list.replaceChildren(...this.images.map((image, i) => this.item(image, i, limits)));
+    const label = limits ? "Add images or text files" : "Add text files";
+    this.button.title = label;
+    this.button.setAttribute("aria-label", label);
+    this.list.hidden = this.isEmpty();
+    this.list.replaceChildren(
+      ...this.images.map((image, i) => this.image(image, i, limits)),
+      ...this.files.map((file) => this.chip(file)),
+    );
     this.actions.changed();
   }
 
-  item(image, i, limits) {
+  image(image, i, limits) {
     const size = `${count(image.width)} × ${count(image.height)}`;
-    const label = `Image ${i + 1}, ${size}`;
-    const remove = iconButton("close", `Remove image ${i + 1}`, () => {
-      this.images = this.images.filter((other) => other !== image);
+    const shown = element("img", { src: image.data, alt: `Image ${i + 1}, ${size}`, title: size });
+    const takes = element("span", {}, limits ? `${count(tokens(image, limits))} tokens` : size);
+    return element("li", {}, shown, takes, this.remover(`Remove image ${i + 1}`, image));
+  }
+
+  chip(file) {
+    const shown = [element("span", { title: file.name }, file.name), element("small", {}, bytes(file.size))];
+    return element("li", { class: "file" }, ...shown, this.remover(`Remove ${file.name}`, file));
+  }
+
+  remover(label, removed) {
+    return iconButton("close", label, () => {
+      [this.images, this.files] = [this.images, this.files].map((all) => all.filter((one) => one !== removed));
       this.show();
       (this.list.querySelector("button") ?? this.button).focus();
     });
-    return element(
-      "li",
-      {},
-      element("img", { src: image.data, alt: label, title: size }),
-      element("span", {}, limits ? `${count(tokens(image, limits))} tokens` : size),
-      remove,
-    );
   }
 }
 
-function imagesOf(data) {
-  return [...(data?.files ?? [])].filter(({ type }) => type.startsWith("image/"));
+/** Pictures that are drawn from text are text to a model. */
+function isImage({ type }) {
+  return type.startsWith("image/") && type !== "image/svg+xml";
 }

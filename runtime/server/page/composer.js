@@ -6,7 +6,10 @@ import { icon } from "./dom.js";
 const TALLEST = 0.4;
 
 export class Composer {
-  /** `actions`: send(text, images), stop(), limits() of images, editLast(): whether there was a message to edit. */
+  /**
+   * `actions`: send(text, {images, files}), stop(), limits() of images, and editLast(): whether there was a message to
+   * edit.
+   */
   constructor(form, actions) {
     this.field = form.querySelector("textarea");
     this.button = form.querySelector("#send");
@@ -38,7 +41,7 @@ export class Composer {
   }
 
   empty() {
-    return this.field.value.trim() === "" && !this.attachments.images.length;
+    return this.field.value.trim() === "" && this.attachments.isEmpty();
   }
 
   grow() {
@@ -51,9 +54,9 @@ export class Composer {
     const text = this.field.value;
     if (this.empty() || this.running) return;
     this.field.value = "";
-    const images = this.attachments.take();
+    const attached = this.attachments.take();
     this.grow();
-    this.actions.send(text, images);
+    this.actions.send(text, attached);
   }
 
   key(event) {

@@ -1,6 +1,7 @@
-// Conversations, kept in the browser. Each is a tree of messages: an edit or another try is a sibling, nothing is lost.
+// A conversation is a tree of messages: an edit or another try is a sibling, nothing is lost.
 
-const PREFIX = "trigraph.conversation.";
+import { withFiles } from "./files.js";
+
 const TITLE = 48;
 
 export function newId() {
@@ -12,35 +13,31 @@ export function create() {
   return { id: newId(), title: "", changed: Date.now(), messages: [], leaf: null };
 }
 
-/** Every conversation, the latest first. */
-export function all() {
-  const keys = Array.from({ length: localStorage.length }, (_, i) => localStorage.key(i));
-  const ids = keys.filter((key) => key.startsWith(PREFIX)).map((key) => key.slice(PREFIX.length));
-  const found = ids.map(load).filter((kept) => kept !== null);
-  return found.sort((one, other) => other.changed - one.changed);
-}
-
-/** A conversation, or null where it is gone or not readable. */
-export function load(id) {
-  try {
-    const kept = JSON.parse(localStorage.getItem(PREFIX + id));
-    return Array.isArray(kept?.messages) ? kept : null;
-  } catch {
-    return null;
+/** Puts messages in the place of those with their ids, which only grow, or after all others. */
+export function merge(conversation, messages) {
+  const known = new Map(conversation.messages.map((message) => [message.id, message]));
+  for (const message of messages) {
+    const old = known.get(message.id);
+    if (!old) {
+      conversation.messages.push(message);
+      known.set(message.id, message);
+    } else if (old !== message && size(message) >= size(old)) {
+      for (const name of Object.keys(old)) if (!(name in message)) delete old[name];
+      Object.assign(old, message);
+    }
   }
 }
 
-/** Throws an Error whose message says what to do where the browser has no more room. */
-export function save(conversation) {
-  try {
-    localStorage.setItem(PREFIX + conversation.id, JSON.stringify(conversation));
-  } catch {
-    throw new Error("The browser has no more room for conversations. Delete some of them.");
-  }
+/** Takes over what another tab has written of a conversation, but for the message `mine` that this one writes. */
+export function catchUp(conversation, kept, mine) {
+  merge(conversation, kept.messages.filter(({ id }) => id !== mine));
+  conversation.title = kept.title;
+  const others = branch({ ...conversation, leaf: kept.leaf });
+  if (others.some(({ id }) => id === conversation.leaf)) conversation.leaf = kept.leaf; // else another version is read
 }
 
-export function remove(id) {
-  localStorage.removeItem(PREFIX + id);
+function size({ content, reasoning = "" }) {
+  return content.length + reasoning.length;
 }
 
 /** Adds a message after `parent` (an id, or null for the first) and shows the branch that it ends. */
@@ -50,7 +47,7 @@ export function add(conversation, parent, message) {
   conversation.leaf = added.id;
   conversation.changed = Date.now();
   if (!conversation.title && message.role === "user")
-    conversation.title = titleOf(message.content) || (message.images ? "Image" : "");
+    conversation.title = titleOf(message.content) || (message.files?.[0].name ?? (message.images ? "Image" : ""));
   return added;
 }
 
@@ -83,26 +80,41 @@ export function choose(conversation, message) {
   conversation.leaf = last.id;
 }
 
-/** The ids of all images that conversations show: those that are kept, and `others`, for which there may be no room. */
-export function imagesOfAll(others) {
-  const messages = [...all(), ...others].flatMap((conversation) => conversation.messages);
-  return new Set(messages.flatMap(({ images = [] }) => images.map(({ id }) => id)));
+/** The fields of a message for what is attached to it: of images what is not their data. */
+export function attached({ images = [], files = [] }) {
+  const shown = images.map(({ id, width, height }) => ({ id, width, height }));
+  return { ...(shown.length && { images: shown }), ...(files.length && { files }) };
+}
+
+/** The images that messages show, without their data. */
+export function imagesOf(messages) {
+  return messages.flatMap((message) => message.images ?? []);
 }
 
 /**
- * The messages up to one as the API takes them, but for images, of which they have the ids, and without answers that
- * failed before their first word. Thoughts go along: the model's template chooses which it repeats.
+ * What the model is sent of a branch up to a message: {messages, summary}. An answer that was asked for with less
+ * begins at its `start`; a `summary` tells what came before.
  */
-export function history(conversation, last) {
-  const ids = branch(conversation).map(({ id }) => id);
-  const until = ids.indexOf(last);
-  return branch(conversation)
-    .slice(0, until + 1)
-    .filter(({ content, reasoning, images }) => content || reasoning || images)
-    .map(({ role, content, reasoning, images }) => ({
+export function sent(conversation, last) {
+  const all = branch({ ...conversation, leaf: last });
+  const { start, summary } = all.findLast((message) => message.start) ?? {};
+  return { messages: all.slice(Math.max(0, all.findIndex(({ id }) => id === start))), summary };
+}
+
+/**
+ * Messages as the API takes them, but for images, of which they have the ids, and without answers that failed before
+ * their first word. Thoughts go along: the model's template chooses which it repeats.
+ */
+export function history({ messages, summary }) {
+  const found = messages
+    .filter(({ content, reasoning, images, files }) => content || reasoning || images || files)
+    .map(({ role, content, reasoning, images, files }) => ({
       role,
-      content,
+      content: withFiles(content, files),
       ...(reasoning ? { reasoning_content: reasoning } : {}),
       ...(images ? { images } : {}),
     }));
+  const before = `Our conversation until now, in short:\n\n${summary}\n\n---\n\n`;
+  if (summary) found[0].content = before + found[0].content;
+  return found;
 }

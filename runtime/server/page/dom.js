@@ -62,19 +62,19 @@ async function copy(text) {
   }
 }
 
-/** Shows a dialog; resolves to whether it was confirmed. */
+/** Shows a dialog; resolves to the value of the button that closed it, "" where none did. */
 export function shown(dialog) {
   return new Promise((resolve) => {
     dialog.returnValue = "";
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "ok"), { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
     dialog.showModal();
   });
 }
 
-/** Asks before something that cannot be undone. */
-export function confirmed(question, action) {
+/** Asks before something that cannot be undone; resolves to whether it was confirmed. */
+export async function confirmed(question, action) {
   const dialog = document.getElementById("question");
   dialog.querySelector("p").textContent = question;
   dialog.querySelector(".danger").textContent = action;
-  return shown(dialog);
+  return (await shown(dialog)) === "ok";
 }

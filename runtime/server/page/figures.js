@@ -10,6 +10,12 @@ export function decimal(number) {
   return number >= 100 ? whole.format(Math.round(number)) : number.toFixed(1);
 }
 
+/** A file's size. */
+export function bytes(number) {
+  const [unit, name] = number < 1000 ? [1, "bytes"] : number < 1e6 ? [1e3, "kB"] : [1e6, "MB"];
+  return `${unit === 1 ? number : (number / unit).toFixed(number < 10 * unit ? 1 : 0)} ${name}`;
+}
+
 /** The parts of the line below an answer, each with an explanation: [text, title]. */
 export function parts(figures) {
   const { tokens, accepted, prompt, reused, wait, seconds, timed } = figures;

@@ -1,39 +1,47 @@
 // One answer in the making: reads the stream into a message, with what it took.
 
 import { complete } from "./api.js";
+import { marked } from "./marks.js";
+
+const NOTHING = { tokens: 0, accepted: 0, seconds: 0, timed: 0 };
 
 /**
- * Fills `message` (content, reasoning, calls, figures, steps, error, stopped) from the stream of a chat completion,
- * whose request's body may still be in the making, and calls `changed` after every chunk and once at the end, when `running` is false.
+ * Fills `message` (content, reasoning, calls, figures, steps, error, stopped), or continues it, from the stream of a
+ * completion. `makeBody(signal)` resolves to the request's body; `changed` is called after every chunk and once at the
+ * end, when `running` is false. A message is `open` until then.
  */
 export class Generation {
-  constructor(message, body, changed) {
+  constructor(message, makeBody, changed) {
     this.message = message;
     this.changed = changed;
     this.running = true;
+    this.before = message.figures; // of what is continued
+    this.thoughtBefore = message.thoughtSeconds ?? 0;
+    for (const name of ["error", "stopped", "finish"]) delete message[name];
+    message.open = true;
     this.abort = new AbortController();
     this.begun = performance.now();
     this.first = null;
     this.counted = { tokens: 0, accepted: 0 };
-    this.done = this.run(body);
+    this.done = this.run(makeBody);
   }
 
   stop() {
     this.abort.abort();
   }
 
-  async run(body) {
+  async run(makeBody) {
     const { message } = this;
     try {
-      for await (const chunk of complete(await body, this.abort.signal)) {
+      for await (const chunk of complete(await makeBody(this.abort.signal), this.abort.signal)) {
         this.take(chunk);
         this.changed();
       }
     } catch (error) {
       if (error.name === "AbortError") message.stopped = true;
-      else message.error = { text: error.message, status: error.status ?? 0 };
+      else message.error = { text: error.message, status: error.status ?? 0, code: error.code };
     }
-    this.running = false;
+    this.running = message.open = false;
     this.changed();
   }
 
@@ -47,12 +55,13 @@ export class Generation {
     for (const call of delta.tool_calls ?? []) this.takeCall(call);
     if (finish) message.finish = finish;
     if (chunk.model) message.model = chunk.model;
-    if (thought && !content) message.thoughtSeconds = (performance.now() - this.begun) / 1000;
+    if (thought && !content) message.thoughtSeconds = this.thoughtBefore + (performance.now() - this.begun) / 1000;
     if (chunk.usage) this.count(chunk.usage, thought.length, content.length);
     if (chunk.timings && message.figures) {
       // The server knows better than we do how long the tokens took: their way here is not in it.
-      message.figures.timed = chunk.timings.predicted_n;
-      message.figures.seconds = chunk.timings.predicted_ms / 1000;
+      const { timed, seconds } = this.before ?? NOTHING;
+      message.figures.timed = timed + chunk.timings.predicted_n;
+      message.figures.seconds = seconds + chunk.timings.predicted_ms / 1000;
     }
   }
 
@@ -70,26 +79,20 @@ export class Generation {
     const tokens = usage.completion_tokens ?? 0;
     const accepted = usage.completion_tokens_details?.accepted_prediction_tokens ?? 0;
     const step = [tokens - counted.tokens, accepted - counted.accepted];
-    addStep(message.steps.reasoning, thought, step);
-    addStep(message.steps.content, content, thought ? [0, 0] : step);
+    message.steps.reasoning = marked(message.steps.reasoning, thought, step);
+    message.steps.content = marked(message.steps.content, content, thought ? [0, 0] : step);
     if (this.first === null && tokens > 0) this.first = { time: now, tokens };
     this.counted = { tokens, accepted };
+    const before = this.before ?? NOTHING;
     message.figures = {
-      tokens,
-      accepted,
-      prompt: usage.prompt_tokens ?? 0,
-      reused: usage.prompt_tokens_details?.cached_tokens ?? 0,
-      wait: ((this.first?.time ?? now) - this.begun) / 1000,
+      tokens: before.tokens + tokens,
+      accepted: before.accepted + accepted,
+      prompt: before.prompt ?? usage.prompt_tokens ?? 0,
+      reused: before.reused ?? usage.prompt_tokens_details?.cached_tokens ?? 0,
+      wait: before.wait ?? ((this.first?.time ?? now) - this.begun) / 1000,
       // The first chunk ends the prompt's time; what came with it has no time of its own.
-      seconds: this.first ? (now - this.first.time) / 1000 : 0,
-      timed: tokens - (this.first?.tokens ?? tokens),
+      seconds: before.seconds + (this.first ? (now - this.first.time) / 1000 : 0),
+      timed: before.timed + tokens - (this.first?.tokens ?? tokens),
     };
   }
-}
-
-/** Adds a text's [characters, tokens, accepted drafts]; one whose tokens were counted with the text before joins it. */
-function addStep(steps, length, [tokens, accepted]) {
-  const last = steps.at(-1);
-  if (length && !tokens && last) last[0] += length;
-  else if (length) steps.push([length, tokens, accepted]);
 }

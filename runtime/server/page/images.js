@@ -1,6 +1,7 @@
-// Images of messages: made ready to be sent, what they take, and where the browser keeps them.
+// Images of messages: made ready to be sent, and what they take.
 
 import { newId } from "./conversations.js";
+import { transact } from "./database.js";
 
 const SENT = ["image/jpeg", "image/png", "image/webp", "image/gif"];
 const LARGEST = 2 << 20; // bytes of a file that is sent as it is
@@ -61,57 +62,21 @@ function evenly(number) {
   return low % 2 ? low + 1 : low;
 }
 
-// Data URIs by id. They are too large for the storage that conversations are in.
-const known = new Map();
-let opening = null;
+const known = new Map(); // data URIs by id
 
-function store(mode, action) {
-  opening ??= new Promise((resolve, reject) => {
-    const request = indexedDB.open("trigraph", 1);
-    request.onupgradeneeded = () => request.result.createObjectStore("images");
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-  return opening.then(
-    (database) =>
-      new Promise((resolve, reject) => {
-        const transaction = database.transaction("images", mode);
-        const request = action(transaction.objectStore("images"));
-        transaction.oncomplete = () => resolve(request.result);
-        transaction.onerror = transaction.onabort = () => reject(transaction.error);
-      }),
-  );
-}
-
-/** Keeps an image. Throws an Error whose message says what to do where the browser has no room. */
-export async function keep({ id, data }) {
+/** Remembers an image that a message of this page shows. */
+export function remember({ id, data }) {
   known.set(id, data);
-  try {
-    await store("readwrite", (images) => images.put(data, id));
-  } catch {
-    throw new Error("The browser has no more room for images: this one is gone when the page is closed.");
-  }
 }
 
-/** The data URI of an image that was kept; undefined where it is gone. */
+/** The data URI of an image; undefined where it is gone. */
 export async function find(id) {
   if (!known.has(id)) {
-    const data = await store("readonly", (images) => images.get(id)).catch(() => undefined);
+    const data = await transact("readonly", ({ images }) => images.get(id)).catch(() => undefined);
     if (data === undefined) return undefined;
-    known.set(id, data);
+    remember({ id, data });
   }
   return known.get(id);
-}
-
-/** Forgets all images but those with these ids. */
-export async function forgetOthers(ids) {
-  for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
-  try {
-    const kept = await store("readonly", (images) => images.getAllKeys());
-    for (const id of kept) if (!ids.has(id)) await store("readwrite", (images) => images.delete(id));
-  } catch {
-    // There are none.
-  }
 }
 
 /** Messages as the API takes them, with their images before their texts; those that are gone are left out. */

@@ -12,7 +12,7 @@ export async function askKey() {
   if (get("key").open) return false;
   get("key-field").value = "";
   get("refused").hidden = !hasKey();
-  if (!(await shown(get("key")))) return false;
+  if ((await shown(get("key"))) !== "ok") return false;
   setKey(get("key-field").value);
   return true;
 }

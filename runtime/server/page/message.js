@@ -2,7 +2,9 @@
 
 import { copyButton, element, iconButton } from "./dom.js";
 import { parts } from "./figures.js";
+import { chips } from "./files.js";
 import { Markdown } from "./markdown.js";
+import { unpacked } from "./marks.js";
 import { pictures } from "./pictures.js";
 import { steps } from "./steps.js";
 
@@ -12,8 +14,9 @@ const WHY_ENDED = {
 };
 
 /**
- * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), plain(message),
- * which asks again in the plain mode, and turn(message, by), which goes to another version.
+ * Shows a message and keeps showing it while it grows. `actions`: edit(message, text), again(message), resume(message),
+ * room(message), which makes room for it in the context, hasRoom(message), whether that can be made, plain(message),
+ * which asks again in the plain mode, turn(message, by), which goes to another version, and isLast(message).
  */
 export class MessageView {
   constructor(message, place, actions) {
@@ -27,7 +30,8 @@ export class MessageView {
     this.text = element("div", { class: "text" });
     this.foot = element("div", { class: "foot" });
     if (!user) this.makeAnswer();
-    this.element.append(...(user ? [...pictures(message), this.text] : [this.thought, this.text, this.calls, this.notice]), this.foot);
+    if (user) this.element.append(...pictures(message), ...chips(message), this.text, this.foot);
+    else this.element.append(this.thought, this.text, this.calls, this.notice, this.foot);
     this.update(false);
   }
 
@@ -47,7 +51,7 @@ export class MessageView {
     this.element.setAttribute("aria-busy", String(running));
     if (this.message.role === "user") {
       this.text.textContent = this.message.content;
-      this.text.hidden = !this.message.content && Boolean(this.message.images);
+      this.text.hidden = !this.message.content;
     } else this.updateAnswer();
     this.updateFoot();
   }
@@ -81,18 +85,33 @@ export class MessageView {
 
   updateNotice() {
     const { message, running } = this;
-    const text = message.error?.text ?? WHY_ENDED[message.finish] ?? (message.stopped ? "Stopped." : "");
-    const same = this.notice.dataset.text === text;
+    const { error } = message;
+    const ended = message.stopped ? "Stopped." : message.open ? "The answer was cut off." : "";
+    const text = error?.text ?? WHY_ENDED[message.finish] ?? ended;
+    const ways = running || !text ? [] : this.ways();
     this.notice.hidden = running || !text;
-    this.notice.classList.toggle("error", Boolean(message.error));
-    if (same) return;
-    this.notice.dataset.text = text;
-    const button = (action, label) =>
-      element("button", { type: "button", onclick: () => this.actions[action](message) }, label);
-    const ways = message.error ? [button("again", "Try again")] : [];
+    this.notice.classList.toggle("error", Boolean(error));
+    const key = JSON.stringify([text, ways]);
+    if (key === this.notice.dataset.key) return;
+    this.notice.dataset.key = key;
+    const buttons = ways.map(([action, label]) =>
+      element("button", { type: "button", onclick: () => this.actions[action](message) }, label),
+    );
+    this.notice.replaceChildren(element("span", {}, text), ...buttons);
+  }
+
+  /** What can be done about an answer that ended early: [action, label] each. */
+  ways() {
+    const { message } = this;
+    const { content, reasoning, error, finish, calls } = message;
+    const last = this.actions.isLast(message);
+    if (last && this.actions.hasRoom(message)) return [["room", "Make room…"]];
+    const ways = [];
     // A file without a chat template: its model can only go on with a text.
-    if (/chat template/.test(message.error?.text)) ways.unshift(button("plain", "Use plain text"));
-    this.notice.replaceChildren(element("span", {}, text), ...ways);
+    if (/chat template/.test(error?.text)) ways.push(["plain", "Use plain text"]);
+    if (last && (content || reasoning) && !calls && finish !== "content_filter") ways.push(["resume", "Continue"]);
+    if (error) ways.push(["again", "Try again"]);
+    return ways;
   }
 
   updateFoot() {
@@ -120,9 +139,8 @@ export class MessageView {
       turn(1, "right", "The next version"),
     ];
     const answer = message.role !== "user";
-    const drafted =
-      message.steps?.content.some(([, tokens]) => tokens > 1) ||
-      message.steps?.reasoning.some(([, tokens]) => tokens > 1);
+    const { content = "", reasoning = "" } = message.steps ?? {};
+    const drafted = unpacked(content + reasoning).some(([, tokens]) => tokens > 1);
     return [
       copyButton("Copy", () => message.content),
       iconButton("edit", "Edit", () => this.edit()),

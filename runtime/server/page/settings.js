@@ -56,6 +56,7 @@ export class SettingsDialog {
     this.form = dialog.querySelector("form");
     this.changed = changed;
     this.form.addEventListener("input", () => this.keep());
+    this.form.elements.model.addEventListener("input", () => this.keep()); // in the page's header
     dialog.querySelector("#reset").addEventListener("click", () => {
       this.fill(DEFAULTS);
       this.keep();
@@ -85,7 +86,7 @@ export class SettingsDialog {
     const chosen = load().model;
     select.replaceChildren(...models.map(({ id }) => new Option(id, id)));
     select.value = models.some(({ id }) => id === chosen) ? chosen : (models[0]?.id ?? "");
-    select.disabled = models.length < 2;
+    select.hidden = models.length < 2;
   }
 
   fill(settings) {

@@ -1,8 +1,8 @@
 // The list of conversations, and the search in it. A wide screen can fold it; on a narrow one it is a drawer.
 
 import { download } from "./archive.js";
-import { all, load, remove, save } from "./conversations.js";
 import { confirmed, element, iconButton } from "./dom.js";
+import { list, load } from "./library.js";
 import { address } from "./place.js";
 import { search } from "./search.js";
 
@@ -10,7 +10,7 @@ const FOLDED = "trigraph.sidebar";
 const page = document.documentElement.classList;
 
 export class Sidebar {
-  /** `actions`: removed(id), renamed(id, title), and runs(id): whether an answer is being written there. */
+  /** `actions`: removed(id), renamed(id, title) and runs(id): whether an answer is being written there. */
   constructor(root, shade, actions) {
     this.root = root;
     this.items = root.querySelector("#conversations");
@@ -39,10 +39,19 @@ export class Sidebar {
     page.remove("drawer");
   }
 
-  show(current) {
+  /** The words that are searched for, "" for none. */
+  wanted() {
+    return this.query.value.trim();
+  }
+
+  /** Shows the list, or what the search finds, unless that is what is shown or a name is being typed. */
+  async show(current) {
     this.current = current;
-    const query = this.query.value.trim();
-    const found = query ? search(query) : all();
+    const query = this.wanted();
+    const found = query ? await search(query, () => query !== this.wanted()) : list();
+    const key = JSON.stringify([found, this.current, query, found.map(({ id }) => this.actions.runs(id))]);
+    if (query !== this.wanted() || key === this.shown || this.items.querySelector("input")) return;
+    this.shown = key;
     this.items.replaceChildren(...found.map((entry) => this.item(entry)));
     this.root.querySelector("#none-found").hidden = !query || found.length > 0;
   }
@@ -62,7 +71,7 @@ export class Sidebar {
       excerpt ? element("small", {}, excerpt) : [],
     );
     const rename = iconButton("edit", `Rename “${name}”`, () => this.rename(item, id, name));
-    const keep = iconButton("save", `Export “${name}”`, () => download(name, [load(id)]));
+    const keep = iconButton("save", `Export “${name}”`, async () => download(name, [await load(id)]));
     const drop = iconButton("delete", `Delete “${name}”`, () => this.drop(id, name));
     const item = element("li", { class: this.actions.runs(id) ? "runs" : null }, open, rename, keep, drop);
     return item;
@@ -80,6 +89,8 @@ export class Sidebar {
       if (left) return;
       left = true;
       const title = field.value.trim();
+      field.remove();
+      this.shown = "";
       if (keep && title) this.actions.renamed(id, title);
       this.show(this.current);
     };
@@ -95,14 +106,6 @@ export class Sidebar {
 
   async drop(id, name) {
     if (!(await confirmed(`Delete “${name}”? This cannot be undone.`, "Delete"))) return;
-    remove(id);
     this.actions.removed(id);
-    this.show(this.current);
   }
-}
-
-/** Gives a conversation that is kept a new title. */
-export function retitle(id, title) {
-  const kept = load(id);
-  if (kept) save({ ...kept, title });
 }

@@ -2,11 +2,13 @@
 // tokens were accepted drafts.
 
 import { element } from "./dom.js";
+import { unpacked } from "./marks.js";
 
 const STRONGEST = 5;
 
-/** Nodes that show a text by its pieces, each [characters, tokens, accepted drafts]; `legend`: tell what they mean. */
-export function steps(text, pieces, legend) {
+/** Nodes that show a text by its marks; `legend`: tell what they mean. */
+export function steps(text, packed, legend) {
+  const pieces = unpacked(packed);
   const marks = [];
   let at = 0;
   for (const [length, tokens, free] of pieces) {

@@ -2,6 +2,8 @@
 
 import { branch, versions } from "./conversations.js";
 import { MessageView } from "./message.js";
+import { divider } from "./room.js";
+import { highlight } from "./search.js";
 
 const NEAR = 40;
 
@@ -36,11 +38,19 @@ export class Thread {
       this.views.set(message.id, view);
     }
     const elements = [...this.views.values()].map((view) => view.element);
+    const cut = messages.findLast(({ start }) => start);
+    const begins = messages.findIndex(({ id }) => id === cut?.start);
+    if (begins > 0) elements.splice(begins, 0, this.dividedBy(cut.summary));
     const same =
       elements.length === this.root.children.length && elements.every((one, i) => one === this.root.children[i]);
     if (!same) this.root.replaceChildren(...elements); // else the reader's selection and focus stay
     this.welcome.hidden = messages.length > 0;
     this.follow();
+  }
+
+  dividedBy(summary) {
+    if (summary !== this.divider?.summary || !this.divider) this.divider = { summary, element: divider(summary) };
+    return this.divider.element;
   }
 
   /** Shows a message's news with the next frame, however many chunks come before it. */
@@ -57,10 +67,17 @@ export class Thread {
     this.pause = performance.now() - begun;
   }
 
-  /** Goes to a message of the branch that is shown. */
-  reveal(id) {
+  /** Goes to a message of the branch that is shown, and marks it and the words in it that were searched for. */
+  reveal(id, words) {
+    const view = this.views.get(id);
+    if (!view) return;
     this.follows = false;
-    this.views.get(id)?.element.scrollIntoView({ block: "center" });
+    this.root.querySelector(".found")?.classList.remove("found");
+    view.element.classList.add("found");
+    const range = highlight(view.text, words);
+    const { top, height } = (range ?? view.element).getBoundingClientRect();
+    const middle = this.scroller.getBoundingClientRect().top + this.scroller.clientHeight / 2;
+    this.scroller.scrollTop += top + Math.min(height, this.scroller.clientHeight) / 2 - middle;
   }
 
   /** Follows the end while the reader is there; one who scrolls up stays where they are. */
