@@ -13,11 +13,14 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling.guidance import compile_error, library, plain
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
+from trigraph.runtime.sampling.references import check_lark
+from trigraph.runtime.sampling.trial import BusyError
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"
 _SPACE = r"(?:\s|#[^\n]*(?:\n|\Z))*"
 _EMPTY_RULE = re.compile(rf"(?m)^[ \t]*([\w-]+)[ \t]*::={_SPACE}(?=\Z|[\w-]+[ \t]*::=)")
+_RULE = re.compile(r"(?m)^[ \t]*[?!]*[A-Za-z_][\w-]*[^\n:]{0,100}:")
 _MOST_RULES = 1000
 
 
@@ -61,7 +64,7 @@ class JsonSchema(Constraint):
 
     def grammar(self) -> str:
         """The schema's enforced part."""
-        return grammar_of(self._enforced.schema, {"whitespace_pattern": _JSON_SPACE, **self._enforced.options})
+        return grammar_of(self._enforced.schema, self._enforced.options)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -77,7 +80,9 @@ class JsonSchema(Constraint):
         if not isinstance(schema, dict):
             raise self._fault("it must be a JSON object")
         try:
-            return enforced(schema)
+            return enforced(schema, {"whitespace_pattern": _JSON_SPACE})
+        except BusyError:
+            raise
         except ValueError as error:
             raise self._fault(str(error)) from error
 
@@ -93,9 +98,11 @@ class Grammar(Constraint):
         """The grammar in Lark."""
         if empty := _EMPTY_RULE.search(self.text):
             raise self._fault(f'the rule {empty[1]} is empty; write what it stands for, or "" for nothing')
-        if self.text.count("::=") > _MOST_RULES:  # which take a time that grows with their square
+        # They take a time that grows with their square, and a chain of them as many calls.
+        if max(self.text.count("::="), len(_RULE.findall(self.text))) > _MOST_RULES:
             raise self._fault(f"it has more than {_MOST_RULES:,} rules")
         try:
+            check_lark(self.text)
             return str(library().grammar_from("grammar", self.text))
         except (ValueError, RecursionError) as error:
             raise self._fault(plain(str(error))) from error
