@@ -14,7 +14,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling.guidance import compile_error, library, plain
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
 from trigraph.runtime.sampling.references import check_lark
-from trigraph.runtime.sampling.trial import BusyError
+from trigraph.runtime.sampling.turns import BusyError
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"

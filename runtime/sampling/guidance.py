@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling.trial import QUICK_SECONDS, STACK, Trials, Verdict
+from trigraph.runtime.sampling.turns import Turns
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# What one call may take: some 10 ms for a vocabulary of 250,000 tokens. Schemas of real tools take a tenth.
+# What one call may take: some 10 ms for a vocabulary of 250,000 tokens, 50 where an expression explodes. Schemas of
+# real tools take a tenth.
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 1000,
     "step_max_items": 10_000,
-    "step_lexer_fuel": 100_000,
+    "initial_lexer_fuel": 500_000,
+    "step_lexer_fuel": 30_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 200_000,
     "verbose_errors": False,
@@ -79,7 +82,14 @@ def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
         made: LLMatcher = library().LLMatcher(vocabulary, grammar, log_level=0, limits=limits())
         return made
 
-    return deep_threads("slow-grammars" if found.seconds > QUICK_SECONDS else "grammars", 1).submit(make).result()
+    kind = "slow-grammars" if found.seconds > QUICK_SECONDS else "grammars"
+    with _turns(kind).turn(len(grammar)):
+        return deep_threads(kind, 1).submit(make).result()
+
+
+@cache
+def _turns(kind: str) -> Turns:
+    return Turns(1)
 
 
 @cache

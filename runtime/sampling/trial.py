@@ -1,7 +1,7 @@
 """Grammars of strangers are compiled in another process first: one that overflows the stack ends that process alone.
 
-A trial that takes little of the processor's time waits for no other kind: trials that take more are begun anew where
-they are few at a time, and as many may wait there.
+A trial that takes little of the processor's time waits for no other kind: one that takes more is ended, and begun anew
+among its like.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from bisect import insort
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.limited.process import LimitedProcess
+from trigraph.runtime.sampling.turns import Turns
 
 STACK = 8 << 20
 """Bytes of stack that a trial may take; who compiles the same grammar later has twice as much."""
@@ -29,7 +28,6 @@ _PROGRAM = Path(__file__).with_name("trial_process.py")
 _MAX_MEMORY = 1 << 30  # bytes of the process
 _MAX_STARTING_SECONDS = 60.0
 _LARGE = 32 << 10  # characters, from which on a trial is slow
-_MOST_WAITING = 64
 _MOST_KNOWN = 4096
 _OVERDUE = 20  # seconds for each of the processor's, where a loaded machine does not say what was taken
 
@@ -45,17 +43,13 @@ class Verdict(NamedTuple):
     """Whether the trial came to an end of its own."""
 
 
-class BusyError(TrigraphError):
-    """Too many large grammars are compiled already."""
-
-
 class Trials:
     """The processes, which start when there is something to try, and what is known of grammars."""
 
     def __init__(self, limits: Mapping[str, Any]) -> None:
         """`limits`: those of llguidance."""
-        self._quick = _Lane(2, QUICK_SECONDS, 0, limits)
-        self._slow = _Lane(2, SECONDS, 10, limits)
+        self._quick = _Lane(QUICK_SECONDS, 0, limits)
+        self._slow = _Lane(SECONDS, 10, limits)
         self._known: dict[bytes, Verdict] = {}  # by the hash of the grammar
         self._learning = threading.Lock()
 
@@ -72,7 +66,7 @@ class Trials:
             return known
         request = {"grammar": grammar, "whole": whole}
         for lane in (self._quick, self._slow)[len(grammar) > _LARGE :]:
-            with lane.turn(len(grammar)):
+            with lane.turns.turn(len(grammar)):
                 if (known := self._known.get(key)) is not None:  # by somebody else, while this one waited
                     return known
                 if (found := lane.tried(request)) is not None:
@@ -89,38 +83,13 @@ class Trials:
 
 @dataclass
 class _Lane:
-    """Trials that take up to so many seconds, some at a time, small ones first."""
+    """Trials that take up to so many seconds."""
 
-    slots: int
     seconds: float
     niceness: int
     limits: Mapping[str, Any]
-    _free: threading.Condition = field(default_factory=threading.Condition)
+    turns: Turns = field(default_factory=lambda: Turns(2))
     _idle: list[LimitedProcess] = field(default_factory=list)
-    _waiting: list[tuple[int, int]] = field(default_factory=list)
-    _count: int = 0
-
-    @contextmanager
-    def turn(self, size: int) -> Iterator[None]:
-        """Waits for one of the slots. Raises BusyError when too many wait already."""
-        with self._free:
-            if len(self._waiting) >= _MOST_WAITING:
-                raise BusyError("too many grammars and JSON schemas are compiled already; try again later")
-            self._count += 1
-            mine = (size, self._count)
-            insort(self._waiting, mine)
-            try:
-                self._free.wait_for(lambda: self.slots > 0 and self._waiting[0] == mine)
-                self.slots -= 1
-            finally:
-                self._waiting.remove(mine)
-                self._free.notify_all()
-        try:
-            yield
-        finally:
-            with self._free:
-                self.slots += 1
-                self._free.notify_all()
 
     def tried(self, request: Mapping[str, Any]) -> Verdict | None:
         """What became of a grammar; None when it took too long."""
