@@ -71,7 +71,9 @@ class Trials:
                     return known
                 if (found := lane.tried(request)) is not None:
                     return self._learned(key, found)
-        return self._learned(key, Verdict(f"compiling it takes more than {SECONDS:g} seconds; make it simpler", SECONDS, False))
+        return self._learned(
+            key, Verdict(f"compiling it takes more than {SECONDS:g} seconds; make it simpler", SECONDS, False)
+        )
 
     def _learned(self, key: bytes, found: Verdict) -> Verdict:
         with self._learning:
