@@ -6,7 +6,6 @@ import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import ClassVar
 
 from trigraph.models.checks import check
@@ -71,8 +70,14 @@ class JsonSchema(Constraint):
         """The keywords that completions are not held to."""
         return self._enforced.notes
 
-    @cached_property
+    @property
     def _enforced(self) -> Enforced:
+        # No cached_property: all schemas wait for the one that holds its lock in Python 3.11.
+        if "_known" not in vars(self):
+            vars(self)["_known"] = self._read()
+        return vars(self)["_known"]  # type: ignore[no-any-return]
+
+    def _read(self) -> Enforced:
         try:
             schema = json.loads(self.schema)
         except (ValueError, RecursionError) as error:

@@ -127,7 +127,7 @@ def _followed(found: Any, rng: random.Random) -> str:
         token = rng.choice(free)
         _timed(lambda token=token: found.validate_tokens([token]))  # type: ignore[misc]
         _timed(lambda token=token: found.consume_token(token))  # type: ignore[misc]
-    return "given up" if found.is_error() else "followed"
+    return "ended" if found.is_error() else "followed"
 
 
 def _timed(step: Callable[[], Any]) -> Any:

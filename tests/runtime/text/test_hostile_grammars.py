@@ -30,7 +30,7 @@ EXPLODING = "start: R\nR: " + " & ".join(f"/(?s:.*)w{i}(?s:.*)/" for i in range(
 
 @pytest.mark.parametrize("keyword", WITHIN)
 def test_long_chains_of_references_are_refused(keyword: str) -> None:
-    with pytest.raises(TrigraphError, match="references lead from schema to schema more than 100 deep"):
+    with pytest.raises(TrigraphError, match=r"references lead from .* more than 100 deep"):
         JsonSchema(json.dumps(chain(keyword)))
     JsonSchema(json.dumps(chain(keyword, 90)))
 
@@ -44,7 +44,7 @@ def test_what_overflows_the_stack_is_refused(keyword: str) -> None:
 
 @pytest.mark.parametrize("kind", GRAMMARS)
 def test_hostile_grammars_are_refused(kind: str) -> None:
-    with pytest.raises(TrigraphError, match="more than 1,000 rules|more than 100 deep|nested too deeply"):
+    with pytest.raises(TrigraphError, match=r"more than 1,000 rules|more than 100 deep|nested too deeply"):
         Grammar(GRAMMARS[kind])
 
 
