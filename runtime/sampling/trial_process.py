@@ -68,7 +68,7 @@ def _library() -> ModuleType:
     sys.modules["llguidance"] = module_from_spec(package)
     from llguidance import _lib
 
-    return _lib  # type: ignore[no-any-return]
+    return _lib
 
 
 def _lark(grammar: str) -> str:
