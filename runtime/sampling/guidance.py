@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 1000,
     "step_max_items": 10_000,
-    "initial_lexer_fuel": 500_000,
+    "initial_lexer_fuel": 300_000,
     "step_lexer_fuel": 30_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 200_000,

@@ -49,7 +49,7 @@ class Trials:
     def __init__(self, limits: Mapping[str, Any]) -> None:
         """`limits`: those of llguidance."""
         self._quick = _Lane(QUICK_SECONDS, 0, limits)
-        self._slow = _Lane(SECONDS, 10, limits)
+        self._slow = _Lane(SECONDS, 5, limits)
         self._known: dict[bytes, Verdict] = {}  # by the hash of the grammar
         self._learning = threading.Lock()
 
