@@ -80,6 +80,7 @@ def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
 
     def make() -> LLMatcher:
         made: LLMatcher = library().LLMatcher(vocabulary, grammar, log_level=0, limits=limits())
+        made.compute_bitmask()  # lets other threads run, as the next question does not, which is quick after this
         return made
 
     kind = "slow-grammars" if found.seconds > QUICK_SECONDS else "grammars"
