@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -32,15 +33,21 @@ class LimitedProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the parent
         )
-        weakref.finalize(self, _end, process)
+        self._owner = os.getpid()
+        weakref.finalize(self, _end, process, self._owner)
         self.process = process
-        self.ended = False
-        """Whether it was late or crashed, so that there has to be another one."""
+        self._over = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was late, crashed, or is that of another process that forked; there has to be a new one."""
+        return self._over or self._owner != os.getpid() or self.process.poll() is not None
 
     def ask(self, request: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """The response to a request, and the bytes after it; where there is none its `error` says why.
 
-        Ends the process when it is late, crashes, or the request is interrupted.
+        `late` is then whether it ran for too long. Ends the process when it is late, crashes, or the request is
+        interrupted.
         """
         process = self.process
         assert process.stdin is not None
@@ -56,10 +63,10 @@ class LimitedProcess:
             if len(content) < count:
                 raise EOFError
         except (OSError, ValueError, EOFError):
-            overdue = time.monotonic() - started >= seconds
             self.end()
+            overdue = time.monotonic() - started >= seconds
             reason = f"it ran for more than {seconds:g} s" if overdue else "its process crashed"
-            return {"error": reason}, b""
+            return {"error": reason, "late": overdue}, b""
         except BaseException:
             self.end()
             raise
@@ -69,11 +76,13 @@ class LimitedProcess:
 
     def end(self) -> None:
         """Ends the process."""
-        self.ended = True
-        _end(self.process)
+        self._over = True
+        _end(self.process, self._owner)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if owner != os.getpid():  # a fork, at its exit
+        return
     process.kill()
     for pipe in (process.stdin, process.stdout):
         with suppress(OSError):  # a request that nobody read

@@ -6,7 +6,6 @@ import json
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import ClassVar
 
 from trigraph.models.checks import check
@@ -14,10 +13,13 @@ from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling.gbnf_lark import lark_of
 from trigraph.runtime.sampling.guidance import compile_error, library, plain
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced, grammar_of
+from trigraph.runtime.sampling.references import check_lark
+from trigraph.runtime.sampling.turns import BusyError
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"
 _LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
+_RULE = re.compile(r"(?m)^[ \t]*[?!]*[A-Za-z_][\w-]*[^\n:]{0,100}:")
 _MOST_RULES = 1000
 
 
@@ -61,15 +63,21 @@ class JsonSchema(Constraint):
 
     def grammar(self) -> str:
         """The schema's enforced part."""
-        return grammar_of(self._enforced.schema, {"whitespace_pattern": _JSON_SPACE, **self._enforced.options})
+        return grammar_of(self._enforced.schema, self._enforced.options)
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """The keywords that completions are not held to."""
         return self._enforced.notes
 
-    @cached_property
+    @property
     def _enforced(self) -> Enforced:
+        # No cached_property: all schemas wait for the one that holds its lock in Python 3.11.
+        if "_known" not in vars(self):
+            vars(self)["_known"] = self._read()
+        return vars(self)["_known"]  # type: ignore[no-any-return]
+
+    def _read(self) -> Enforced:
         try:
             schema = json.loads(self.schema)
         except (ValueError, RecursionError) as error:
@@ -77,7 +85,9 @@ class JsonSchema(Constraint):
         if not isinstance(schema, dict):
             raise self._fault("it must be a JSON object")
         try:
-            return enforced(schema)
+            return enforced(schema, {"whitespace_pattern": _JSON_SPACE})
+        except BusyError:
+            raise
         except ValueError as error:
             raise self._fault(str(error)) from error
 
@@ -91,10 +101,12 @@ class Grammar(Constraint):
 
     def grammar(self) -> str:
         """The grammar in Lark."""
-        if self.text.count("::=") > _MOST_RULES:  # which take a time that grows with their square
+        # They take a time that grows with their square, and a chain of them as many calls.
+        if max(self.text.count("::="), len(_RULE.findall(self.text))) > _MOST_RULES:
             raise self._fault(f"it has more than {_MOST_RULES:,} rules")
         try:
             lark = self.text if _LARK.search(self.text) else lark_of(self.text)
+            check_lark(lark)
             return str(library().LLMatcher.grammar_from_lark(lark))
         except (ValueError, RecursionError) as error:
             raise self._fault(plain(str(error))) from error

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trigraph.models.errors import TrigraphError
+from trigraph.runtime.sampling.trial import QUICK_SECONDS, STACK, Trials, Verdict
+from trigraph.runtime.sampling.turns import Turns
 
 if TYPE_CHECKING:
-    from llguidance import LLParserLimits
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+# What one call may take: some 10 ms for a vocabulary of 250,000 tokens, 50 where an expression explodes. Schemas of
+# real tools take a tenth.
+_LIMITS: dict[str, Any] = {
+    "max_items_in_row": 1000,
+    "step_max_items": 10_000,
+    "initial_lexer_fuel": 300_000,
+    "step_lexer_fuel": 30_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}
 
 
 def library() -> ModuleType:
@@ -25,22 +42,69 @@ def library() -> ModuleType:
 
 @cache
 def limits() -> LLParserLimits:
-    """What one call may take: some 10 ms for a vocabulary of 250,000 tokens. Schemas of real tools take a tenth."""
-    found: LLParserLimits = library().LLParserLimits(
-        max_items_in_row=1000,
-        step_max_items=10_000,
-        step_lexer_fuel=100_000,
-        max_lexer_states=50_000,
-        max_grammar_size=200_000,
-        verbose_errors=False,
-    )
+    """What one call may take."""
+    found: LLParserLimits = library().LLParserLimits(**_LIMITS)
     return found
+
+
+@cache
+def trials() -> Trials:
+    """Where grammars are compiled first."""
+    return Trials(_LIMITS)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=trials.cache_clear)
+
+
+def verdict(grammar: str, *, whole: bool = True) -> Verdict:
+    """Whether a grammar, as llguidance writes it, can be used; see `Trials.verdict`."""
+    library()
+    found = trials().verdict(grammar, whole=whole)
+    return found if found.message is None else found._replace(message=plain(found.message))
 
 
 def compile_error(grammar: str) -> str | None:
     """Why a grammar, as llguidance writes it, cannot be used; None when it can."""
-    failed, messages = library().LLMatcher.validate_grammar_with_warnings(grammar, limits=limits())
-    return plain(messages[0]) if failed else None
+    return verdict(grammar).message
+
+
+def matcher(grammar: str, vocabulary: LLTokenizer) -> LLMatcher:
+    """What follows the tokens of a grammar, which has stood its trial.
+
+    It is compiled in a thread with more stack than the trial had. Raises TrigraphError when the trial failed.
+    """
+    found = verdict(grammar)
+    if found.message is not None:
+        raise TrigraphError(f"the grammar cannot be used: {found.message}")
+
+    def make() -> LLMatcher:
+        made: LLMatcher = library().LLMatcher(vocabulary, grammar, log_level=0, limits=limits())
+        made.compute_bitmask()  # lets other threads run, as the next question does not, which is quick after this
+        return made
+
+    kind = "slow-grammars" if found.seconds > QUICK_SECONDS else "grammars"
+    with _turns(kind).turn(len(grammar)):
+        return deep_threads(kind, 1).submit(make).result()
+
+
+@cache
+def _turns(kind: str) -> Turns:
+    return Turns(1)
+
+
+@cache
+def deep_threads(name: str, count: int) -> ThreadPoolExecutor:
+    """Threads with twice the stack that a trial has."""
+    threads = ThreadPoolExecutor(count, f"trigraph-{name}")
+    started = threading.Barrier(count)
+    before = threading.stack_size(2 * STACK)
+    try:
+        for _ in range(count):
+            threads.submit(started.wait)
+    finally:
+        threading.stack_size(before)
+    return threads
 
 
 def plain(message: str) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError, wait
-from functools import cache
+from concurrent.futures import Future, TimeoutError, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.sampling.constraint import Constraint
-from trigraph.runtime.sampling.guidance import library, limits, plain
+from trigraph.runtime.sampling.guidance import deep_threads, library, matcher, plain
 from trigraph.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class Guide:
         self._mask: Future[NDArray[np.int64]] | None = None
         self.slow = False
         """Whether questions about single tokens take long."""
+        self._matcher: Any = matcher(constraint.grammar(), vocabulary)
         started = time.thread_time()
-        self._matcher: Any = library().LLMatcher(vocabulary, constraint.grammar(), log_level=0, limits=limits())
         self._look_ahead()
         self.finished = bool(self._matcher.is_stopped())  # known here: a thread that computes a mask has the matcher
         """Whether nothing may follow any more."""
@@ -69,7 +68,7 @@ class Guide:
     def start(self) -> None:
         """Begins to look at the whole vocabulary."""
         if self._mask is None:
-            self._mask = _threads().submit(self._compute)
+            self._mask = deep_threads("masks", 2).submit(self._compute)
 
     def allows(self, token: int) -> bool:
         """Whether `token` may come next; a stop token may where the completion could end. Costs microseconds.
@@ -155,11 +154,6 @@ class Guide:
 def wait_for_any(guides: Iterable[Guide], seconds: float) -> None:
     """Returns when one of the guides is ready, or after so many seconds."""
     wait([pending for guide in guides for pending in guide._pending], seconds, "FIRST_COMPLETED")
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, "trigraph-masks")
 
 
 class _Vocabulary:

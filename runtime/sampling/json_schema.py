@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from trigraph.models.errors import quote
 from trigraph.runtime.sampling.closed_objects import ClosedObjects
-from trigraph.runtime.sampling.guidance import compile_error, library
+from trigraph.runtime.sampling.guidance import compile_error, library, verdict
+from trigraph.runtime.sampling.references import check_references
 from trigraph.runtime.sampling.text_formats import FORMATS
+from trigraph.runtime.sampling.trial import SECONDS
 from trigraph.runtime.text.tool_arguments import resolved
 
 _DEPTH = 100
@@ -63,15 +65,19 @@ class Enforced(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def enforced(schema: Mapping[str, Any]) -> Enforced:
-    """The part of a schema that can be enforced. Raises ValueError when none can: it is wrong, or nothing fits it."""
+def enforced(schema: Mapping[str, Any], options: Mapping[str, Any] = MappingProxyType({})) -> Enforced:
+    """The part of a schema that can be enforced, with these `options` and more.
+
+    Raises ValueError when none can: it is wrong, or nothing fits it.
+    """
     relaxation = _Relaxation(schema)
     found = relaxation.relaxed(schema, "")
     assert isinstance(found, dict)
-    error = compile_error(grammar_of(found, {}))
+    check_references(found)
+    error = compile_error(grammar_of(found, options))
     if error is None:
-        return Enforced(found, {}, tuple(relaxation.notes))
-    options = {"coerce_one_of": True}
+        return Enforced(found, {**options}, tuple(relaxation.notes))
+    options = {**options, "coerce_one_of": True}
     if "oneOf" not in error or (error := compile_error(grammar_of(found, options))) is not None:
         raise ValueError(error)
     note = Note("", "oneOf", "may be kept to by more than one alternative")
@@ -89,6 +95,7 @@ class _Relaxation:
         self._root = root
         self._closed = ClosedObjects(root)
         self._names = self._patterns = 0
+        self._seconds = 0.0
 
     def relaxed(self, schema: Any, place: str, depth: int = 0) -> Any:
         if not isinstance(schema, Mapping):
@@ -141,9 +148,9 @@ class _Relaxation:
                 del schema[key]
             elif key in _NOT_ENFORCED and (value := schema.pop(key)) not in _NOT_ENFORCED[key]:
                 self._note(place, key, value)
-        if "pattern" in schema and _refused("string", pattern=schema["pattern"]):
+        if "pattern" in schema and self._refused("string", pattern=schema["pattern"]):
             self._note(place, "pattern", schema.pop("pattern"))
-        if "multipleOf" in schema and _refused("number", multipleOf=schema["multipleOf"]):
+        if "multipleOf" in schema and self._refused("number", multipleOf=schema["multipleOf"]):
             self._note(place, "multipleOf", schema.pop("multipleOf"))
         self._properties(schema, place)
         return schema
@@ -199,7 +206,7 @@ class _Relaxation:
 
     def _properties(self, schema: dict[str, Any], place: str) -> None:
         patterns = schema.get("patternProperties")
-        if isinstance(patterns, Mapping) and _refused("object", patternProperties=dict.fromkeys(patterns, True)):
+        if isinstance(patterns, Mapping) and self._refused("object", patternProperties=dict.fromkeys(patterns, True)):
             self._note(place, "patternProperties", schema.pop("patternProperties"))
             schema.pop("additionalProperties", None)
         bounds = {key: schema[key] for key in ("minProperties", "maxProperties") if key in schema}
@@ -208,10 +215,20 @@ class _Relaxation:
             alone = {"properties": dict.fromkeys(known, True)} if isinstance(known, Mapping) else {}
             if isinstance(schema.get("required"), list):
                 alone["required"] = schema["required"]
-            if _refused("object", **alone, **bounds):
+            if self._refused("object", **alone, **bounds):
                 for key, value in bounds.items():
                     self._note(place, key, value)
                     del schema[key]
+
+    def _refused(self, kind: str, **keywords: Any) -> bool:
+        """Whether llguidance refuses the schema for what it is, and not as nothing fits it."""
+        message, seconds, tried = verdict(grammar_of({"type": kind, **keywords}, {}), whole=False)
+        if not tried:
+            raise ValueError(message)
+        self._seconds += seconds
+        if self._seconds > SECONDS:
+            raise ValueError(f"its patterns take more than {SECONDS:g} seconds to compile; make them simpler, or fewer")
+        return message is not None and "nsatisfiable" not in message
 
     def _disjoint(self, options: Sequence[Any]) -> bool:
         """Whether types, or a property that all require, tell the options apart, so that one of them at most fits."""
@@ -244,17 +261,6 @@ def _tells(name: Any, options: Sequence[Mapping[str, Any]]) -> bool:
             return False
         values += {*own}
     return len({*values}) == len(values)
-
-
-def _refused(kind: str, **keywords: Any) -> bool:
-    return _fails(json.dumps({"type": kind, **keywords}))
-
-
-@lru_cache(1024)
-def _fails(schema: str) -> bool:
-    """Whether llguidance refuses the schema for what it is, and not as nothing fits it."""
-    error = compile_error(grammar_of(json.loads(schema), {}))
-    return error is not None and "nsatisfiable" not in error
 
 
 def _list(value: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from trigraph.models.errors import TrigraphError, one_line
+from trigraph.runtime.sampling.turns import BusyError
 from trigraph.runtime.scheduler.waiting import QueueFullError
 
 log = logging.getLogger("trigraph.server")
@@ -93,6 +94,8 @@ def explained(error: BaseException) -> ApiError:
         return error
     if isinstance(error, QueueFullError):
         return ApiError("too many requests wait already; try again later", 429, code="queue_full")
+    if isinstance(error, BusyError):
+        return ApiError(str(error), 429, code="too_busy")
     if isinstance(error, TrigraphError):
         message = str(error)
         field = message.partition(" ")[0]

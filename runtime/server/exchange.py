@@ -23,6 +23,7 @@ from trigraph.runtime.server.generation import Generation
 from trigraph.runtime.server.heartbeat import alive
 from trigraph.runtime.server.security import MOST_DISCARDED, discard
 from trigraph.runtime.server.service import Served, Service
+from trigraph.runtime.server.threads import in_thread
 
 _T = TypeVar("_T")
 
@@ -164,7 +165,7 @@ async def _made(use: Use, request: HttpRequest, make: Callable[[Service, bytes],
     try:
         await read_body(request, use.served, body)
         content = bytes(body)
-        return await asyncio.to_thread(make, await use.begin(content), content)
+        return await in_thread(make, await use.begin(content), content)
     finally:
         use.served.release(len(body))
 

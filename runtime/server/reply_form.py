@@ -13,6 +13,7 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.sampling.constraint import Constraint
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
+from trigraph.runtime.sampling.turns import BusyError
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.parameter_text import LAST, NEXT, ParameterText, literal
 from trigraph.runtime.text.reply_parser import ReplyFormat
@@ -230,6 +231,8 @@ def _within(schema: Any, name: str) -> Any:
     return found
 
 
-def _refusal(function: Mapping[str, Any], reason: ValueError) -> ApiError:
+def _refusal(function: Mapping[str, Any], reason: ValueError) -> Exception:
+    if isinstance(reason, BusyError):
+        return reason
     name = quote(function["name"])
     return ApiError(f"the parameters of the tool {name} cannot be used: {reason}", param="tools", code="invalid_value")

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.server.cluster.sent_images import Inbox, SentImages
 from trigraph.runtime.server.errors import log
 from trigraph.runtime.server.heartbeat import alive
+from trigraph.runtime.server.threads import in_thread
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -188,13 +190,8 @@ class Replica:
         prompt = ticket.prompt if ticket.images is None else self._inbox.prompt(ticket.prompt, ticket.images)
         if ticket.state is not None:
             await asyncio.to_thread(self._adopt, ticket.state)
-        request = await asyncio.to_thread(  # a constraint may take long to compile
-            self.engine.generate,
-            prompt,
-            ticket.options,
-            checkpoints=ticket.checkpoints,
-            completed=ticket.completed,
-        )
+        generate = partial(self.engine.generate, checkpoints=ticket.checkpoints, completed=ticket.completed)
+        request = await in_thread(generate, prompt, ticket.options)  # a constraint may take long to compile
         tokens, rounds, logprobs, hidden, rows, offered = len(ticket.completed), 0, 0, 0, 0, False
         self._requests.add(request)
         request.listen(lambda: self._requests.discard(request) if request.done else None)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from gguf import GGUFReader
 
+from support.hostile_grammars import fan
 from trigraph.exporter import read_manifest
 from trigraph.models.decode import decode
 from trigraph.models.errors import TrigraphError
@@ -99,6 +100,10 @@ UNUSABLE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "bias": (with_field("options.logit_bias", [[10**9, 1.0]]), "logit_bias is for token 1000000000"),
     "constraint": (with_field("options.constraint", {"type": "poem", "text": ""}), "constraint.type is 'poem'"),
     "grammar": (with_field("options.constraint", {"type": "regex", "text": "("}), "the regular expression cannot be"),
+    "schema": (
+        with_field("options.constraint", {"type": "json_schema", "text": json.dumps(fan("items"))}),
+        "the JSON schema cannot be used: it is nested too deeply",
+    ),
     "stop": (with_field("options.stop", ["a" * 40_000] * 2), "stop has 80,000 characters in all; it must have at most"),
     "budget": (with_field("options.reasoning_budget", -1), "reasoning_budget is -1"),
     "token": (with_field("completion", lambda ids: [*ids[1:], 10**9]), "token ids must be from 0 to 2047"),
@@ -158,7 +163,7 @@ def test_a_wrong_item_of_a_long_list_is_found_at_once(receipt: Receipt, monkeypa
 def test_receipts_that_no_model_could_give(engine: Engine, receipt: Receipt, name: str) -> None:
     change, sentence = UNUSABLE[name]
     read = Receipt.parse(sealed(change(json.loads(receipt.as_text()))))
-    if name == "grammar":
+    if name in ("grammar", "schema"):
         pytest.importorskip("llguidance", reason="llguidance is not installed: no constraints")
     with pytest.raises(TrigraphError, match=sentence):
         engine.verify(read)
