@@ -34,7 +34,6 @@ TARGETS = {
     "sessions": Limits(cpu_seconds=2, bytes=512 << 20),
     "operators": Limits(cpu_seconds=5, bytes=1 << 30),
     "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
-    "texts": Limits(cpu_seconds=5, bytes=1 << 30),
     "grammars": Limits(cpu_seconds=12, bytes=1 << 30),
 }
 
