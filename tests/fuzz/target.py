@@ -36,7 +36,7 @@ TARGETS = {
     "answers": Limits(cpu_seconds=10, bytes=1 << 30),  # a whole audit, now and then
     "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
     "replies": Limits(cpu_seconds=1, bytes=256 << 20),
-    "texts": Limits(cpu_seconds=5, bytes=1 << 30),
+    "grammars": Limits(cpu_seconds=12, bytes=1 << 30),
     "grammars": Limits(cpu_seconds=12, bytes=1 << 30),
 }
 
