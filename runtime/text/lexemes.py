@@ -143,7 +143,8 @@ class Lexemes:
     @contextmanager
     def recorded(self) -> Generator[list[str]]:
         """The list that takes what is read meanwhile, and not put back."""
-        self._record = record = []
+        record = list[str]()
+        self._record = record
         yield record
         self._record = None
 

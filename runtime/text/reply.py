@@ -45,7 +45,8 @@ class CallEnded:
     index: int
 
 
-Event: TypeAlias = Reasoning | Content | CallBegun | Arguments | CallEnded
+OfCall: TypeAlias = CallBegun | Arguments | CallEnded
+Event: TypeAlias = Reasoning | Content | OfCall
 
 
 def assistant_message(events: Iterable[Event], *, cut: bool = False) -> dict[str, Any]:

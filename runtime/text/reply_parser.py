@@ -39,7 +39,7 @@ from trigraph.runtime.text.lexemes import (
     Parsing,
 )
 from trigraph.runtime.text.passage import Passage, end_of
-from trigraph.runtime.text.reply import Arguments, Content, Event, Reasoning
+from trigraph.runtime.text.reply import Arguments, Content, Event, OfCall, Reasoning
 from trigraph.runtime.text.tool_arguments import parameters_of
 from trigraph.runtime.text.xml_calls import XmlCalls
 
@@ -210,11 +210,11 @@ class ReplyParser:
 
     def _last_calls(self, passage: Passage, text: str) -> Parsing[None]:
         """The last text of a reply that has ended within a block: calls are those that it ends with."""
-        calls: list[Event] = []
+        calls: list[OfCall] = []
         if self._lexemes.ended != "cut" and text.rstrip().endswith((CALL_END, FUNCTION_END)):
             inner = ReplyParser(ReplyFormat(calls=self._format.calls), self._tools, fences=False)
             for event in inner.push(text) + inner.finish():
-                if isinstance(event, Content):
+                if isinstance(event, Reasoning | Content):
                     calls.clear()
                 else:
                     calls.append(event)

@@ -41,7 +41,7 @@ _TYPED = {
     "n": {"type": "integer"}, "x": {"type": "number"}, "b": {"type": "boolean"},
     "maybe": {"type": ["integer", "null"]}, "a": {"type": "array"}, "o": {"type": "object"},
 }  # fmt: skip
-_FITS = {"n": int, "x": float, "b": bool, "maybe": (int, type(None)), "a": list, "o": dict}
+_FITS: dict[str, Any] = {"n": int, "x": float, "b": bool, "maybe": (int, type(None)), "a": list, "o": dict}
 TOOLS = [
     {"name": name, "parameters": {"properties": {**dict.fromkeys(_KEYS, _STRING), **_TYPED}}}
     for name in ("write", "send")
@@ -72,7 +72,7 @@ def _exact(rng: random.Random) -> str:
     if thought:
         reply = f"<think>\n{thought}\n</think>\n\n{reply}"
     wanted = [*([Thought(thought)] if thought else []), *([content] if content else [])]
-    right = [(type(item), item) for item in wanted]
+    right: list[Any] = [(type(item), item) for item in wanted]
     right += [[name, "= " + json.dumps(arguments, ensure_ascii=False)] for name, arguments in calls]
     found = shown(_read(rng, reply, format))
     assert found == right, f"{reply!r} was read as {found!r}"

@@ -34,7 +34,7 @@ TOOLS = [
         any={},
     ),
     tool("must", "n", n={"type": "integer"}, maybe={"type": ["integer", "null"]}),
-    tool("odd", **{"a b": STRING, "größe": STRING, "x.y-z": STRING, '"q"': STRING}),
+    tool("odd", "", **{"a b": STRING, "größe": STRING, "x.y-z": STRING, '"q"': STRING}),
     {"name": "now"},
 ]
 
