@@ -55,11 +55,6 @@ class VisionConfig:
         return self.width // self.heads
 
 
-def is_tower(file: GGUFFile) -> bool:
-    """Whether a file holds a vision tower, of whatever kind, instead of a text model."""
-    return bool(file.metadata.get("general.architecture") == ARCHITECTURE)
-
-
 def read_vision_config(file: GGUFFile) -> VisionConfig:
     """The configuration in an mmproj file's metadata.
 
