@@ -147,6 +147,19 @@ def test_biases_of_texts(client: httpx.Client) -> None:
     assert long.status_code == 400 and "100,000 tokens" in long.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("bias", "told"),
+    [
+        (None, []),
+        ({"5": 2}, [{"token": 5, "bias": 2.0}]),
+        ([[5, False], [6, -1.5]], [{"token": 5, "bias": None}, {"token": 6, "bias": -1.5}]),
+    ],
+)
+def test_biases_are_told(client: httpx.Client, bias: Any, told: list[dict[str, Any]]) -> None:
+    found = client.post("/completion", json={**ASKED, "n_predict": 1, "logit_bias": bias}).json()
+    assert found["generation_settings"]["logit_bias"] == told
+
+
 LONG = 400 * "a "
 TOO_LONG: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": LONG},

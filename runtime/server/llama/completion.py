@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -166,6 +167,9 @@ def generation_settings(options: Options) -> dict[str, Any]:
         "repeat_penalty": sampling.repeat_penalty,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
+        "logit_bias": [
+            {"token": token, "bias": None if bias == -math.inf else bias} for token, bias in sampling.logit_bias
+        ],
         "stop": [*options.stop],
         "max_tokens": -1 if options.max_tokens is None else options.max_tokens,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
