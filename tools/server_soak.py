@@ -45,6 +45,7 @@ ANSWER_SECONDS = 120.0  # for which a client waits for a whole answer
 STEADY = 2  # ordinary streams at any time
 WATCH_SECONDS = 2.0
 GROWTH = 0.10
+NOTED = 0.5  # seconds of a gap
 
 
 @dataclass
@@ -56,6 +57,10 @@ class Seen:
     compared: int = 0
     gaps: list[float] = field(default_factory=list)
     """The longest one of each ordinary stream, in seconds."""
+    beside: list[tuple[float, Counter[str]]] = field(default_factory=list)
+    """Of gaps above half a second: how long, and the kinds of the requests that were being answered at their end."""
+    now: Counter[str] = field(default_factory=Counter)
+    """The kinds of the requests that are being answered."""
     firsts: list[float] = field(default_factory=list)
     """Until a stream's first token."""
     memory: list[int] = field(default_factory=list)
@@ -125,6 +130,7 @@ class Soak:
         names = [name for name in KINDS if name in self.options.kinds]
         hostile = rng.random() < self.options.hostile and names
         kind = rng.choices(names, [KINDS[name][1] for name in names])[0] if hostile else "ordinary"
+        self.seen.now[kind] += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if hostile:
@@ -142,6 +148,8 @@ class Soak:
             self.seen.fault(f"request {number} ({kind}): no whole answer within {ANSWER_SECONDS:.0f} s")
         except Exception as error:
             self.seen.fault(f"request {number} ({kind}): {error!r}"[:500])
+        finally:
+            self.seen.now[kind] -= 1
 
     async def _ordinary(self, number: int) -> None:
         text, _ = await streamed(self.server.address, "/v1/completions", self.bodies[number])
@@ -193,6 +201,8 @@ class Soak:
                         now = time.monotonic()
                         if text:
                             longest = max(longest, now - last)
+                            if now - last > NOTED:
+                                self.seen.beside.append((now - last, +self.seen.now))
                         elif piece:
                             self.seen.firsts.append(now - started)
                         last, text = now, text + piece
@@ -236,6 +246,8 @@ class Soak:
             f"ordinary streams beside: {len(seen.gaps)}, longest gap {max(seen.gaps, default=0):.2f} s, "
             f"first token after {max(seen.firsts, default=0):.2f} s at most"
         )
+        for seconds, kinds in sorted(seen.beside, key=lambda each: -each[0])[:9]:
+            print(f"    {seconds:.2f} s beside " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
         if errors := self.server.log.read_text(errors="replace").count("Traceback (most recent call last)"):
             seen.fault(f"{self.server.log}: has {errors} tracebacks")
         if growth > GROWTH and not self.options.short:
