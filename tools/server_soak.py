@@ -8,7 +8,8 @@ The server is this checkout's own, of the tiny model with a random vision tower,
 replicas stand behind it. Every ordinary completion must be what one engine in this process says. Prints a line for each
 twentieth of the requests, and sums by kind; ends with a status of 1 when a process that must live has ended, a
 completion differs, a request has no answer or one of the server's own faults (500), or memory grew. Ordinary streams'
-longest gap is reported. Ends by itself, within --minutes.
+longest gaps are reported, with the requests beside them. Sends nothing after --minutes, and ends when the last answers
+have come, or two minutes later.
 """
 
 from __future__ import annotations
@@ -17,12 +18,10 @@ import argparse
 import asyncio
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -32,6 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from hostile import KINDS, Attempt
+from hostile.attempt import MOST_TOKENS
+from hostile.seen import Seen
 
 from replicas import Server, pieces, requests, server, streamed
 from support.ray_cluster import processes, replica_ids
@@ -45,30 +46,7 @@ ANSWER_SECONDS = 120.0  # for which a client waits for a whole answer
 STEADY = 2  # ordinary streams at any time
 WATCH_SECONDS = 2.0
 GROWTH = 0.10
-
-
-@dataclass
-class Seen:
-    """What came of the requests."""
-
-    statuses: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    faults: list[str] = field(default_factory=list)
-    compared: int = 0
-    gaps: list[float] = field(default_factory=list)
-    """The longest one of each ordinary stream, in seconds."""
-    firsts: list[float] = field(default_factory=list)
-    """Until a stream's first token."""
-    memory: list[int] = field(default_factory=list)
-    """Bytes of all of the server's processes."""
-    helpers: set[int] = field(default_factory=set)
-    """All processes that were seen."""
-    done: int = 0
-
-    def fault(self, text: str) -> None:
-        """Takes note of what must not be; the first hundred are kept."""
-        if len(self.faults) < 100:
-            self.faults.append(text)
-            print(f"FAULT: {text}", flush=True)
+NOTED = 0.5  # seconds of a gap
 
 
 @dataclass
@@ -125,6 +103,7 @@ class Soak:
         names = [name for name in KINDS if name in self.options.kinds]
         hostile = rng.random() < self.options.hostile and names
         kind = rng.choices(names, [KINDS[name][1] for name in names])[0] if hostile else "ordinary"
+        self.seen.now[kind] += 1
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if hostile:
@@ -142,6 +121,8 @@ class Soak:
             self.seen.fault(f"request {number} ({kind}): no whole answer within {ANSWER_SECONDS:.0f} s")
         except Exception as error:
             self.seen.fault(f"request {number} ({kind}): {error!r}"[:500])
+        finally:
+            self.seen.now[kind] -= 1
 
     async def _ordinary(self, number: int) -> None:
         text, _ = await streamed(self.server.address, "/v1/completions", self.bodies[number])
@@ -193,6 +174,8 @@ class Soak:
                         now = time.monotonic()
                         if text:
                             longest = max(longest, now - last)
+                            if now - last > NOTED:
+                                self.seen.beside.append((now - last, +self.seen.now))
                         elif piece:
                             self.seen.firsts.append(now - started)
                         last, text = now, text + piece
@@ -221,24 +204,10 @@ class Soak:
     def report(self) -> int:
         """Prints sums; the exit status."""
         seen = self.seen
-        for kind, counts in sorted(seen.statuses.items()):
-            print(f"{kind:13} {sum(counts.values()):6}  " + ", ".join(f"{c} x {s}" for s, c in sorted(counts.items())))
-        quarter = max(1, len(seen.memory) // 4)
-        early, late = (
-            statistics.median(part or [1]) for part in (seen.memory[quarter : 2 * quarter], seen.memory[-quarter:])
-        )
-        growth = late / early - 1
-        print(
-            f"{len(seen.faults)} faults; {seen.compared} ordinary completions compared\n"
-            f"memory: {early / 1e6:.0f} MB in the second quarter, {late / 1e6:.0f} MB in the last ({growth:+.1%}), "
-            f"{max(seen.memory, default=0) / 1e6:.0f} MB at most; {len(seen.helpers)} processes seen, "
-            f"{len(self._processes())} at the end\n"
-            f"ordinary streams beside: {len(seen.gaps)}, longest gap {max(seen.gaps, default=0):.2f} s, "
-            f"first token after {max(seen.firsts, default=0):.2f} s at most"
-        )
+        seen.tell(len(self._processes()))
         if errors := self.server.log.read_text(errors="replace").count("Traceback (most recent call last)"):
             seen.fault(f"{self.server.log}: has {errors} tracebacks")
-        if growth > GROWTH and not self.options.short:
+        if (growth := seen.growth()) > GROWTH and not self.options.short:
             seen.fault(f"memory grew by {growth:.1%}")
         return int(bool(seen.faults))
 
@@ -272,7 +241,7 @@ def main() -> int:
     parser.add_argument("--hostile", type=float, default=0.7, help="The share of hostile requests")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="Of hostile requests")
     parser.add_argument("--without", nargs="+", choices=KINDS, default=[], help="Kinds to leave out")
-    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=12.0, help="After which no request is sent")
     parser.add_argument("--port", type=int, default=8195)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -280,7 +249,7 @@ def main() -> int:
     options.short = options.requests < 2000  # too few to judge memory by
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        bodies = requests(ORDINARY, options.seed, 32)
+        bodies = requests(ORDINARY, options.seed, MOST_TOKENS)
         texts = [*_alone(bodies)]
         write_synthetic_mmproj("mmproj-tiny-moe", tower := Path(folder) / "tower.gguf", quant="F32")
         given = ["--mmproj", str(tower), "--ctx-size", str(CONTEXT), "--max-sequences", "8"]

@@ -53,7 +53,10 @@ def _finite(value: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A list of at most so many items, read to the first that is wrong: an error takes more memory than an item."""
+    """A list or object of at most so many items, read to the first that is wrong.
+
+    An error takes more time and memory than an item.
+    """
 
     most: int
 
@@ -111,9 +114,7 @@ class Sampling(Schema):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     logit_bias: (
-        Annotated[dict[str, Number | bool], Field(max_length=MOST_BIASES)]
-        | Annotated[list[Bias], _Checked(MOST_BIASES)]
-        | None
+        Annotated[dict[str, Number | bool], _Checked(MOST_BIASES)] | Annotated[list[Bias], _Checked(MOST_BIASES)] | None
     ) = None
     stop: str | Items[str] | None = None
     stop_token_ids: Ids | None = None

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import httpx2 as httpx
 import pytest
+from pydantic import ValidationError
 
 from support.server import PLAIN_TEMPLATE, replying, serving
+from trigraph.runtime.server.openai.schema import CompletionRequest
 from trigraph.runtime.server.settings import Settings
 
 
@@ -129,3 +131,10 @@ def test_penalties_that_logits_cannot_bear(roomy: str, name: str, value: float) 
     assert response.status_code == 400 and re.search("0.01|100", response.json()["error"]["message"])
     response = httpx.post(f"{roomy}/v1/completions", json={"prompt": "a", "presence_penalty": 1e308})
     assert response.status_code == 400 and "1e+30" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("given", [{str(token): "x" for token in range(999)}, [[1, "x"]] * 999], ids=["object", "list"])
+def test_biases_are_read_to_the_first_that_is_wrong(given: object) -> None:
+    with pytest.raises(ValidationError) as found:
+        CompletionRequest.model_validate({"prompt": "a", "logit_bias": given})
+    assert found.value.error_count() < 5  # one for each way to read it

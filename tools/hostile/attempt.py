@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-MOST_TOKENS = 24  # of what a completion may have that is not cut off
+MOST_TOKENS = 16  # of what a completion may have that is not cut off
 HOST = "Host: 127.0.0.1\r\nConnection: close\r\n"
 
 
