@@ -164,11 +164,14 @@ class _Lowering:
 
     def merged(self, options: Iterable[Node]) -> Iterator[Node]:
         """The options of a choice; those with expressions are one, unless that is too long."""
-        regular = [option for option in options if self.expression(option) is not None]
+        parted: dict[bool, list[Node]] = {True: [], False: []}
+        for option in options:
+            parted[self.expression(option) is not None].append(option)
+        regular = parted[True]
         if self.expression(joint := Choice(tuple(regular))) is None:
             yield from options
             return
-        yield from (option for option in options if option not in regular)
+        yield from parted[False]
         if regular:
             yield joint
 
@@ -198,11 +201,12 @@ def _sequence(parts: Iterable[_Expression | None]) -> _Expression | None:
 
 
 def _choice(options: Iterable[_Expression | None]) -> _Expression | None:
-    listed: list[_Expression] = []
+    listed, length = list[_Expression](), 0
     for option in options:
-        if option is None or sum(len(other.text) for other in listed) > _LONGEST:
+        if option is None or length > _LONGEST:
             return None
         listed.append(option)
+        length += len(option.text) + 1
     if len(listed) < 2:
         return listed[0] if listed else None
     text, depth = "|".join(option.text for option in listed), max(option.depth for option in listed)
