@@ -57,7 +57,7 @@ def service() -> Service:
     return Service(replying("", template=PLAIN_TEMPLATE), Settings())
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_calls_come_back_as_the_tools_were_named(stream: bool) -> None:
     reply = "\n".join([call("apply_patch", input=PATCH), call("agents__spawn"), call("agents__tell", input="go")])
     asked: dict[str, Any] = {"model": "m", "input": "Hi", "tools": [APPLY, AGENTS], "extra_body": {"top_k": 1}}

@@ -92,7 +92,7 @@ def test_responses(address: str, cut: str, stream: bool) -> None:
         done = [event for event in answer if event["type"] == "response.function_call_arguments.done"]
         assert len(done) == whole
         ends = [event["item"] for event in answer if event["type"] == "response.output_item.done"]
-        assert ends == response["output"]
+        assert ends == [message, *calls[:whole]]  # clients run a call at this event, whatever its status
 
 
 @cuts
@@ -105,8 +105,7 @@ def test_messages(address: str, cut: str, stream: bool) -> None:
         text, *calls = answer["content"]
         assert answer["stop_reason"] == "max_tokens"
         assert text["text"] == ("I lo" if cut == "in text" else "I look.")
-        partial = {'{"city": "Ro': {"city": "Ro"}, "{": {}}.get(rest or "", {"city": "Rome"})
-        assert [call["input"] for call in calls] == [{"city": "Rome"}] * whole + [partial] * (rest is not None)
+        assert [call["input"] for call in calls] == [{"city": "Rome"}] * whole + [{}] * (rest is not None)
         return
     kinds = {
         event["index"]: event["content_block"]["type"] for event in answer if event["type"] == "content_block_start"

@@ -82,14 +82,15 @@ def called(form: ReplyForm, parameters: Any, family: str, seed: int) -> Any:
     return json.loads(message["tool_calls"][0]["function"]["arguments"])
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 25), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("family", ["xml", "json"])
-def test_calls_keep_to_all_of_a_schema(family: str) -> None:
+def test_calls_keep_to_all_of_a_schema(family: str, seeds: range) -> None:
     schema = Arguments.model_json_schema()
     schema["properties"] |= MORE
     schema["required"] += MORE
     form = forced(schema, family, strict=frozenset({"f"}))
     assert not form.notes
-    for seed in range(25):
+    for seed in seeds:
         found = called(form, schema, family, seed)
         jsonschema.validate(found, schema, format_checker=jsonschema.FormatChecker())
         Arguments.model_validate(found)

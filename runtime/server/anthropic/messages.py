@@ -176,7 +176,7 @@ def _begun(event: Event) -> dict[str, Any]:
 
 
 def _content(events: list[Event]) -> list[dict[str, Any]]:
-    """All blocks of a message. A call that was cut off has the arguments that came."""
+    """All blocks of a message. A call that was cut off has no arguments: any object would look whole."""
     blocks: list[dict[str, Any]] = []
     arguments = ""
     for event in events:
@@ -195,15 +195,13 @@ def _content(events: list[Event]) -> list[dict[str, Any]]:
                 arguments += event.text
             case CallEnded():
                 blocks[-1]["input"], arguments = _object(arguments), ""
-    if arguments:
-        blocks[-1]["input"] = _object(arguments)
     return blocks
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as a model may have written them, or their beginning."""
+    """The arguments of a call as a model may have written them."""
     try:
-        found = _finite(from_json(arguments, allow_partial="trailing-strings"))
+        found = _finite(from_json(arguments))
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

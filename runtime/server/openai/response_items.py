@@ -61,9 +61,10 @@ class ResponseItems:
         self._open = False
         item["status"] = status
         if kind in _WRITTEN:
-            if status == "completed":
-                named = {"name": item["name"]} if kind == "function_call" else {}
-                yield self._event(f"{_EVENTS[kind]}.done", **{_WRITTEN[kind]: item[_WRITTEN[kind]]}, **named)
+            if status != "completed":
+                return  # clients run what is done, whatever its status
+            named = {"name": item["name"]} if kind == "function_call" else {}
+            yield self._event(f"{_EVENTS[kind]}.done", **{_WRITTEN[kind]: item[_WRITTEN[kind]]}, **named)
         else:
             part = item["content"][0]
             logprobs = {"logprobs": part["logprobs"]} if kind == "message" else {}
