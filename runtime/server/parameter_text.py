@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trigraph.models.errors import quote
 from trigraph.runtime.sampling.guidance import library
 from trigraph.runtime.sampling.json_schema import Note
 from trigraph.runtime.text.tool_arguments import resolved, types_of
@@ -36,6 +37,9 @@ _LOOKS = {
 }
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MOST = 2000  # parts of a schema, followed through its references
+_DEPTH = 100  # of references
+_LONGEST_PATTERN = 64 << 10
+_LONGEST = 1 << 20  # characters of all that a tool's terminals are made of: four times what a form may have
 
 
 class ParameterText:
@@ -44,7 +48,7 @@ class ParameterText:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.notes: list[Note] = []
         self.root = root
-        self._left = _MOST
+        self._left, self._length = _MOST, 0
 
     def terminal(self, name: str, schema: Any) -> str | None:
         """What is text up to its closing tag, without objects and arrays; None for a value that is JSON of `types_of`.
@@ -67,7 +71,16 @@ class ParameterText:
         """The texts of the values of a type that a schema allows; None when there are none."""
         self._left -= 1
         if self._left < 0:
-            raise ValueError(f"the parameter {place} refers to more than {_MOST} schemas")
+            raise ValueError(f"the parameter {quote(place)} refers to more than {_MOST} schemas")
+        if len(followed) > _DEPTH:
+            raise ValueError(f"the references of the parameter {quote(place)} lead more than {_DEPTH} deep")
+        found = self._allowed(schema, kind, place, followed)
+        self._length += len(found or "")
+        if self._length > _LONGEST:
+            raise ValueError(f"the texts and patterns of its parameters have more than {_LONGEST:,} characters")
+        return found
+
+    def _allowed(self, schema: Any, kind: str, place: str, followed: tuple[str, ...]) -> str | None:
         if not isinstance(schema, Mapping):
             return None if schema is False else _SCALARS[kind]
         declared = schema.get("type")
@@ -100,6 +113,10 @@ class ParameterText:
     def _string(self, schema: Mapping[str, Any], place: str) -> list[str]:
         parts = []
         if isinstance(pattern := schema.get("pattern"), str):
+            if len(pattern) > _LONGEST_PATTERN:
+                raise ValueError(
+                    f"a pattern of the parameter {quote(place)} has more than {_LONGEST_PATTERN:,} characters"
+                )
             if (found := searched(pattern)) is None:
                 self.notes.append(Note(f"/properties/{place}", "pattern", "is not enforced"))
             else:

@@ -202,6 +202,35 @@ def test_references_that_multiply_are_refused() -> None:
         forced({"properties": {"x": {"$ref": "#/$defs/d40"}}, "$defs": definitions})
 
 
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {
+                "properties": {
+                    "x": {"$ref": "#/$defs/d0"},
+                    "y": {"items": {"anyOf": [{"$ref": f"#/$defs/d{i}"} for i in range(1200)]}},  # no chain is long
+                },
+                "$defs": {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(1200)} | {"d1200": {}},
+            },
+            "lead more than 100 deep",
+        ),
+        ({"properties": {"x": {"type": "string", "pattern": f"[{'a' * 70_000}]"}}}, "more than 65,536 characters"),
+        (
+            {
+                "properties": {f"x{i}": {"$ref": "#/$defs/d"} for i in range(200)},
+                "$defs": {"d": {"enum": [f"value {i}" for i in range(3000)]}},
+            },
+            "more than 1,048,576 characters",
+        ),
+    ],
+    ids=["deep references", "a long pattern", "repeated values"],
+)
+def test_the_text_of_parameters_is_bounded(parameters: Any, message: str) -> None:
+    with pytest.raises(ApiError, match=message):
+        forced(parameters)
+
+
 @pytest.mark.parametrize("pattern", ["(^a|c)d", "a$b", "(a$)"])
 def test_anchors_within_a_pattern_are_not_guessed(pattern: str) -> None:
     assert searched(pattern) is None

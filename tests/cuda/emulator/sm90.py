@@ -13,6 +13,7 @@ from support.expert_layer import Layer
 from support.operators import Operator, same_bits
 from support.row_bits import portable_kernels
 
+
 def test_they_are_asked_for() -> None:
     assert os.environ.get("TRIGRAPH_SM90_KERNELS") == "1"
 
