@@ -37,10 +37,7 @@ TARGETS = {
     "constraints": Limits(cpu_seconds=5, bytes=1 << 30),
     "replies": Limits(cpu_seconds=1, bytes=256 << 20),
     "grammars": Limits(cpu_seconds=12, bytes=1 << 30),
-<<<<<<< HEAD
-=======
     "texts": Limits(cpu_seconds=2, bytes=1 << 30),
->>>>>>> native
 }
 
 
