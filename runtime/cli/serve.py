@@ -223,14 +223,13 @@ def serve(
         from trigraph.runtime.server.settings import Settings
     except ImportError as error:
         raise TrigraphError(f"the server needs {error.name}: pip install 'trigraph[serve]'") from error
-    several = models.of(model)
-    if several and replicas.wanted:
+    if (several := models.of(model)) and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
     given, model = model.model, model if several else model.found()
-    names = server.names()
+    first, *others = [*several][:1] or server.names() or [public_name(given, model.path)]
     settings = Settings(
-        model=next(iter(several), None) or next(iter(names), public_name(given, model.path)),
-        aliases=() if several else names[1:],
+        model=first,
+        aliases=tuple(others),
         defaults=request_options(defaults, sampling, constraint, template, speculation),
         template_variables=template.variables(),
         effort_map=defaults.efforts(),
@@ -245,18 +244,18 @@ def serve(
         verbose=log.verbose or log.log_prompts,
     )
     listener = bind(settings)
-    settings = replace(settings, port=listener.getsockname()[1])
     share_heap()
+    settings = replace(settings, port=listener.getsockname()[1])
     opening = Opening(settings, server.max_sequences, sampling, template, speculation.spec, log.verbose)
     served: Served
     if several:
         served = opening.catalogue(several, models)
     elif replicas.wanted:
-        arguments = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
-        engine = replicas.engines(model.path, settings.model, arguments)
-        served = Service(engine, opening.settings_of(settings.model, engine, model.path))
+        loading = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
+        engine = replicas.engines(model.path, first, loading)
+        served = Service(engine, opening.settings_of(first, engine, model.path))
     else:
-        served = Service(*opening.open(settings.model, model))
+        served = Service(*opening.open(first, model))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()
