@@ -166,14 +166,15 @@ class _Calls:
         rules, count = "", len(arguments.schemas)
         last = max((i for i, name in enumerate(arguments.schemas) if name in arguments.required), default=-1)
         for i, (name, value) in enumerate(arguments.schemas.items()):
+            terminal: str | None
+            objects: str | None
             try:
-                if (form := self._choice.forms.get(function["name"])) is not None:
-                    self.forms.append({**_grammar(form), "name": f"form_{number}"})
-                    terminal, objects = None, f"@form_{number}"
-                else:
-                    terminal, objects = self._xml_value(name, value, text, guidance, within)
+                terminal, objects = self._xml_value(name, value, text, guidance, within)
             except ValueError as error:
                 raise _refusal(function, error) from error
+            if (form := self._choice.forms.get(function["name"])) is not None:
+                self.forms.append({**_grammar(form), "name": f"form_{number}"})
+                terminal, objects = None, f"@form_{number}"
             # A value ends where another parameter, or the end of the function, shows that its closing tag is one.
             options = self._ended(terminal, objects, LAST, "") if i >= last else []
             if i + 1 < count:

@@ -120,7 +120,7 @@ def read(path: Path) -> tuple[Pairs, Tensors, int]:
     file = GGUFFile.open(path)
     start = file.header_bytes[path]
     tensors = [
-        (name, Entry(tensor.shape[::-1], b"", int(GGMLQuantizationType[tensor.type]), tensor.offset - start))
+        (name, Entry(tensor.shape[::-1], b"", int(GGMLQuantizationType[tensor.type]), (tensor.offset or 0) - start))
         for name, tensor in file.tensors.items()
     ]
     return list(file.metadata.items()), tensors, path.stat().st_size - start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -15,7 +15,8 @@ from support.random_gguf import changed, write_random
 from trigraph.models import TrigraphError, open_model
 from trigraph.models.tokenizer import chat_template, special_tokens
 
-Pairs, Tensors = dict[str, Any], dict[str, Entry]
+Pairs: TypeAlias = dict[str, Any]
+Tensors: TypeAlias = dict[str, Entry]
 NO_TEXT = Raw(struct.pack("<I", 8) + string(b"caf\xe9"))
 
 

@@ -205,7 +205,8 @@ def test_a_tool_that_cannot_be_used(service: Service, tool: dict[str, Any], text
 
 def test_a_probe_without_input_is_answered() -> None:
     with client_of("Yes.") as client:
-        for asked in ({"input": []}, {"input": [], "instructions": "Be brief."}, {"input": ""}):
+        probes: tuple[dict[str, Any], ...] = ({"input": []}, {"input": [], "instructions": "Be brief."}, {"input": ""})
+        for asked in probes:
             assert client.responses.create(model="m", **asked, extra_body={"top_k": 1}).output_text == "Yes."
 
 

@@ -101,7 +101,10 @@ def test_a_request_goes_before_the_server(
 
 @pytest.mark.parametrize("name", ["reasoning_budget", "thinking_token_budget", "thinking_budget"])
 def test_names_of_the_budget(service: Service, name: str) -> None:
-    bodies = {"/v1/chat/completions": {"messages": [ASKED]}, "/v1/responses": {"input": "Hi"}}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": [ASKED]},
+        "/v1/responses": {"input": "Hi"},
+    }
     bodies["/v1/messages"] = {"messages": [ASKED], "max_tokens": 9}
     for path, body in bodies.items():
         (generation,) = job(service, path, {**body, name: 7}).generations

@@ -116,4 +116,4 @@ def _add_tower(pairs: dict[str, Any], tensors: dict[str, Entry], mmproj: Path, p
                 data = entry.data[n * third : (n + 1) * third]
                 tensors[name.replace("attn_qkv", part)] = Entry(ne, data, entry.type)
             continue
-        tensors[reduce(lambda found, one: re.sub(*one, found), _TOWER, name)] = entry
+        tensors[reduce(lambda found, one: re.sub(one[0], one[1], found), _TOWER, name)] = entry

@@ -140,7 +140,7 @@ class RayReplicas:
         deployment = None if application is None else application.deployments.get(self.handle.deployment_name)
         if deployment is None or "RECOVERING" in deployment.replica_states:
             return None
-        return deployment.replica_states.get("RUNNING", 0) > 0
+        return bool(deployment.replica_states.get("RUNNING", 0))
 
     async def _successor(self, fingerprint: str) -> None:
         """Returns when a replica runs that goes on with what one of that fingerprint has begun: asks some, in turn."""

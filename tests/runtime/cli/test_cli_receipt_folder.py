@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.command import Run
+from trigraph import runtime
 from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Receipt
@@ -58,7 +59,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(settings["context"])
         return loaded(*arguments, **settings)
 
-    loaded = receipt_cases.load
+    loaded = runtime.load
     monkeypatch.setattr(receipt_cases, "load", load)
     return found
 
@@ -111,7 +112,7 @@ def test_an_engine_that_cannot_be_loaded_is_told_of_its_receipts(
             raise TrigraphError(f"no memory for {context} tokens")
         return loaded(*arguments, context=context, **settings)
 
-    loaded = receipt_cases.load
+    loaded = runtime.load
     monkeypatch.setattr(receipt_cases, "load", load)
     monkeypatch.setattr(receipt_cases, "_SHORT", 512)
     status, found = lines(trigraph, folder, tiny_package)

@@ -31,7 +31,7 @@ class Folder:
         return {"digest": f"sha256:{digest}", "size": len(content)}
 
     def path(self, layer: dict[str, Any]) -> Path:
-        return self.root / "blobs" / layer["digest"].replace(":", "-")
+        return self.root / "blobs" / str(layer["digest"]).replace(":", "-")
 
     def add(self, name: str, family: str = "qwen35", **layers: bytes) -> dict[str, dict[str, Any]]:
         """Adds a model, such as `registry.ollama.ai/library/qwen3.5/9b`; what its manifest says of the layers."""
