@@ -135,6 +135,9 @@ def sending(content: bytes, pauses: threading.Event | None = None) -> Iterator[s
                         connection.sendall(content)
                         while pauses is not None and not pauses.wait(0.01):
                             connection.sendall(content[-1:])
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(1 << 16):  # what is not read would reset the connection
+                            pass
                     except OSError:
                         pass
 
