@@ -31,7 +31,7 @@ from trigraph.runtime.bench.load import Load
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.device.cuda import CudaDevice
 
-SM90_KERNELS = ("experts", "mixture of experts")
+SM90_KERNELS = ("attention", "delta rule", "experts", "mixture of experts")
 """Of gpu_kernels: those that differ with TRIGRAPH_SM90_KERNELS."""
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 """Of compute-sanitizer."""

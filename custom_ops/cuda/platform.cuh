@@ -55,7 +55,8 @@ class BesideCaptures {
 };
 
 #if defined(__CUDACC__)
-// Whether the kernels' code for the current device is that of sm_90 or newer: it can wait for the launch before.
+// Whether the kernels' code for the current device is that of sm_90 or newer: it can wait for the launch before, and
+// has clusters.
 inline bool is_for_sm_90(const void* kernel) {
   thread_local int known = -1;
   thread_local bool can = false;
@@ -70,8 +71,8 @@ inline bool is_for_sm_90(const void* kernel) {
 #endif
 
 // Enqueues kernel(arguments...); an empty grid is no work. kEarly: it may begin when all blocks of the launch before
-// have called allow_next, and calls await_previous.
-template <bool kEarly = false, class... P, class... A>
+// have called allow_next, and calls await_previous. kRanks: blocks of a cluster (cluster.cuh), neighbours in x.
+template <bool kEarly = false, int kRanks = 1, class... P, class... A>
 void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, A... arguments) {
   if (!grid.x || !grid.y || !grid.z) return;
 #if defined(__CUDACC__)
@@ -79,20 +80,27 @@ void launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, c
   if (shared_bytes > kUnasked)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
           "asking for shared memory");
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = shared_bytes, config.stream = stream;
-  config.attrs = &early, config.numAttrs = kEarly && is_for_sm_90(reinterpret_cast<const void*>(kernel));
+  config.dynamicSmemBytes = shared_bytes, config.stream = stream, config.attrs = attributes;
+  if (kEarly && is_for_sm_90(reinterpret_cast<const void*>(kernel))) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 1;
+  }
+  if constexpr (kRanks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = kRanks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), "a kernel launch");
 #else
   const auto body = [=] {
     kernel(static_cast<P>(arguments)...);
     emulator::end_thread(kEarly);
   };
-  emulator::launch(reinterpret_cast<const void*>(kernel), body, grid, threads, shared_bytes, stream);
+  emulator::launch(reinterpret_cast<const void*>(kernel), body, grid, threads, shared_bytes, stream, kRanks);
 #endif
 }
 
@@ -125,11 +133,11 @@ __device__ __forceinline__ void await_previous() {
 
 // kernel(arguments...) of so many rows, every thread of which awaits the launch before: it begins early if they are
 // few.
-template <class... P, class... A>
+template <int kRanks = 1, class... P, class... A>
 void launch_step(int64_t rows, void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
                  A... arguments) {
-  if (rows <= kEarlyRows) return launch<true>(kernel, grid, threads, shared_bytes, stream, arguments...);
-  launch(kernel, grid, threads, shared_bytes, stream, arguments...);
+  if (rows <= kEarlyRows) return launch<true, kRanks>(kernel, grid, threads, shared_bytes, stream, arguments...);
+  launch<false, kRanks>(kernel, grid, threads, shared_bytes, stream, arguments...);
 }
 
 // The dynamic shared memory of a block, 16-byte aligned.
