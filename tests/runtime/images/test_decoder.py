@@ -146,8 +146,6 @@ def test_a_crash_is_mended(decoder: ImageDecoder) -> None:
     first = decoder._process
     first.process.kill()
     first.process.wait()
-    with pytest.raises(ImageError, match="its process crashed"):
-        decoder.decode(KINDS["png"])
     assert decoder.decode(KINDS["png"]).tokens == 70 and decoder._process is not first
 
 
