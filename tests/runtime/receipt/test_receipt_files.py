@@ -95,7 +95,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 UNUSABLE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "temperature": (with_field("options.temperature", -1.0), "temperature is -1.0; it must be 0 or more"),
-    "huge temperature": (with_field("options.temperature", 10**400), "temperature is a number of 1329 bits; it must be a number"),
+    "huge temperature": (with_field("options.temperature", 10**400), "a number of 1329 bits; it must be a number"),
     "seed": (with_field("options.seed", 2**64), "seed is 18446744073709551616"),
     "bias": (with_field("options.logit_bias", [[10**9, 1.0]]), "logit_bias is for token 1000000000"),
     "constraint": (with_field("options.constraint", {"type": "poem", "text": ""}), "constraint.type is 'poem'"),
