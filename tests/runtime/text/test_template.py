@@ -103,8 +103,6 @@ def test_a_template_goes_on_after_a_failure() -> None:
     process = template._renderer.process
     process.kill()
     process.wait()
-    with pytest.raises(TrigraphError, match="crashed"):
-        template.render(MESSAGES[:1])
     assert template.render(MESSAGES[:1]) == "1"
 
 

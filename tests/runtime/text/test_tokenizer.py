@@ -223,7 +223,7 @@ def test_refused(key: str, value: object, message: str) -> None:
     ("key", "value"),
     [
         ("eos_token_id", 10**6),
-        ("eos_token_id", -1),
+        ("eos_token_id", -2),
         ("bos_token_id", "x"),
         ("add_bos_token", 1),
         ("add_bos_token", True),
