@@ -215,7 +215,7 @@ def test_a_call_that_is_cut_off_is_told_of() -> None:
         assert choice["finish_reason"] == "length"
         tools = [{"name": "f", "input_schema": {"properties": {"a": {"type": "string"}}}}]
         message = httpx.post(f"{address}/v1/messages", json={**asked, "tools": tools}).json()
-        assert message["content"][-1]["name"] == "f" and message["content"][-1]["input"]["a"].startswith("Paris")
+        assert (message["content"][-1]["name"], message["content"][-1]["input"]) == ("f", {})
         assert message["stop_reason"] == "max_tokens"
 
 
