@@ -27,7 +27,7 @@ SANITIZED = LD_PRELOAD="$(shell $(CXX) -print-file-name=libasan.so) $(shell $(CX
 
 TEST_FOLDERS := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py tests/*/*/test_*.py))))
 
-.PHONY: run check test page tests/ray tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
+.PHONY: run check test page tests/ray tests/page tests/runtime $(TEST_FOLDERS) lint docs format sanitize races uninitialised sass cuda gpu wheels clean
 
 run: $(PACKAGE)/manifest.json
 	@echo "Drafts in [brackets], rejected ones as ×; on a terminal, accepted ones are green and rejected ones red:"
@@ -40,10 +40,12 @@ $(PACKAGE)/manifest.json: $(VENV)/.installed $(TINY) $(PACKAGE_SOURCES)
 	@$(BIN)/trigraph export $(TINY) -o $(PACKAGE)
 
 # Each folder of tests in a process of its own, JOBS of them at once: many tests use one core only, and what the oracles
-# hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that. The longest come first.
+# hold (PyTorch) goes with the process. Ray forks, and OpenBLAS has hung in a process after that; the chat page is tested in
+# a browser that is waited for. The longest come first.
 JOBS ?= 2
 RAY_TESTS := $(wildcard tests/server/test_ray*.py)
-FIRST := $(addprefix tests/,cuda server custom_ops promise runtime/decoding ray project \
+PAGE_TESTS := $(wildcard tests/server/test_page*.py)
+FIRST := $(addprefix tests/,cuda server page custom_ops promise runtime/decoding ray project \
   $(addprefix runtime/,text engine receipt) tools)
 SUITES := $(FIRST) $(filter-out $(FIRST),$(TEST_FOLDERS))
 # Builds in tests are told nothing of these jobs. Oracles compute on one thread: more would only wait for each other.
@@ -64,10 +66,11 @@ check: $(VENV)/.lint
 
 # Status 5: every test was left out.
 tests/ray: TESTED = $(RAY_TESTS)
+tests/page: TESTED = $(PAGE_TESTS)
 tests/runtime: TESTED = $(wildcard $@/*/test_*.py)
-$(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS),$(wildcard $@/test_*.py))
-tests/ray tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
-tests/ray tests/runtime $(TEST_FOLDERS):
+$(TEST_FOLDERS): TESTED = $(filter-out $(RAY_TESTS) $(PAGE_TESTS),$(wildcard $@/test_*.py))
+tests/ray tests/page tests/runtime $(TEST_FOLDERS): export TRIGRAPH_TEST_MEMORY := 2000000000
+tests/ray tests/page tests/runtime $(TEST_FOLDERS):
 	@echo "$@"; $(PYTEST) $(TESTED) || [ $$? = 5 ]
 
 # What the chat page takes from npm: Markdown, formulas, the colours of code. Without node, a Python package has it.
