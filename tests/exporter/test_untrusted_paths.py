@@ -165,9 +165,7 @@ def test_split_files_stay_in_their_folder(tmp_path: Path) -> None:
     for name in ("x.gguf", "..-00001-of-00003.gguf", "%2e%2e-00001-of-00002.gguf", "-00001-of-00002.gguf"):
         path = tmp_path / "folder" / name
         path.write_bytes(part)
-        with pytest.raises(
-            TrigraphError, match=r"its name does not end in|folder/.*-00002-of-00002\.gguf: is missing"
-        ):
+        with pytest.raises(TrigraphError, match=r"its name does not end in|folder/.*-00002-of-00002\.gguf: is missing"):
             GGUFFile.open(path)
 
 
