@@ -18,6 +18,9 @@ from trigraph.runtime.sampling.turns import BusyError
 
 # A blank, or a line's end and the next one's indentation: without a limit, a small model may never stop indenting.
 _JSON_SPACE = r" |\n[ \t]{0,32}"
+# Of `/(ab)+/ "a"`, llguidance forces "ab" for ever: a lexeme goes on as long as it can. Only grammars that we write are
+# known to have none of these; in others no text is forced. The last such line stands.
+UNFORCED = '\n%llguidance {"no_forcing": true}\n'
 _LARK = re.compile(r"(?m)^\s*(?:%llguidance\b|start\s*:(?!:=))")
 _RULE = re.compile(r"(?m)^[ \t]*[?!]*[A-Za-z_][\w-]*[^\n:]{0,100}:")
 _MOST_RULES = 1000
@@ -107,7 +110,7 @@ class Grammar(Constraint):
         try:
             lark = self.text if _LARK.search(self.text) else lark_of(self.text)
             check_lark(lark)
-            return str(library().LLMatcher.grammar_from_lark(lark))
+            return str(library().LLMatcher.grammar_from_lark(lark + UNFORCED))
         except (ValueError, RecursionError) as error:
             raise self._fault(plain(str(error))) from error
 

@@ -39,7 +39,7 @@ _NOT_ENFORCED: dict[str, tuple[Any, ...]] = {
 }
 _WITHOUT_EFFECT = frozenset(
     {"then", "else", "minContains", "maxContains", "deprecated", "contentSchema", "$vocabulary"}
-    | {"$dynamicAnchor", "$recursiveAnchor", "discriminator"}
+    | {"$dynamicAnchor", "$recursiveAnchor", "discriminator", "x-guidance"}
 )
 _IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas", "$dynamicRef", "contains"})
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trigraph.models.errors import quote
-from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.sampling.constraint import UNFORCED, Constraint
 from trigraph.runtime.sampling.json_schema import Enforced, Note, enforced
 from trigraph.runtime.sampling.turns import BusyError
 from trigraph.runtime.server.errors import ApiError
@@ -87,6 +87,8 @@ def reply_form(format: ReplyFormat, choice: ToolChoice, answer: Constraint | Non
     if not forced and answer is None:
         start = f"TEXT | (LEAD called){'+' if repeated else ''} TEXT"
         rules += _FREE
+    if calls.forms:
+        rules += UNFORCED
     if forced or answer is None:
         return ReplyForm(json.dumps({"grammars": [{"lark_grammar": f"start: {start}\n{rules}"}, *calls.forms]}), notes)
     either = {"lark_grammar": f"start: {start} | @answer\n{rules}"}

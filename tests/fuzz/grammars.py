@@ -17,6 +17,7 @@ import numpy as np
 
 from support.fake_engine import END, engine_of, scripted
 from support.hostile_grammars import WITHIN, chain, fan, rules
+from trigraph.runtime.sampling.constraint import UNFORCED
 from trigraph.runtime.sampling.guidance import matcher
 from trigraph.runtime.sampling.json_schema import grammar_of
 
@@ -88,6 +89,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "patterns": lambda n: _schema({"allOf": [{"type": "string", "pattern": f"w{i}"} for i in range(n)]}),
     **{f"chain of {name}": lambda n, name=name: _schema(chain(name, n)) for name in WITHIN},  # type: ignore[misc]
     **{f"fan of {name}": lambda n, name=name: _schema(fan(name, n)) for name in WITHIN},  # type: ignore[misc]
+    "endless": lambda n: f"start: A B\nA: /(a{{1,{n}}}b)+/\nB: /a/",
     "within Lark": lambda n: "start: %json " + json.dumps(fan("items", n)),
 }
 
@@ -103,8 +105,9 @@ class Fuzzer:
         """Follow one grammar in a thread of its own."""
         rng = random.Random(f"{seed}:{case}")
         shape = [*SHAPES][case % len(SHAPES)]
-        size = _SIZES[case // len(SHAPES) % len(_SIZES)]
-        found = matcher(SHAPES[shape](size), self._vocabulary)
+        size = _SIZES[(case + case // len(SHAPES)) % len(_SIZES)]
+        text = SHAPES[shape](size)
+        found = matcher(text if text.startswith("{") else text + UNFORCED, self._vocabulary)
         result: list[str] = []
         threading.stack_size(_STACK)
         thread = threading.Thread(target=lambda: result.append(_followed(found, rng)))

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,8 +53,31 @@ def test_hostile_grammars_are_refused(kind: str) -> None:
 def test_what_a_trial_lets_through_is_compiled(name: str) -> None:
     """The thread that compiles has more stack than the trial."""
     engine, _ = engine_of(scripted(b"a", 1))
-    guide = engine.model.guide(Grammar(rules(990, name)))
-    assert guide.forced == [ord("a")]
+    assert engine.model.guide(Grammar(rules(990, name))).allows(ord("a"))
+
+
+# What can be followed by that only with which it goes on itself, and texts that it then goes on with.
+ENDLESS = {
+    "a lexeme": (Grammar, 'start: "b" | A "a"\nA: /a+/', "aaa"),
+    "by two rules": (Grammar, "start: /b/ | a b\na: /(ab)+/\nb: /a/", "abab"),
+    "the last line stands": (Grammar, '%llguidance {"no_forcing": false}\nstart: "b" | A "a"\nA: "a"+', "aaa"),
+    "GBNF": (Grammar, 'root ::= "a" | "" | (("a" "b")+ ("a" root "c"))', "abab"),
+    "separators": (JsonSchema, '{"items": {"const": true}, "x-guidance": {"item_separator": "(true)+"}}', "[true,"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_text_that_is_forced_for_ever(kind: str) -> None:
+    """llguidance computes forced text without a limit: nobody else runs meanwhile."""
+    code = (
+        "from runtime.text.test_hostile_grammars import ENDLESS, engine_of, scripted\n"
+        f"make, grammar, text = ENDLESS[{kind!r}]\n"
+        "guide = engine_of(scripted(b'a', 1))[0].model.guide(make(grammar))\n"
+        "for token in text.encode():\n"
+        "    assert guide.allows(token)\n"
+        "    guide.advance(token)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=120)
 
 
 def test_what_takes_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +183,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 Regex("c")
 assert trials()._quick._idle == [process] and process.process.poll() is None
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=1200)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
