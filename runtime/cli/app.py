@@ -34,6 +34,17 @@ _MODULES = {
     "audit": "audit",
     "verify": "verify",
 }
+# Commands of ollama, vLLM and huggingface_hub, and what they are called here.
+_HABITS = {
+    "pull": ("models", "pull"),
+    "download": ("models", "pull"),
+    "list": ("models",),
+    "ls": ("models",),
+    "rm": ("models", "rm"),
+    "show": ("inspect",),
+    "chat": ("run",),
+    "server": ("serve",),
+}
 
 
 class _Commands(Mapping[str, TyperCommand]):
@@ -65,8 +76,10 @@ class _Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "ps":
+            raise TrigraphError("unknown command 'ps': a server says what it has loaded at /v1/models and /health")
         with deferred(signal.SIGINT):
-            return super().resolve_command(ctx, args)
+            return super().resolve_command(ctx, [*_HABITS.get(args[0], args[:1]), *args[1:]])
 
 
 app = typer.Typer(

@@ -11,29 +11,41 @@ import typer
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import AsJson
 from trigraph.runtime.cli.command import examples
+from trigraph.runtime.cli.naming import given_model
 from trigraph.runtime.hub.ollama import PREFIX, stored
 from trigraph.runtime.hub.repository import ModelName, is_name
 from trigraph.runtime.package_cache import ExportedModel, exported_models, sweep
 
 
-@examples("trigraph models", "trigraph models rm unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M", "trigraph models rm MODEL.gguf")
+@examples(
+    "trigraph models",
+    "trigraph models pull unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph models rm unsloth/Qwen3.6-35B-A3B-GGUF:Q4_K_M",
+    "trigraph models rm MODEL.gguf",
+)
 def models(
-    action: Annotated[str | None, typer.Argument(metavar="rm", help="rm removes one; by default all are listed.")] = (
-        None
-    ),
+    action: Annotated[
+        str | None,
+        typer.Argument(metavar="ACTION", help="pull downloads a model, rm removes it; by default all are listed."),
+    ] = (None),
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or a file whose export is to be removed."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models that were downloaded, pulled by Ollama, or exported, with their sizes, or remove one."""
+    """List the models that were downloaded, pulled by Ollama, or exported, with their sizes; download or remove one."""
     sweep()
     if action is None:
         _list(as_json=as_json)
         return
-    if action != "rm" or name is None:
-        raise TrigraphError(f"models {quote(action)}: write 'trigraph models', or 'trigraph models rm NAME'")
+    if action not in ("pull", "rm") or name is None:
+        raise TrigraphError(
+            f"models {quote(action)}: write 'trigraph models', or 'models pull NAME', or 'models rm NAME'"
+        )
+    if action == "pull":
+        print(given_model(None, name).path)
+        return
     if name.startswith(PREFIX):
         raise TrigraphError(f"{name}: belongs to Ollama; run 'ollama rm {name.removeprefix(PREFIX)}'")
     freed = _remove(name)
@@ -43,19 +55,24 @@ def models(
 
 
 def _list(*, as_json: bool) -> None:
-    downloaded, pulled, exported = _downloaded(), stored(), exported_models()
+    downloaded, begun, names = _downloads()
+    pulled, exported = stored(), exported_models()
     if as_json:
         exports = [{"file": str(one.sources[0]), "folder": str(one.folder), "bytes": one.bytes} for one in exported]
         of_ollama = [
             {"name": f"{PREFIX}{name}", "file": str(one.path), "bytes": one.bytes} for name, one in pulled.items()
         ]
-        print(json.dumps({"downloaded": downloaded, "ollama": of_ollama, "exported": exports}))
+        print(json.dumps({"downloaded": downloaded, "begun": begun, "ollama": of_ollama, "exported": exports}))
         return
     rows = [(f"{repository}  {file}", size) for repository, files in downloaded.items() for file, size in files.items()]
     _print("Downloaded", rows)
+    if begun:
+        _print("Downloaded in part; the same command goes on with it", [*begun.items()])
     if pulled:
         _print("Pulled by Ollama", [(f"{PREFIX}{name}", one.bytes) for name, one in pulled.items()])
-    _print("Exported; made again when needed", [(str(one.sources[0]), one.bytes) for one in exported])
+    names |= {one.path: f"{PREFIX}{name}" for name, one in pulled.items()}
+    rows = [(names.get(one.sources[0], str(one.sources[0])), one.bytes) for one in exported]
+    _print("Exported; made again when needed", rows)
 
 
 def _print(title: str, rows: list[tuple[str, int]]) -> None:
@@ -64,14 +81,14 @@ def _print(title: str, rows: list[tuple[str, int]]) -> None:
         print(f"  {_size(size):>9}  {text}")
 
 
-def _downloaded() -> dict[str, dict[str, int]]:
-    """Files of each repository; none where the package that downloads them is missing."""
-    from trigraph.runtime.hub.stored import stored_models
+def _downloads() -> tuple[dict[str, dict[str, int]], dict[str, int], dict[Path, str]]:
+    """Files of each repository, what was downloaded in part, and names of files; none without `huggingface_hub`."""
+    from trigraph.runtime.hub.stored import begun_downloads, names_of_files, stored_models
 
     try:
-        return stored_models()
+        return stored_models(), begun_downloads(), names_of_files()
     except TrigraphError:
-        return {}
+        return {}, {}, {}
 
 
 def _remove(name: str) -> int | None:

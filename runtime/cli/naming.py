@@ -10,13 +10,15 @@ from typing import Annotated
 import typer
 
 from trigraph.models.errors import TrigraphError
+from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime.cli.console import progress_bars, say
 
 Model = Annotated[
     Path | None,
     typer.Argument(
         metavar="MODEL",
-        help="A package, a GGUF file, USER/REPO:QUANT, or ollama:NAME. A file is exported to a cache on first use.",
+        help="A package, a GGUF file, USER/REPO:QUANT, ollama:NAME, or tiny, a model of 7 MB that is part of trigraph. "
+        "A file is exported to a cache on first use.",
         show_default=False,
     ),
 ]
@@ -51,6 +53,8 @@ def given_model(model: Path | None, hub: str | None) -> GivenModel:
             return GivenModel(model)
         if (hub := model.as_posix()).startswith("ollama:"):
             return _of_ollama(hub)
+        if hub == "tiny":
+            return GivenModel(TINY_GGUF)
         from trigraph.runtime.hub.repository import is_name
 
         if not is_name(hub):

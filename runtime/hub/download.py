@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from trigraph.runtime.hub.repository import ModelName, choose_files
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLOCK = 1 << 24  # bytes hashed at once
+_PIECE = 1 << 20  # bytes written at once: what a broken connection loses at most
+_PATIENCE, _PATIENCE_CACHED = 30, 5  # seconds for the hub's first answer, and where its files are there already
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,18 @@ def download(name: ModelName, progress: Progress = silent) -> Downloaded:
     Where the hub cannot be reached, what is there is used, too. Raises TrigraphError.
     """
     hub = hub_module()
+    there = cached_files(hub).get(name.repository, {})
     with _explained(hub, name):
         try:
-            info = hub.HfApi().model_info(name.repository, timeout=30)
+            patience = _PATIENCE_CACHED if there else _PATIENCE
+            info = hub.HfApi().model_info(name.repository, timeout=patience, files_metadata=True)
         except Exception as error:
             if not _is_unreachable(hub, error):
                 raise
-            return _local(hub, name, error)
-        files = choose_files(name, [sibling.rfilename for sibling in info.siblings or ()])
+            return _local(hub, name, there, error)
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
+        files = choose_files(name, [*sizes])
+        _check_space(hub, name, sum(sizes[file] for file in files.all if not _is_there(hub, name, file, info.sha)))
         paths = [_fetched(hub, name, file, info.sha, progress) for file in files.all]
     return Downloaded(paths[0], None if files.mtp is None else paths[len(files.parts)])
 
@@ -59,13 +66,15 @@ def hub_module() -> ModuleType:
         import huggingface_hub.errors
     except ImportError as error:
         raise TrigraphError(f"models by name need {error.name}: pip install 'trigraph[hub]'") from error
+    constants = huggingface_hub.constants
+    constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE)
     return huggingface_hub
 
 
 def cached_files(hub: ModuleType) -> dict[str, dict[str, Path]]:
     """The GGUF files of each repository in the cache: by their names there, those of its last revision."""
     try:
-        repositories = hub.scan_cache_dir().repos
+        repositories = hub.scan_cache_dir(hub.constants.HF_HUB_CACHE).repos
     except hub.CacheNotFound:
         return {}
     found = {}
@@ -82,18 +91,42 @@ def cached_files(hub: ModuleType) -> dict[str, dict[str, Path]]:
     return found
 
 
-def _local(hub: ModuleType, name: ModelName, unreachable: Exception) -> Downloaded:
+def _local(hub: ModuleType, name: ModelName, there: dict[str, Path], unreachable: Exception) -> Downloaded:
     """A model that was downloaded before."""
     offline, address = hub.constants.HF_HUB_OFFLINE, hub.constants.ENDPOINT
-    if not (there := cached_files(hub).get(name.repository)):
+    try:
+        files = choose_files(name, [*there])
+    except TrigraphError as error:
+        beside = f" (of this repository there are {', '.join(sorted(there))})" if there else ""
         if offline:
-            raise TrigraphError(f"{name}: is not downloaded, and HF_HUB_OFFLINE is set; unset it")
+            raise TrigraphError(f"{name}: is not downloaded{beside}, and HF_HUB_OFFLINE is set; unset it") from error
         raise TrigraphError(
-            f"{name}: {address} cannot be reached ({_short(unreachable)}); try again, or set HF_ENDPOINT to a mirror"
-        )
-    files = choose_files(name, [*there])
+            f"{name}: is not downloaded{beside}, and {address} cannot be reached ({_short(unreachable)}); "
+            "try again, or set HF_ENDPOINT to a mirror"
+        ) from error
     notice = None if offline else f"{address} cannot be reached; the files that were downloaded before are used"
     return Downloaded(there[files.parts[0]], None if files.mtp is None else there[files.mtp], notice)
+
+
+def _is_there(hub: ModuleType, name: ModelName, file: str, revision: str) -> bool:
+    return isinstance(hub.try_to_load_from_cache(name.repository, file, revision=revision), str)
+
+
+def _check_space(hub: ModuleType, name: ModelName, needed: int) -> None:
+    """Raises TrigraphError where the cache's disk has no room for so many bytes, those of broken downloads aside."""
+    folder = _blobs(hub, name.repository)
+    needed -= sum(part.stat().st_size for part in folder.glob("*.part"))
+    exists = next(place for place in (folder, *folder.parents) if place.exists())
+    if needed > (free := shutil.disk_usage(exists).free):
+        raise TrigraphError(
+            f"{name}: {needed / 1e9:.1f} GB are to be downloaded, and {exists} has {free / 1e9:.1f} GB free; make room "
+            "('trigraph models' lists what is there), or set HF_HOME to a folder on another disk"
+        )
+
+
+def _blobs(hub: ModuleType, repository: str) -> Path:
+    """Where the cache has the contents of a repository's files."""
+    return Path(hub.constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "blobs")
 
 
 def _fetched(hub: ModuleType, name: ModelName, file: str, revision: str, progress: Progress) -> Path:
@@ -121,7 +154,7 @@ def _fetch(hub: ModuleType, repository: str, file: str, revision: str) -> None:
     found = hub.get_hf_file_metadata(address)
     if not (found.etag and found.size and found.size <= constants.MAX_HTTP_DOWNLOAD_SIZE):
         return
-    blobs = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "blobs")
+    blobs = _blobs(hub, repository)
     blobs.mkdir(parents=True, exist_ok=True)
     blob, part = blobs / found.etag, blobs / f"{found.etag}.part"
     with WeakFileLock(blobs / f"{found.etag}.lock"):

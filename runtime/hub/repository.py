@@ -14,10 +14,17 @@ _NAME = re.compile(
     r"(?P<repository>[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95})(?::(?P<quant>[\w.-]+))?/?",
     re.ASCII,
 )
+_LINK = re.compile(  # as the site's pages and their download buttons give it
+    r"(?:https?:/{1,2})?(?:www\.)?(?:hf\.co|huggingface\.co)/(?P<repository>[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95})"
+    r"/(?:blob|resolve|tree)/[^/?#]+(?:/(?P<path>[^?#]*))?(?:[?#].*)?",
+    re.ASCII,
+)
 _OLLAMA = re.compile(r"(?P<model>[a-z][\w.-]*):(?P<size>[\w.-]+)", re.ASCII)
 _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 _QUANT = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|T?Q\d\w*|MXFP4\w*|NVFP4\w*|BF16|F16|F32))$", re.IGNORECASE)
-_PREFERRED = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "Q8_0")  # where none is named
+# Where none is named.
+_PREFERRED = ("Q4_K_M", "UD-Q4_K_M", "UD-Q4_K_XL", "Q4_K_XL", "Q4_K_L", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0")
+_DRAFTERS = ("dflash-", "dspark-")
 _PROJECTORS = ("f16", "bf16", "f32")
 
 
@@ -36,6 +43,9 @@ class ModelName:
         """`user/repo` or `user/repo:QUANT`, also with the address of the site before it. Raises TrigraphError."""
         if match := _NAME.fullmatch(text):
             return cls(match["repository"], match["quant"])
+        if match := _LINK.fullmatch(text):
+            file = (match["path"] or "").rpartition("/")[2]
+            return cls(match["repository"], file if file.endswith(".gguf") else None)
         if match := _OLLAMA.fullmatch(text):
             repository = f"unsloth/{match['model'].capitalize()}-{match['size'].upper()}-GGUF:Q4_K_M"
             raise TrigraphError(
@@ -47,6 +57,8 @@ class ModelName:
 
 def is_name(text: str) -> bool:
     """Whether a text that is no path may be the name of a model."""
+    if _LINK.fullmatch(text):
+        return True
     return not text.endswith(".gguf") and bool(_NAME.fullmatch(text) or _OLLAMA.fullmatch(text))
 
 
@@ -72,11 +84,12 @@ def choose_files(name: ModelName, files: Sequence[str]) -> ModelFiles:
         raise TrigraphError(
             f"{name.repository}: has no GGUF files; look for a repository that has them, such as unsloth/{model}-GGUF"
         )
-    models = _grouped([file for file in found if not _base(file).startswith(("mmproj", "mtp-", "imatrix"))])
+    beside = ("mtp-", "imatrix", *_DRAFTERS)
+    models = _grouped([file for file in found if not (_is_projector(file) or _base(file).startswith(beside))])
     chosen = _chosen(name, models)
     quant = _quant(chosen)
     heads = [file for file in found if _base(file).startswith("mtp-") and not _PART.search(_stem(file))]
-    projectors = [file for file in found if _base(file).startswith("mmproj")]
+    projectors = [file for file in found if _is_projector(file)]
     return ModelFiles(models[chosen], _first(heads, quant, "q8_0"), _first(projectors, *_PROJECTORS))
 
 
@@ -129,6 +142,11 @@ def _label(stem: str) -> str:
 def _quant(stem: str) -> str | None:
     match = _QUANT.search(stem)
     return match[1].lower() if match else None
+
+
+def _is_projector(file: str) -> bool:
+    """Whether it is named as llama.cpp does: `mmproj-F16.gguf`, or `NAME.mmproj-f16.gguf`."""
+    return bool(re.search(r"(^|[-._])mmproj([-._]|$)", _stem(_base(file))))
 
 
 def _stem(file: str) -> str:

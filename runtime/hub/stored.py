@@ -1,4 +1,4 @@
-"""Models in the cache of `huggingface_hub`: their sizes, and how they are removed."""
+"""Models in the cache of `huggingface_hub`: their sizes and names, and how they are removed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,45 @@ def stored_models() -> dict[str, dict[str, int]]:
     }
 
 
-def remove(name: ModelName) -> int | None:
-    """Removes a repository, or one quantisation of it; the bytes that are free then, None where there is none.
+def names_of_files() -> dict[Path, str]:
+    """The name of each file in the cache, which is called by its hash."""
+    found = cached_files(hub_module()).items()
+    return {path.resolve(): f"{repository}  {name}" for repository, files in found for name, path in files.items()}
 
-    Raises TrigraphError for a quantisation that is not there.
+
+def begun_downloads() -> dict[str, int]:
+    """Bytes of what was downloaded in part, of each repository."""
+    found: dict[str, int] = {}
+    for part in _cache().glob("models--*/blobs/*.part"):
+        repository = part.parents[1].name.removeprefix("models--").replace("--", "/")
+        found[repository] = found.get(repository, 0) + part.stat().st_size
+    return found
+
+
+def remove(name: ModelName) -> int | None:
+    """Removes a repository with what was downloaded in part, or one quantisation of it.
+
+    The bytes that are free then; None where there is none. Raises TrigraphError for a quantisation that is not there.
     """
     hub = hub_module()
-    if (files := cached_files(hub).get(name.repository)) is None:
-        return None
+    files = cached_files(hub).get(name.repository, {})
     if name.quant is not None and len(files) > len(parts := choose_files(name, [*files]).parts):
         return sum(_remove(files[part]) for part in parts)
-    (repository,) = (one for one in hub.scan_cache_dir().repos if one.repo_id == name.repository)
-    strategy = hub.scan_cache_dir().delete_revisions(*(one.commit_hash for one in repository.revisions))
-    strategy.execute()
-    return int(strategy.expected_freed_size)
+    begun = [*_cache().glob(f"models--{name.repository.replace('/', '--')}/blobs/*.part")]
+    if not files and not begun:
+        return None
+    freed = sum(_remove(part) for part in begun)
+    if files:
+        cache = hub.scan_cache_dir(hub.constants.HF_HUB_CACHE)
+        (repository,) = (one for one in cache.repos if one.repo_id == name.repository)
+        strategy = cache.delete_revisions(*(one.commit_hash for one in repository.revisions))
+        strategy.execute()
+        freed += int(strategy.expected_freed_size)
+    return freed
+
+
+def _cache() -> Path:
+    return Path(hub_module().constants.HF_HUB_CACHE)
 
 
 def _remove(path: Path) -> int:

@@ -95,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _describe(self, repository: str) -> None:
         if not self._refused(repository):
-            siblings = [{"rfilename": name} for name in self.hub.files[repository]]
+            files = self.hub.files[repository].items()
+            siblings = [{"rfilename": name, "size": len(content)} for name, content in files]
             content = {"id": repository, "modelId": repository, "sha": REVISION, "siblings": siblings, "tags": []}
             self._answer(200, json.dumps(content).encode(), Content_Type="application/json")
 

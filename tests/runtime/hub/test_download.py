@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +100,57 @@ def test_without_a_network(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gone.path == found.path and gone.notice is not None and "127.0.0.1:9 cannot be reached" in gone.notice
     with pytest.raises(TrigraphError, match=r"127\.0\.0\.1:9 cannot be reached .* or set HF_ENDPOINT to a mirror"):
         download(ModelName("somebody/else"))
+
+
+def test_what_is_not_downloaded_is_not_said_to_be_missing(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    download(NAME)
+    other = ModelName(NAME.repository, "BF16")
+    with monkeypatch.context() as offline:
+        offline.setattr(constants, "HF_HUB_OFFLINE", True)
+        with pytest.raises(TrigraphError, match=r"BF16: is not downloaded \(.*tiny-Q8_0\.gguf\), and HF_HUB_OFFLINE"):
+            download(other)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(TrigraphError, match=r"BF16: is not downloaded .* and http://127\.0\.0\.1:9 cannot be reached"):
+        download(other)
+
+
+def test_a_hub_that_never_answers(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    found = download(NAME)
+    monkeypatch.setattr("trigraph.runtime.hub.download._PATIENCE_CACHED", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        late = download(NAME)
+    assert late.path == found.path and late.notice is not None and "cannot be reached" in late.notice
+
+
+def test_room_on_the_disk(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000_000))
+    with pytest.raises(TrigraphError, match=r"GB are to be downloaded, and .* has 0\.0 GB free; .* or set HF_HOME"):
+        download(NAME)
+    assert not hub.sent
+    monkeypatch.undo()
+
+
+def test_a_download_in_part_is_listed_and_removed(
+    trigraph: Run, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.break_after = [3_000_000] + [0] * 20
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(TrigraphError, match="the download failed"):
+        download(NAME)
+    listed = trigraph("models")
+    assert "Downloaded in part; the same command goes on with it: " in listed.out and NAME.repository in listed.out
+    assert f"{NAME.repository}: removed 2." in trigraph("rm", NAME.repository).out
+    assert not [*(tmp_path / "hub").rglob("*.part")]
+    hub.break_after = []
+    assert trigraph("pull", NAME).out.strip().endswith("tiny-Q8_0.gguf")
+    assert "tiny-Q8_0.gguf" in trigraph("list").out
+    assert_one_line_error(trigraph("ps"), "a server says what it has loaded at /v1/models and /health")
 
 
 def test_what_the_hub_refuses(hub: Hub) -> None:

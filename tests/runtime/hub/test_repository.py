@@ -31,6 +31,11 @@ UNSLOTH = [
         ("hf.co/a/b:IQ4_XS", "a/b", "IQ4_XS"),
         ("https://huggingface.co/a/b", "a/b", None),
         ("hf://a/b", "a/b", None),
+        ("https://huggingface.co/a/b/tree/main", "a/b", None),
+        ("https://huggingface.co/a/b/tree/main/BF16", "a/b", None),
+        ("https://huggingface.co/a/b/blob/main/b-Q4_K_M.gguf", "a/b", "b-Q4_K_M.gguf"),
+        ("huggingface.co/a/b/resolve/main/BF16/b-BF16.gguf?download=true", "a/b", "b-BF16.gguf"),
+        ("https://hf.co/a/b/blob/main/b.gguf#L3", "a/b", "b.gguf"),
     ],
 )
 def test_names(text: str, repository: str, quant: str | None) -> None:
@@ -83,6 +88,25 @@ def test_the_files_of_a_quantisation(quant: str | None, model: str, head: str) -
 def test_what_does_not_fit(quant: str | None, files: list[str], message: str) -> None:
     with pytest.raises(TrigraphError, match=message):
         choose_files(ModelName("a/b", quant), files)
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        (["b-Q8_0.gguf", "b-Q4_K_M.gguf"], "b-Q4_K_M.gguf"),
+        (["b-Q8_0.gguf", "b-UD-Q4_K_M.gguf", "b-UD-Q4_K_XL.gguf"], "b-UD-Q4_K_M.gguf"),
+        (["b.Q8_0.gguf", "b.Q4_0.gguf"], "b.Q4_0.gguf"),
+        (["b-Q6_K.gguf", "b-Q8_0.gguf"], "b-Q8_0.gguf"),
+    ],
+)
+def test_the_quantisation_where_none_is_named(files: list[str], chosen: str) -> None:
+    assert choose_files(ModelName("a/b"), files).parts == (chosen,)
+
+
+def test_files_that_are_no_models() -> None:
+    beside = ["dflash-b-Q8_0.gguf", "dspark-b-Q4_K_M.gguf", "b.mmproj-f16.gguf", "imatrix.gguf"]
+    found = choose_files(ModelName("a/b"), ["b-Q2_K.gguf", *beside])
+    assert found.all == ("b-Q2_K.gguf", "b.mmproj-f16.gguf")
 
 
 def test_the_only_model() -> None:
