@@ -117,6 +117,17 @@ class Conversation:
         self._last = None
         self.detach()
 
+    def leave_out_oldest(self) -> bool:
+        """Forgets the oldest question and the replies to it. Not the only one while its tool calls wait for results.
+
+        Whether there was one.
+        """
+        begins = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
+        if len(begins) < 1 + bool(self.calls):
+            return False
+        self.messages = self.messages[: begins[0]] + self.messages[[*begins, len(self.messages)][1] :]
+        return True
+
     def save(self, path: str | Path) -> None:
         """Writes messages and state to a file. Raises TrigraphError when nothing was said, or it cannot be written."""
         if not self.messages:

@@ -25,7 +25,7 @@ from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.execution.vision import Vision
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.limits import ImageLimits
-from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images
+from trigraph.runtime.images.prompt import ImagePrompt, PromptLengthError, prompt_with_images
 from trigraph.runtime.images.reader import NO_TOWER, ImageReader
 from trigraph.runtime.requests.draft_length import OFF, AdaptiveLength, DraftLength, FixedLength
 from trigraph.runtime.requests.options import Options
@@ -122,11 +122,11 @@ class Model:
     def encode(self, text: str, before: Sequence[int] = ()) -> list[int]:
         """The token ids of a text, after those `before` it, which begin it.
 
-        Raises TrigraphError when they outgrow the context, without counting all of them.
+        Raises PromptLengthError when they outgrow the context, without counting all of them.
         """
         ids = [*before, *self.tokenizer.encode(text, start=not before, most=self.context - len(before))]
         if len(ids) > self.context:
-            raise TrigraphError(
+            raise PromptLengthError(
                 f"the prompt has more than {self.context} tokens, the loaded context; shorten it, or load with a "
                 "larger context"
             )

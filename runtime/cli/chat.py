@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,7 @@ from trigraph.runtime.chat import Conversation, Reply
 from trigraph.runtime.cli.console import say, stream
 from trigraph.runtime.cli.line_input import LineInput
 from trigraph.runtime.engine import Engine
+from trigraph.runtime.images.prompt import PromptLengthError
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import Event
@@ -50,7 +52,7 @@ class Terminal:
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "image": ("FILE", "show an image with the next message", self._image),
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
-            "reset": ("", "start over; the system message stays", self._reset),
+            "reset": ("", "start over, as where the context is full; the system message stays", self._reset),
             "save": ("FILE", "save the conversation and its state", self._save),
             "load": ("FILE", "resume a saved conversation", self._load),
             "stats": ("", "statistics of the last reply, and context usage", self._stats),
@@ -92,11 +94,29 @@ class Terminal:
                 return
             self._results = []
             chat = self._conversation
-            self._show(chat.give(results, self._options) if calls else chat.say(line.strip(), self._options))
+            options = self._options
+            turn = partial(chat.give, results, options) if calls else partial(chat.say, line.strip(), options)
+            self._show(self._shortened(turn))
             return
         request = self._engine.generate(line, self._options)
         sys.stdout.write(line)
         self._show(request)
+
+    def _shortened(self, turn: Callable[[], Reply]) -> Reply:
+        """The next turn, without the oldest ones where the context is full."""
+        left_out = 0
+        while True:
+            try:
+                reply = turn()
+            except PromptLengthError as error:
+                if not self._chat().leave_out_oldest():
+                    raise TrigraphError(f"{error}; /reset starts over") from error
+                left_out += 1
+            else:
+                if left_out:
+                    turns = "question and its reply are" if left_out == 1 else f"{left_out} questions and replies are"
+                    say(f"note: the context is full; the oldest {turns} left out. /reset starts over")
+                return reply
 
     def _show(self, reply: Request | Reply) -> None:
         self._last = reply.request if isinstance(reply, Reply) else reply

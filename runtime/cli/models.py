@@ -27,7 +27,7 @@ def models(
     action: Annotated[
         str | None,
         typer.Argument(metavar="ACTION", help="pull downloads a model, rm removes it; by default all are listed."),
-    ] = (None),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or a file whose export is to be removed."),

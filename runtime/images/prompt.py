@@ -20,6 +20,10 @@ PLACEHOLDER: Mapping[str, str] = {"type": "image"}
 """What a template sees of an image."""
 
 
+class PromptLengthError(TrigraphError):
+    """A prompt that has no tokens, or more than the context."""
+
+
 @dataclass(frozen=True)
 class ImagePrompt:
     """Tokens of a prompt, and its images: what an engine takes in place of token ids."""
@@ -134,7 +138,7 @@ def prompt_with_images(
     room = None if most is None else most - len(before) - sum(image.tokens - 1 for image in images)
     ids = [*before, *tokenizer.encode(text, start=not before, most=None if room is None else max(0, room))]
     if room is not None and len(ids) - len(before) > room:
-        raise TrigraphError(
+        raise PromptLengthError(
             f"the prompt has more than {most} tokens, the loaded context, of which its images take "
             f"{sum(image.tokens for image in images)}; shorten it, leave images out, or load with a larger context"
         )

@@ -7,7 +7,7 @@ from operator import index
 from typing import SupportsIndex
 
 from trigraph.models.errors import TrigraphError, quote
-from trigraph.runtime.images.prompt import ImagePrompt
+from trigraph.runtime.images.prompt import ImagePrompt, PromptLengthError
 from trigraph.runtime.requests.options import Options
 
 
@@ -19,7 +19,7 @@ def checked_prompt(
         raise TrigraphError(f"options is {quote(options)}; it must be an Options")
     ids = token_ids("the prompt", prompt.ids if isinstance(prompt, ImagePrompt) else prompt)
     if not 1 <= len(ids) <= context:
-        raise TrigraphError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
+        raise PromptLengthError(f"the prompt has {len(ids)} tokens; it must have 1 to {context}, the loaded context")
     check_vocabulary(ids, vocab)
     options.sampling.check_vocabulary(vocab)
     if options.forced:

@@ -221,6 +221,20 @@ def test_commands(terminal: Say, tmp_path: Path) -> None:
     assert "reused" in answered
 
 
+def test_a_full_context_forgets_the_oldest_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    engine, _ = engine_of(PLAIN, context=200)
+    conversation = engine.chat(SYSTEM)
+    chat = Terminal(engine, Options(sampling=OPTIONS.sampling), conversation)
+    for question in QUESTIONS:
+        chat.take(question)
+    told = capsys.readouterr().err
+    assert "note: the context is full; the oldest " in told
+    assert conversation.messages[0]["role"] == "system" and conversation.messages[1]["content"] != QUESTIONS[0]
+    assert conversation.messages[-2]["content"] == QUESTIONS[-1]
+    with pytest.raises(TrigraphError, match=r"more than 200 tokens, .*; /reset starts over"):
+        chat.take("x" * 300)
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
