@@ -1,4 +1,4 @@
-"""Makes a model fill in a form. Needs `pip install 'trigraph[grammar]'`.
+"""Makes a model fill in a form. Needs `pip install llguidance`.
 
 Usage: python examples/structured.py MODEL.gguf "The captain of the ship:"
 """

@@ -37,7 +37,7 @@ def check_plot(path: Path) -> None:
     if path.suffix not in (".png", ".svg"):
         raise TrigraphError(f"{path}: a plot is a .png or .svg file")
     if find_spec("matplotlib") is None:
-        raise TrigraphError("--plot needs matplotlib: pip install 'trigraph[plot]'")
+        raise TrigraphError("--plot needs matplotlib: pip install matplotlib")
     if not path.absolute().parent.is_dir():
         raise TrigraphError(f"{path}: the folder {path.parent} does not exist; create it first")
     target = path if path.exists() else path.absolute().parent

@@ -175,7 +175,7 @@ class ReplicaArguments:
         try:
             from trigraph.runtime.server.cluster.deployment import Deployed, engines_on
         except ImportError as error:
-            raise TrigraphError(f"replicas need {error.name}: pip install 'trigraph[ray]'") from error
+            raise TrigraphError(f"replicas need {error.name}: pip install 'ray[serve]'") from error
         deployed = None
         if self.replicas is not None:
             deployed = Deployed(str(model.resolve()), self.replicas, self.max_replicas, arguments)
@@ -222,7 +222,7 @@ def serve(
         from trigraph.runtime.server.serving import bind, serve
         from trigraph.runtime.server.settings import Settings
     except ImportError as error:
-        raise TrigraphError(f"the server needs {error.name}: pip install 'trigraph[serve]'") from error
+        raise TrigraphError(f"the server needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
     if (several := models.of(model)) and replicas.wanted:
         raise TrigraphError("replicas serve one model; leave --model out, or --replicas and --ray-address")
     given, model = model.model, model if several else model.found()

@@ -65,7 +65,7 @@ def hub_module() -> ModuleType:
         import huggingface_hub.constants
         import huggingface_hub.errors
     except ImportError as error:
-        raise TrigraphError(f"models by name need {error.name}: pip install 'trigraph[hub]'") from error
+        raise TrigraphError(f"models by name need {error.name}: pip install huggingface-hub") from error
     constants = huggingface_hub.constants
     constants.DOWNLOAD_CHUNK_SIZE = min(constants.DOWNLOAD_CHUNK_SIZE, _PIECE)
     return huggingface_hub

@@ -64,7 +64,7 @@ class ImageDecoder:
         if "ready" not in response:
             process.end()
             if response.get("missing"):
-                raise ImageError("images need Pillow: pip install 'trigraph[images]'")
+                raise ImageError("images need Pillow: pip install pillow")
             raise ImageError(f"images cannot be read: {sys.executable} does not run ({response.get('error')})")
         self._process = process
         return process

@@ -101,7 +101,7 @@ def _as_file(given: Any, name: str) -> bytes:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImageError("images need Pillow: pip install 'trigraph[images]'") from error
+        raise ImageError("images need Pillow: pip install pillow") from error
     from trigraph.runtime.images.decoder_process import upright
 
     if isinstance(given, np.ndarray):

@@ -12,7 +12,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 except ImportError:
-    raise TrigraphError("signatures need cryptography: pip install 'trigraph[sign]'") from None
+    raise TrigraphError("signatures need cryptography: pip install cryptography") from None
 
 _MAX_BYTES = 1 << 16  # of a key's file
 

@@ -35,7 +35,7 @@ def library() -> ModuleType:
         import llguidance
     except ImportError:
         raise TrigraphError(
-            "JSON schemas, grammars and regular expressions need llguidance: pip install 'trigraph[grammar]'"
+            "JSON schemas, grammars and regular expressions need llguidance: pip install llguidance"
         ) from None
     return llguidance
 

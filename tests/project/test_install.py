@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,20 @@ def test_the_stand_in_for_onnxruntime_gpu() -> None:
     assert Version(str(stand_in["version"])) in wanted["onnxruntime-gpu"].specifier
     (asked,) = map(Requirement, stand_in["dependencies"])  # type: ignore[call-overload]
     assert (asked.name, asked.specifier) == ("onnxruntime", wanted["onnxruntime"].specifier)
+
+
+def test_nothing_asks_an_index_for_a_name_that_is_not_ours() -> None:
+    asking = re.compile(r"pip install [^\n`]*?(?<![./\w-])'?trigraph\b(?![-/.])")
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    files += [
+        file
+        for folder in ("models", "exporter", "custom_ops", "runtime", "examples", "tools")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
+    told = {str(file.relative_to(ROOT)): asking.findall(file.read_text(encoding="utf-8")) for file in files}
+    assert len(files) > 300 and not {name: found for name, found in told.items() if found}
+    assert asking.search("pip install 'trigraph[serve]'") and asking.search("pip install trigraph")
+    assert not asking.search("pip install './dist/trigraph-0.1.0.whl[serve]'")
 
 
 def test_the_cuda_wheel_has_the_version_of_trigraph() -> None:

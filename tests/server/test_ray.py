@@ -15,7 +15,7 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling, load
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 from support.held import HeldReplica
 from support.ray_cluster import await_replicas, engines, kill, listening, processor_seconds, replica_ids

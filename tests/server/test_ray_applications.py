@@ -10,7 +10,7 @@ from support.fake_engine import TEMPLATE, engine_of
 from support.rounds import LOGITS
 from trigraph.models.errors import TrigraphError
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 import ray
 from ray import serve

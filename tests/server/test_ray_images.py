@@ -12,7 +12,7 @@ import pytest
 from support.seeing import SeeingPackages, picture, prompt_of
 from trigraph.runtime import Options, Sampling, load
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 from support.ray_cluster import engines
 from trigraph.runtime.server.cluster.replica import Ticket, Update

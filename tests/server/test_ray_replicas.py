@@ -13,7 +13,7 @@ import pytest
 
 from trigraph.runtime import Options
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 from ray import serve
 from ray.serve.exceptions import RayServeException

@@ -15,7 +15,7 @@ from gguf import GGUFReader
 from trigraph.models.tiny import TINY_GGUF
 from trigraph.runtime import Options, Sampling, load
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 from ray import serve
 

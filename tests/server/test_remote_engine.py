@@ -215,7 +215,7 @@ def test_a_completion_that_was_begun_does_not_follow() -> None:
 def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "trigraph.runtime.server.cluster.deployment", raising=False)
-    with pytest.raises(TrigraphError, match=r"replicas need ray: pip install 'trigraph\[ray\]'"):
+    with pytest.raises(TrigraphError, match=r"replicas need ray: pip install 'ray\[serve\]'"):
         ReplicaArguments(replicas=2).engines(Path("model.gguf"), "model", {})
 
 

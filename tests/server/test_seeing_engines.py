@@ -142,7 +142,7 @@ def test_a_replica_keeps_as_many_pixels_as_it_may(engine: Engine) -> None:
 
 @pytest.mark.slow
 def test_the_router_tells_images_apart() -> None:
-    pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+    pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
     from trigraph.runtime.server.cluster.prefix_router import _keys
 
     keys = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'trigraph[ray]')")
+pytest.importorskip("ray", reason="ray is not installed: no replicas (pip install 'ray[serve]')")
 
 import server_soak
 from hostile import KINDS, Attempt

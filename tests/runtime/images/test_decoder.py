@@ -169,7 +169,7 @@ def test_pillow_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     program = Path(decoder_process.__file__).read_text().replace("from PIL import Image", "from NOTHING import Image")
     (tmp_path / "decoder_process.py").write_text(program)
     monkeypatch.setattr(decoder_module, "_PROGRAM", tmp_path / "decoder_process.py")
-    with pytest.raises(ImageError, match=r"images need Pillow: pip install 'trigraph\[images\]'"):
+    with pytest.raises(ImageError, match=r"images need Pillow: pip install pillow"):
         ImageDecoder(TOWER).decode(KINDS["png"])
 
 
