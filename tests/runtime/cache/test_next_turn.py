@@ -51,12 +51,17 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(tokenizer_json(metadata), [metadata["tokenizer.ggml.eos_token_id"]])
 
 
-@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize(
+    ("name", "later"),
+    [
+        (name, later)
+        for name in ("qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8")
+        for later in LATER
+        if not ("nothink" in name and "thought" in later)  # no thought follows a prompt that ends one
+    ],
+)
 @pytest.mark.parametrize("history", HISTORIES)
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8"])
 def test_a_checkpoint_is_where_the_next_prompt_parts(name: str, history: str, later: str) -> None:
-    if "nothink" in name and "thought" in later:
-        pytest.skip("a prompt that ends a thought has none after it")
     template = ChatTemplate(real_template(name), {})
 
     def prompt(messages: list[dict[str, Any]]) -> tuple[str, list[int]]:
