@@ -10,8 +10,8 @@ from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.driver import EngineLoad
 from trigraph.runtime.text.template import ChatTemplate
@@ -70,5 +70,5 @@ class Backend(Protocol):
 
     def generate(
         self, prompt: list[int] | ImagePrompt, options: Options, *, checkpoints: Collection[int] = ()
-    ) -> TextStream:
+    ) -> Handle:
         """Continues `prompt`, from when the result is begun; see Engine. Raises TrigraphError when it cannot."""

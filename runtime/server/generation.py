@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob
-from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
@@ -20,7 +20,7 @@ LIMITS = frozenset({"length", "context", "timeout"})
 class Generation:
     """A request to the engine, whose text a parser takes apart; without one, all of it is content."""
 
-    request: TextStream
+    request: Handle
     parser: ReplyParser | None = None
     parallel_calls: bool = True
     """Whether a reply may have more than one tool call; else it ends with the first."""
@@ -58,7 +58,7 @@ class Generation:
                     yield events
                 if self.called and not self.parallel_calls:
                     return
-            if self.parser is not None and self._take(events := self.parser.finish(self.request.transcript.ending)):
+            if self.parser is not None and self._take(events := self.parser.finish(self.request.ending)):
                 yield events
         finally:
             self.cancel()
@@ -93,7 +93,7 @@ class Generation:
     @property
     def finish_reason(self) -> str:
         """Why it has ended: "call", or as in Stats. What a limit has cut says so, whatever calls came before."""
-        reason = self.request.transcript.finish_reason or "stop"
+        reason = self.request.finish_reason or "stop"
         limited = reason in LIMITS and (self.parallel_calls or not self.called)
         return "call" if self.called and not limited else reason
 
@@ -108,7 +108,7 @@ class Generation:
 
     def _count(self) -> None:
         """Takes note of what the rounds since the last time have brought."""
-        tokens, rounds = self.request.transcript.sampled, self.request.rounds[self._rounds :]
+        tokens, rounds = self.request.sampled, self.request.rounds[self._rounds :]
         if self.metrics is not None and tokens > self._tokens:
             # Read once: rounds go on meanwhile.
             new = range(self._rounds, self._rounds + len(rounds))
@@ -152,7 +152,7 @@ class Usage:
             prompt=sum(len(request.prompt) for request in firsts),
             images=sum(generation.image_tokens for generation in generations[::choices]),
             cached=sum(request.reused for request in firsts),
-            completion=sum(generation.request.transcript.sampled for generation in generations),
+            completion=sum(generation.request.sampled for generation in generations),
             reasoning=sum(generation.reasoning_tokens for generation in generations),
             drafted=sum(generation.drafted for generation in generations),
             accepted=sum(generation.accepted for generation in generations),

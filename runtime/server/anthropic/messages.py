@@ -101,7 +101,7 @@ class Messages(Job):
 
     def _end(self) -> dict[str, Any]:
         reason = _STOP_REASONS.get(self._generation.finish_reason, "end_turn")
-        stop = self._generation.request.transcript.stop_string
+        stop = self._generation.request.stop_string
         if reason == "end_turn" and stop is not None:
             reason = "stop_sequence"
         stop = stop if reason == "stop_sequence" else None

@@ -130,7 +130,7 @@ class NativeCompletion(Job):
 
     def _last(self, index: int, text: str) -> dict[str, Any]:
         generation = self.generations[index]
-        request, stop = generation.request, generation.request.transcript.stop_string
+        request, stop = generation.request, generation.request.stop_string
         part = self._part(index, text)
         if not (self._fields.return_tokens or self.stream):
             part["tokens"] = []
@@ -144,7 +144,7 @@ class NativeCompletion(Job):
             "truncated": generation.finish_reason == "context",
             "stop_type": "word" if stop is not None else _STOP_TYPES.get(generation.finish_reason, "none"),
             "stopping_word": stop or "",
-            "tokens_predicted": request.transcript.sampled,
+            "tokens_predicted": request.sampled,
             "tokens_cached": len(request.prompt) + len(request.ids),
             "timings": timings(self.generations[index : index + 1]),
             **receipt_field(self._service, generation, self._fields.receipt),
