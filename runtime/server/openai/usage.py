@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trigraph.runtime.requests.handle import Handle
-from trigraph.runtime.server.generation import Generation, Usage
+from trigraph.runtime.server.job import Generation, Usage
 
 
 def openai_usage(usage: Usage) -> dict[str, Any]:
