@@ -148,7 +148,8 @@ class Completion:
             self._finish("stop")
             return True
         self.ids.append(token)
-        self.text += self._stops.push(self._detokenizer.push(token))
+        text = self._detokenizer.push(token)
+        self.text += self._stops.push(text) if self.options.stop else text
         if self._stops.match is not None:
             self.finish_reason = "stop"
         elif self._guide is not None and self._guide.finished:

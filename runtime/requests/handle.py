@@ -10,12 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.requests.completion import Completion
-from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
-from trigraph.runtime.sampling.guide import Guide
-from trigraph.runtime.text.tokenizer import Tokenizer
 
 _PUBLIC = (  # the rest is for the engine
     *("cancel", "done", "error", "hidden", "ids", "listen", "logprobs", "options", "progress", "prompt", "reading"),
@@ -43,23 +39,11 @@ class Handle(Completion):
     It is iterated over once, and begins then unless it was submitted. An iteration that is left early ends it.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        prompt: list[int],
-        options: Options,
-        tokenizer: Tokenizer,
-        context: int,
-        *,
-        guide: Guide | None = None,
-        shown: ImagePrompt | None = None,
-    ) -> None:
-        """`shown`: the prompt with its images, if it has any."""
-        super().__init__(prompt, options, tokenizer, context, guide=guide, shown=shown)
-        self.runner = runner
-        self.request: Request | None = None
-        """What rounds of this process need, until it is done."""
-        self._begun = self._iterated = False
+    runner: Runner
+    """What brings it on; set by whoever makes the handle."""
+    request: Request | None = None
+    """What rounds of this process need, until it is done."""
+    _begun = _iterated = False
 
     def __repr__(self) -> str:
         state = self.finish_reason or ("unfinished" if self._begun else "not begun")
@@ -159,24 +143,21 @@ class Handle(Completion):
         return self._whole().__await__()
 
     async def _whole(self) -> str:
-        async with aclosing(self._changes()) as changes:
-            async for _ in changes:
+        async with aclosing(self.news(once=False)) as news:
+            async for _ in news:
                 pass
         return self.text
 
-    async def news(self) -> AsyncGenerator[None, None]:
-        """Begins it, and yields when it has come on; the last time when it is done. Raises what it failed with."""
-        if self._iterated:
-            raise TrigraphError("this completion has been begun; call generate for another one")
-        self._iterated = True
-        async with aclosing(self._changes()) as changes:
-            async for _ in changes:
-                yield
+    async def news(self, *, once: bool = True) -> AsyncGenerator[None, None]:
+        """Begins it, and yields when it has come on; the last time when it is done. Raises what it failed with.
 
-    async def _changes(self) -> AsyncGenerator[None, None]:
-        """The news for any number of callers."""
+        `once`: as an iteration; otherwise any number of callers may ask.
+        """
         import asyncio  # which most programs do without
 
+        if once and self._iterated:
+            raise TrigraphError("this completion has been begun; call generate for another one")
+        self._iterated = self._iterated or once
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:

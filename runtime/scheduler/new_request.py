@@ -54,9 +54,10 @@ def new_request(
     check("priority", priority, int)
     if timeout is not None:
         check("timeout", timeout, float, lambda seconds: seconds >= 0, "0 or more")
-    handle = Handle(driver, ids, options, model.tokenizer, model.context, guide=guide, shown=shown)
+    handle = Handle(ids, options, model.tokenizer, model.context, guide=guide, shown=shown)
     tokens = image_keys(images.placed, ids)
     said = [token for token in tokens if token >= 0]
+    handle.runner = driver
     handle.request = request = Request(
         handle,
         sampler_of(options, said, guide, model.thought(options, ids), replayed),

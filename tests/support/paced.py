@@ -36,7 +36,8 @@ class PacedStream(Handle):
     """Says the prompt again and again."""
 
     def __init__(self, pacer: Pacer, engine: Engine, prompt: list[int], options: Options, completed: list[int]) -> None:
-        super().__init__(self, prompt, options, engine.tokenizer, engine.context)
+        super().__init__(prompt, options, engine.tokenizer, engine.context)
+        self.runner = self
         self._pacer = pacer
         for token in completed:
             self.push(token)
