@@ -215,11 +215,11 @@ class Engine:
         Here it ends as it is, cancelled. Its state goes along where that is read faster than it is computed again.
         Raises TrigraphError when it is done, or another engine's.
         """
-        return self._driver.take(request, partial(self._detached, request))
+        return self._driver.call(partial(Detached.of, self._driver, self.model, request, ends=True))
 
     def peek(self, request: Handle) -> Detached:
         """What `detach` would give just now, of a request that goes on."""
-        return self._driver.call(partial(self._detached, request))
+        return self._driver.call(partial(Detached.of, self._driver, self.model, request))
 
     def attach(self, detached: Detached) -> Handle:
         """Goes on with a request of another engine, on any device: it gets the text that it would have got there.
@@ -285,11 +285,6 @@ class Engine:
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt
-
-    def _detached(self, request: Handle) -> Detached:
-        if request.runner is not self._driver:
-            raise TrigraphError("the request is another engine's; detach it there")
-        return Detached.of(self.model, request)
 
     def _text(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt without images."""

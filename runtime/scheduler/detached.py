@@ -21,6 +21,7 @@ from trigraph.runtime.model import Model
 from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.request import Request
+from trigraph.runtime.scheduler.driver import Driver
 
 _FILE = "moved.session"
 
@@ -40,13 +41,20 @@ class Detached:
     """A session file with the state of its tokens, or of their beginning; None: it is computed again."""
 
     @classmethod
-    def of(cls, model: Model, handle: Handle) -> Detached:
-        """What there is of it between two rounds. Raises TrigraphError when it is done."""
+    def of(cls, driver: Driver, model: Model, handle: Handle, *, ends: bool = False) -> Detached:
+        """What there is of it between two rounds; `ends`: it ends with that. For the engine's thread.
+
+        Raises TrigraphError when it is done, or another engine's.
+        """
+        if handle.runner is not driver:
+            raise TrigraphError("the request is another engine's; detach it there")
         if (request := handle.request) is None:
             raise TrigraphError("the completion is done: there is nothing to move")
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-        prompt = handle.shown or handle.prompt
-        return cls(prompt, handle.options, tuple(handle.ids), request.priority, left, _packed(model, request))
+        prompt, state = handle.shown or handle.prompt, _packed(model, request)
+        if ends:
+            driver.scheduler.cancel(request, "cancelled")
+        return cls(prompt, handle.options, tuple(handle.ids), request.priority, left, state)
 
 
 def unpack(state: bytes, model: Model, cache: PrefixCache) -> None:

@@ -23,7 +23,6 @@ from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.model import Model
 from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.handle import Handle
-from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
 
@@ -86,9 +85,10 @@ class Driver:
 
     def enter(self, handle: Handle) -> None:
         """Queues a request. Raises QueueFullError, or TrigraphError when the engine is closed."""
+        assert handle.request is not None  # until it is done
         with deferred(signal.SIGINT), self._lock:
             self._start()
-            self._waiting.enter(_request(handle), self._sequences - len(self.scheduler.active))
+            self._waiting.enter(handle.request, self._sequences - len(self.scheduler.active))
         self.wake()
 
     def cancel(self, handle: Handle, reason: str | None) -> None:
@@ -115,16 +115,6 @@ class Driver:
             return future.result()
         finally:
             future.cancel()  # an interrupted caller wants it no more
-
-    def take(self, handle: Handle, look: Callable[[], _T]) -> _T:
-        """The result of `look`, with which the request ends as it is, between two rounds."""
-
-        def act() -> _T:
-            found = look()
-            self.scheduler.cancel(_request(handle), "cancelled")
-            return found
-
-        return self.call(act)
 
     def check(self) -> None:
         """Raises TrigraphError in a process to which the engine's thread did not come along."""
@@ -249,11 +239,6 @@ def _wake(completions: deque[Completion]) -> None:
     with suppress(IndexError):
         while completions:
             completions.popleft().wake()
-
-
-def _request(handle: Handle) -> Request:
-    assert handle.request is not None  # until it is done
-    return handle.request
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
