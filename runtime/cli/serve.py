@@ -251,11 +251,9 @@ def serve(
     elif replicas.wanted:
         loading = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
         engine = replicas.engines(model.path, first, loading)
-        settings = opening.settings_of(first, engine, model.path)
-        app = App(settings, ServedModel(engine, settings))
+        app = App.of(ServedModel(engine, opening.settings_of(first, engine, model.path)))
     else:
-        engine, settings = opening.open(first, model)
-        app = App(settings, ServedModel(engine, settings))
+        app = App.of(ServedModel(*opening.open(first, model)))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()

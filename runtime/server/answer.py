@@ -66,7 +66,7 @@ async def _made(app: App, held: ExitStack, request: HttpRequest, make: Callable[
     try:
         await read_body(request, app, body)
         content = bytes(body)
-        model = await app.of(content)
+        model = await app.named_in(content)
         held.callback(app.left, model)
         return await in_thread(make, model, content)
     finally:

@@ -114,9 +114,14 @@ class App:
         self._trimming = False
         self._loading = asyncio.Lock()
 
-    async def of(self, body: bytes) -> ServedModel:
+    @classmethod
+    def of(cls, model: ServedModel) -> App:
+        """An app of one model."""
+        return cls(model.settings, model)
+
+    async def named_in(self, body: bytes) -> ServedModel:
         """The model that a request names; `left` follows. Raises ApiError for an unknown one."""
-        if self.only is not None:
+        if self.only is not None:  # whatever name the request has
             return await self.named(None)
         try:
             name = (await asyncio.to_thread(_Named.model_validate_json, body)).model

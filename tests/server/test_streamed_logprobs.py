@@ -86,9 +86,7 @@ def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
             await asyncio.Event().wait()
 
         try:
-            await EventStream(App(service.settings, service), job, {}, ExitStack())(
-                {"path": "/v1/chat/completions"}, receive, send
-            )
+            await EventStream(App.of(service), job, {}, ExitStack())({"path": "/v1/chat/completions"}, receive, send)
         finally:
             gone.set()
         return service.metrics.render().decode()

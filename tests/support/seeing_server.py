@@ -34,7 +34,7 @@ VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 
 class Seeing:
-    """A Backend with a tower. `prompts`: what it was given."""
+    """An engine with a tower. `prompts`: what it was given."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Front:
         self._publishing = asyncio.create_task(publish(self._model.metrics))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return routes(App(self._model.settings, self._model))
+        return routes(App.of(self._model))
 
 
 async def publish(metrics: Metrics) -> None:

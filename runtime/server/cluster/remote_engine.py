@@ -51,7 +51,7 @@ class Replicas(Protocol):
 
 
 class RemoteEngine(Description):
-    """A Backend whose engine is elsewhere. To be used in one event loop."""
+    """An engine that is elsewhere, as servers use one. To be used in one event loop."""
 
     disk = None
 
