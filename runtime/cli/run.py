@@ -68,8 +68,9 @@ def run(
     if text is None:
         if prompt.image and not used:
             raise TrigraphError("--image needs a chat template, or a prompt with --raw")
-        given = {"tools": tools, "variables": variables, "images": prompt.image or (), "template": used}
-        chat = engine.chat(prompt.system, **given) if used else None
+        images, chat = prompt.image or (), None
+        if used:
+            chat = engine.chat(prompt.system, tools=tools, variables=variables, images=images, template=used)
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
     if used is None and prompt.system is not None:
