@@ -7,12 +7,12 @@ from trigraph.runtime.engine import Engine
 from trigraph.runtime.loading import load
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict
+from trigraph.runtime.requests.handle import Handle as Request
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats
 from trigraph.runtime.sampling.constraint import Grammar, JsonSchema, Regex
 from trigraph.runtime.sampling.sampling import Sampling
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import QueueFullError
 
 __all__ = [

@@ -17,11 +17,14 @@ from trigraph.runtime.images.prompt import ImagePrompt, image_keys, placed, with
 from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.images.stored import as_json, from_json
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.scheduler.request import Request, Runner
+from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.new_request import new_request
 from trigraph.runtime.text.history import Message
 from trigraph.runtime.text.reply import Event, assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
+from trigraph.runtime.text.template import ChatTemplate
 
 Content: TypeAlias = "str | SequenceOf[Mapping[str, Any]]"
 """A text, or parts of type `text` and `image`."""
@@ -37,18 +40,18 @@ class Conversation:
     def __init__(
         self,
         model: Model,
-        runner: Runner,
+        driver: Driver,
+        template: ChatTemplate,
         system: str | None = None,
         *,
         tools: SequenceOf[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
         images: SequenceOf[ImageLike] = (),
     ) -> None:
-        """`tools` and `variables` are for the chat template; `images`: see `attach`."""
+        """`tools` and `variables` are for the template; `images`: see `attach`."""
         self.messages = first_messages(system)
-        self._model, self._runner = model, runner
-        self._template = model.chat_template()
-        self._tools, self._variables = tools, variables
+        self._model, self._driver = model, driver
+        self._template, self._tools, self._variables = template, tools, variables
         self._last: _LastTurn | None = None
         self._attached: list[ResizedImage] = []
         for image in images:
@@ -133,10 +136,10 @@ class Conversation:
         if not self.messages:
             raise TrigraphError("there is no conversation to save yet")
         tokens, prompt = ([], 0) if self._last is None else (self._last.tokens, self._last.prompt_length)
-        cache, identity = self._model.cache, self._model.identity
+        cache, identity = self._driver.scheduler.cache, self._model.identity
         turn = Turn(as_json(self.messages), tokens, prompt)
         keys = tokens if self._last is None else self._keys(self._last)
-        self._runner.call(partial(cache.save, Path(path), identity, keys, turn))
+        self._driver.call(partial(cache.save, Path(path), identity, keys, turn))
 
     def load(self, path: str | Path) -> None:
         """Goes on with the messages and state of a file instead. Raises TrigraphError for what is not such a file."""
@@ -149,7 +152,7 @@ class Conversation:
             raise TrigraphError(f"{path}: is damaged: its images cannot be read ({error}); save it again") from error
         if not turn.messages:
             raise TrigraphError(f"{path}: holds a prompt and no conversation; give it to run --prompt-cache")
-        self._runner.call(partial(self._model.cache.load, saved))
+        self._driver.call(partial(self._driver.scheduler.cache.load, saved))
         self.messages = messages
         self._last = _LastTurn([*turn.tokens], turn.prompt, images)
 
@@ -158,7 +161,7 @@ class Conversation:
         """Tokens of the last turn, and all before it."""
         return 0 if self._last is None else len(self._last.tokens)
 
-    def replied(self, messages: list[Message], request: Request, prompt: ImagePrompt) -> None:
+    def replied(self, messages: list[Message], request: Handle, prompt: ImagePrompt) -> None:
         """Takes a turn that has ended into the conversation: all messages, the last one the reply to `prompt`."""
         self.messages = messages
         self._last = _LastTurn([*request.prompt, *request.ids], len(request.prompt), prompt)
@@ -172,7 +175,7 @@ class Conversation:
         ends = next_turn_checkpoints(template, self._model.tokenizer, shown, (text, written), tools, variables)
         checkpoints = [*map(prompt.length_of, ends)]
         given = prompt if images else written
-        request = Request(self._runner, self._model, given, options, checkpoints=checkpoints)
+        request = new_request(self._driver, self._model, given, options, checkpoints=checkpoints)
         return Reply(self, request, (messages, prompt), template.parser(text, tools))
 
     def _encode(self, text: str, images: list[ResizedImage]) -> ImagePrompt:
@@ -229,7 +232,7 @@ class Reply:
     def __init__(
         self,
         conversation: Conversation,
-        request: Request,
+        request: Handle,
         prompt: tuple[list[Message], ImagePrompt],
         parser: ReplyParser,
     ) -> None:
@@ -260,7 +263,7 @@ class Reply:
             yield text
             yield self._parsed(self._parser.push(text))
         self._ended = True
-        last = self._parsed(self._parser.finish(self.request.transcript.ending))
+        last = self._parsed(self._parser.finish(self.request.ending))
         messages, prompt = self._prompt
         self._conversation.replied([*messages, assistant_message(self._events)], self.request, prompt)
         yield last

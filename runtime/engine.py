@@ -17,6 +17,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.prompt_file import PromptFile
 from trigraph.runtime.chat import Conversation
+from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.execution.steps import Steps
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
@@ -24,15 +25,15 @@ from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import Receipt
 from trigraph.runtime.receipt.verify import Verdict, verify
+from trigraph.runtime.requests.completion import Completion, token_ids
 from trigraph.runtime.requests.embedding import embedding, pooled
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob, scoring
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.sampling.sampling import Sampling
 from trigraph.runtime.scheduler.detached import Detached, unpack
 from trigraph.runtime.scheduler.driver import Driver, EngineLoad
-from trigraph.runtime.scheduler.prompt_ids import token_ids
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.new_request import new_request
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
 
@@ -61,7 +62,12 @@ class Engine:
     @property
     def cache(self) -> PrefixCache:
         """The prefixes of earlier requests."""
-        return self.model.cache
+        return self._driver.scheduler.cache
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the rounds of all requests."""
+        return self._driver.scheduler.executor
 
     @property
     def disk(self) -> DiskTier | None:
@@ -124,7 +130,7 @@ class Engine:
         cache: str | Path | None = None,
         checkpoints: Collection[int] = (),
         completed: Iterable[SupportsIndex] = (),
-    ) -> Request:
+    ) -> Handle:
         """Continues `prompt`: iterate over the result for text in pieces, or call its `run`. It begins then.
 
         `cache`: a session file to take the state of the prompt's beginning from, and to leave that of prompt and
@@ -136,7 +142,7 @@ class Engine:
         if cache is not None:
             finish = PromptFile(Path(cache), self.identity, self.steps, self.cache, self._driver.call).save
         ids, options = self._encode(prompt), options or self.model.defaults
-        return Request(
+        return new_request(
             self._driver, self.model, ids, options, completed=completed, checkpoints=checkpoints, finish=finish
         )
 
@@ -160,7 +166,7 @@ class Engine:
         request.run()
         return pooled(request.hidden, pooling)
 
-    def receipt(self, request: TextStream) -> Receipt:
+    def receipt(self, request: Completion) -> Receipt:
         """The receipt of a completion that was asked for with `Options(receipt=True)`.
 
         Any machine with the model computes the completion again with it (`verify`, or `trigraph verify`). Raises
@@ -190,32 +196,32 @@ class Engine:
         priority: int = 0,
         timeout: float | None = None,
         completed: Iterable[SupportsIndex] = (),
-    ) -> Request:
+    ) -> Handle:
         """Begins to continue `prompt` in the background, and returns at once.
 
         Higher `priority` is served first. After `timeout` seconds the completion ends as it is. `completed` and errors:
         see `generate`. Raises QueueFullError when too many requests wait.
         """
         ids, options = self._encode(prompt), options or self.model.defaults
-        request = Request(
+        request = new_request(
             self._driver, self.model, ids, options, completed=completed, priority=priority, timeout=timeout
         )
         request.begin()
         return request
 
-    def detach(self, request: Request) -> Detached:
+    def detach(self, request: Handle) -> Detached:
         """Takes a request of this engine that is not done, for `attach` of another one of the same model.
 
         Here it ends as it is, cancelled. Its state goes along where that is read faster than it is computed again.
         Raises TrigraphError when it is done, or another engine's.
         """
-        return self._driver.take(request, partial(self._detached, request))
+        return self._driver.call(partial(Detached.of, self._driver, self.model, request, ends=True))
 
-    def peek(self, request: Request) -> Detached:
+    def peek(self, request: Handle) -> Detached:
         """What `detach` would give just now, of a request that goes on."""
-        return self._driver.call(partial(self._detached, request))
+        return self._driver.call(partial(Detached.of, self._driver, self.model, request))
 
-    def attach(self, detached: Detached) -> Request:
+    def attach(self, detached: Detached) -> Handle:
         """Goes on with a request of another engine, on any device: it gets the text that it would have got there.
 
         The result has the whole text, but log-probabilities and hidden rows of new tokens alone. Raises TrigraphError
@@ -236,7 +242,7 @@ class Engine:
         Raises TrigraphError when it is of another model, or damaged.
         """
         if state is not None:
-            self._driver.call(partial(unpack, state, self.model))
+            self._driver.call(partial(unpack, state, self.model, self.cache))
 
     def close(self) -> None:
         """Ends the engine after the round in progress, as a `with` block does. Requests that are not done fail."""
@@ -266,22 +272,19 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
         images: Sequence[ImageLike] = (),
+        template: ChatTemplate | None = None,
     ) -> Conversation:
         """An empty conversation.
 
         `tools`: functions that replies may call, as the chat template describes them to the model. `variables`: those
         of the chat template, such as `enable_thinking`. `images`: what the first message shows; paths, bytes of files,
-        images of Pillow or NumPy arrays.
+        images of Pillow or NumPy arrays. `template`: in place of the model's own.
         """
-        return Conversation(self.model, self._driver, system, tools=tools, variables=variables, images=images)
+        template = template or self.chat_template()
+        return Conversation(self.model, self._driver, template, system, tools=tools, variables=variables, images=images)
 
     def _encode(self, prompt: Prompt) -> Iterable[SupportsIndex] | ImagePrompt:
         return self.model.encode(prompt) if isinstance(prompt, str) else prompt
-
-    def _detached(self, request: Request) -> Detached:
-        if request.runner is not self._driver:
-            raise TrigraphError("the request is another engine's; detach it there")
-        return Detached.of(self.model, request)
 
     def _text(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt without images."""

@@ -12,13 +12,9 @@ from trigraph.models.checks import check
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.disk_tier import DiskTier
 from trigraph.runtime.cache.identity import ModelIdentity
-from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.device import HOST, Device
 from trigraph.runtime.device.mapped_weights import MappedWeights
 from trigraph.runtime.drafting.acceptance import Acceptance
-from trigraph.runtime.drafting.choice import Governor
-from trigraph.runtime.execution.device_executor import DeviceExecutor
-from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
 from trigraph.runtime.execution.repacking import Repacking
 from trigraph.runtime.execution.steps import Steps
@@ -181,32 +177,11 @@ class Model:
     def _guidance_vocabulary(self) -> LLTokenizer:
         return guidance_vocabulary(self.tokenizer, self.steps.vocab)
 
-    @cached_property
-    def cache(self) -> PrefixCache:
-        """The prefixes of earlier requests."""
-        return PrefixCache(self.steps, self.disk)
+    def draft_length(self, options: Options, common: Acceptance) -> DraftLength:
+        """How many tokens a request drafts, where the drafts of all were right as often as `common` says.
 
-    @cached_property
-    def executor(self) -> Executor:
-        """What runs the rounds of all requests."""
-        steps = self.steps
-        # A verify's tokens, and the drafts that it is of.
-        most = 2 * steps.state.sequences * steps.max_pending
-        sampler = self.device.sampler(most, steps.max_pending, steps.vocab)
-        return HostExecutor(steps) if sampler is None else DeviceExecutor(steps, sampler)
-
-    @cached_property
-    def governor(self) -> Governor:
-        """What decides how many tokens they draft."""
-        return Governor()
-
-    @cached_property
-    def acceptance(self) -> Acceptance:
-        """How often drafts of this model were right."""
-        return Acceptance(self.steps.max_pending - 1)
-
-    def draft_length(self, options: Options) -> DraftLength:
-        """How many tokens a request drafts. Raises TrigraphError when it asks for more than a round holds."""
+        Raises TrigraphError when it asks for more than a round holds.
+        """
         most, fixed = self.steps.max_pending - 1, options.draft_tokens
         if self.no_draft == OFF or not options.speculate or fixed == 0:
             return FixedLength(0, OFF)
@@ -219,4 +194,4 @@ class Model:
             return FixedLength(fixed, f"on, {fixed} drafts a round as asked")
         ngrams = options.drafter != "mtp"
         note = f", n-grams alone: {self.no_draft}" if self.no_draft else ""
-        return AdaptiveLength(self.acceptance, most, head=head, ngrams=ngrams, fixed=fixed, note=note)
+        return AdaptiveLength(common, most, head=head, ngrams=ngrams, fixed=fixed, note=note)

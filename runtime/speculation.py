@@ -9,14 +9,14 @@ from operator import eq
 from trigraph.runtime.drafting.choice import Candidates, Governor
 from trigraph.runtime.execution.executor import Executor, SequencePlan
 from trigraph.runtime.execution.results import RoundResult
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.guide import LateError
 
 
-def decode(executor: Executor, running: list[Running], governor: Governor) -> Iterator[None]:
+def decode(executor: Executor, requests: list[Request], governor: Governor) -> Iterator[None]:
     """Continues the requests until all of them are complete, a round at a time. Raises the first one's error."""
-    while unfinished := [request for request in running if not request.finished]:
+    while unfinished := [request for request in requests if not request.finished]:
         decode_round(executor, unfinished, governor)
         for request in unfinished:
             if request.error is not None:
@@ -24,49 +24,50 @@ def decode(executor: Executor, running: list[Running], governor: Governor) -> It
         yield
 
 
-def decode_round(executor: Executor, running: list[Running], governor: Governor) -> None:
+def decode_round(executor: Executor, requests: list[Request], governor: Governor) -> None:
     """Drafts, one verify that all requests share, sampling: at least one token more for each, unless it fails.
 
     No token beyond the end of a completion is kept. What a request's own sampler, constraint or completion raises
     becomes its `error`, with the tokens before that kept. A step that fails raises, for all of them.
     """
     started = time.perf_counter()
-    plan, candidates, asked = _plan(running, executor.steps.max_pending - 1, governor)
+    plan, candidates, asked = _plan(requests, executor.steps.max_pending - 1, governor)
     result = executor.run(plan)
     kept, row = [], 0
-    for request, verified in zip(running, result.tokens, strict=True):
+    for request, verified in zip(requests, result.tokens, strict=True):
         kept.append(_keep(request, verified, result, row))
         # The last token kept is the sampler's own. It is not in the state yet: the next round verifies it. The token
         # that this round verified first was such a one, so as many verified tokens are kept as new ones were sampled.
-        executor.steps.keep(request.sequence, len(kept[-1]))
+        executor.steps.keep(request.state, len(kept[-1]))
         row += len(verified)
     ended = time.perf_counter()
     drafting = sum(run.seconds for run in result.runs)
-    for i, request in enumerate(running):
+    for i, request in enumerate(requests):
         forced = candidates[i] is None
         drafts = [] if forced else result.tokens[i][1:]
         agreed = sum(map(eq, kept[i], drafts))
-        request.rounds.append(Round(kept[i], len(drafts), agreed, drafting, ended - started, len(running), ended))
+        done = Round(kept[i], len(drafts), agreed, drafting, ended - started, len(requests), ended)
+        request.completion.rounds.append(done)
         if (offered := candidates[i]) is not None and kept[i]:
-            request.draft_length.observe(offered, asked[i], request.rounds[-1])
+            request.draft_length.observe(offered, asked[i], done)
     for run in result.runs:
         governor.costs.draft.observe(*run)
-    governor.costs.verify.observe(row, len(running), ended - started - drafting)
+    governor.costs.verify.observe(row, len(requests), ended - started - drafting)
     governor.observe(started, ended)
 
 
 def _plan(
-    running: list[Running], longest: int, governor: Governor
+    requests: list[Request], longest: int, governor: Governor
 ) -> tuple[list[SequencePlan], list[Candidates | None], list[int]]:
     """Each request's part, the candidates that it chose from, and how many it asked for.
 
     Where a constraint forces tokens, these are verified in place of drafts, and there are no candidates.
     """
-    rooms = [min(request.completion.left - 1, longest) for request in running]
-    forced = [_forced(request, room) for request, room in zip(running, rooms, strict=True)]
+    rooms = [min(request.completion.left - 1, longest) for request in requests]
+    forced = [_forced(request, room) for request, room in zip(requests, rooms, strict=True)]
     candidates = [
-        None if tokens else request.draft_length.candidates(request.sequence.tokens, request.token, room, governor.cost)
-        for request, room, tokens in zip(running, rooms, forced, strict=True)
+        None if tokens else request.draft_length.candidates(request.state.tokens, request.token, room, governor.cost)
+        for request, room, tokens in zip(requests, rooms, forced, strict=True)
     ]
     asked = governor.choose(
         [
@@ -75,17 +76,16 @@ def _plan(
         ]
     )
     plan = []
-    for request, offered, tokens, count in zip(running, candidates, forced, asked, strict=True):
+    for request, offered, tokens, count in zip(requests, candidates, forced, asked, strict=True):
         known = tokens if offered is None else offered.tokens
         verified = [request.token, *(known or [])[:count]]
         head, sampler = count if known is None else 0, request.sampler
-        plan.append(
-            SequencePlan(request.sequence, verified, head, sampler.guess, request.draft_p_min, sampler.parameters)
-        )
+        floor = request.completion.options.draft_p_min or 0.0
+        plan.append(SequencePlan(request.state, verified, head, sampler.guess, floor, sampler.parameters))
     return plan, candidates, asked
 
 
-def _forced(request: Running, room: int) -> list[int]:
+def _forced(request: Request, room: int) -> list[int]:
     try:
         return request.sampler.forced(room)
     except Exception as error:
@@ -93,7 +93,7 @@ def _forced(request: Running, room: int) -> list[int]:
         return []
 
 
-def _keep(request: Running, verified: list[int], result: RoundResult, row: int) -> list[int]:
+def _keep(request: Request, verified: list[int], result: RoundResult, row: int) -> list[int]:
     """The accept rule: samples from row after row while the sampled token is the one that was verified next.
 
     The first token that differs, or that finishes the completion, is the last one; after the last draft comes one
@@ -102,7 +102,7 @@ def _keep(request: Running, verified: list[int], result: RoundResult, row: int) 
     kept: list[int] = []
     if request.error is not None:
         return kept
-    position = request.sequence.length + 1
+    position = request.state.length + 1
     try:
         for i, draft in enumerate([*verified[1:], None]):
             drawn = -1 if result.drawn is None else result.drawn[row + i]

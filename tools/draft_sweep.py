@@ -18,7 +18,7 @@ from rich.table import Table
 from tool import run_tool
 from trigraph.exporter.package.reader import read_manifest
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.bench.completions import FixedLengthCompletion
+from trigraph.runtime.bench.completions import greedy_completion
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.report import Run
@@ -35,12 +35,13 @@ from trigraph.runtime.cli.measure import (
     run_benchmark,
 )
 from trigraph.runtime.device.choice import open_device
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.running import Running
-from trigraph.runtime.sampling.sampling import Sampler, Sampling
+from trigraph.runtime.requests.request import Request
+from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.speculation import decode, decode_round
 from trigraph.runtime.state.sequence import Sequence as StateSequence
 
@@ -125,14 +126,12 @@ def sweep(engine: Engine, options: RequestOptions, concurrency: int, random: Ran
         for _ in range(ceil(options.requests / concurrency)):
             prompts = [random.draw(options.prompt) for _ in range(concurrency)]
             batch = _Batch(engine, prompts, options.tokens)
-            plain = batch.decoding(_PLAIN, engine.model.executor, fixed)
+            plain = batch.decoding(_PLAIN, engine.executor, fixed)
             plain.finish()
             decodings = {}
             for choice in choices:
-                executor = replaying(engine.model.executor, plain.texts(), options.accept or 0.0)
-                decodings[choice] = batch.decoding(
-                    choice, executor, engine.model.governor if choice == GOVERNOR else fixed
-                )
+                executor = replaying(engine.executor, plain.texts(), options.accept or 0.0)
+                decodings[choice] = batch.decoding(choice, executor, Governor() if choice == GOVERNOR else fixed)
             _take_turns(list(decodings.values()))
             for choice, decoding in decodings.items():
                 if decoding.texts() != plain.texts():
@@ -185,17 +184,18 @@ class _Batch:
         self._sequences: list[StateSequence] = [engine.steps.new_sequence() for _ in prompts]
         rows = engine.steps.prefill(self._sequences, prompts)
         self._first = [int(token) for token in rows.tokens]
+        self._acceptance = Acceptance(engine.steps.max_pending - 1)
 
     def decoding(self, choice: str, executor: Executor, governor: Governor) -> _Decoding:
         """All of them, to be decoded with one choice of draft lengths."""
         asked = Options(draft_tokens=None if choice == GOVERNOR else int(choice), drafter="mtp")
         running = []
         for sequence, prompt, token in zip(self._sequences, self._prompts, self._first, strict=True):
-            completion = FixedLengthCompletion(self._tokens)
+            completion = greedy_completion(self._engine, prompt, self._tokens)
             completion.push(token)
-            sampler = Sampler(Sampling(temperature=0), prompt)
-            length = self._engine.model.draft_length(asked)
-            running.append(Running(self._engine.steps.fork(sequence), token, sampler, completion, length))
+            sampler = Sampler(completion.options.sampling, prompt)
+            length = self._engine.model.draft_length(asked, self._acceptance)
+            running.append(Request(completion, sampler, length, self._engine.steps.fork(sequence), token))
         return _Decoding(executor, running, governor)
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class _Batch:
 class _Decoding:
     """A batch on its way with one choice of draft lengths; its rounds count while all requests decode."""
 
-    def __init__(self, executor: Executor, running: list[Running], governor: Governor) -> None:
+    def __init__(self, executor: Executor, running: list[Request], governor: Governor) -> None:
         self._executor, self._running, self._governor = executor, running, governor
         self._seconds = 0.0
         self._counted = 0
@@ -230,11 +230,11 @@ class _Decoding:
 
     def texts(self) -> list[list[int]]:
         """The tokens of each sequence, and the last one, which its state does not hold."""
-        return [[*request.sequence.tokens, request.token] for request in self._running]
+        return [[*request.state.tokens, request.token] for request in self._running]
 
     def decoded(self, accept: float) -> Decoded:
         """What the rounds that count bring with drafts that are right with probability `accept`."""
-        rounds = [done for request in self._running for done in request.rounds[: self._counted]]
+        rounds = [done for request in self._running for done in request.completion.rounds[: self._counted]]
         return Decoded(
             seconds=self._seconds,
             tokens=sum(accept**i for done in rounds for i in range(1 + done.drafted)),
@@ -247,7 +247,7 @@ class _Decoding:
     def close(self) -> None:
         """Gives the requests' state back."""
         for request in self._running:
-            self._executor.steps.release(request.sequence)
+            self._executor.steps.release(request.state)
 
 
 def bench_drafts(folder: Path, options: RequestOptions) -> DraftReport:

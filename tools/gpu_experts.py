@@ -37,7 +37,7 @@ from trigraph.custom_ops import library_path
 from trigraph.exporter import ExportOptions
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, load
-from trigraph.runtime.bench.completions import FixedLengthCompletion
+from trigraph.runtime.bench.completions import greedy_completion
 from trigraph.runtime.bench.random_tokens import RandomTokens
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
@@ -50,7 +50,7 @@ from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.executor import Executor
 from trigraph.runtime.package_cache import cached_package
 from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode
 from trigraph.runtime.state.sequence import Sequence
@@ -200,7 +200,7 @@ def time_completions(
 
     Raises RuntimeError where drafts change a text.
     """
-    executor, longest = engine.model.executor, engine.steps.max_pending - 1
+    executor, longest = engine.executor, engine.steps.max_pending - 1
     plain = [completed(engine, executor, prompted, options.tokens, partial(FixedLength, 0, "plain")) for _ in range(2)]
     texts = plain[0][1]
     digest.update(repr(texts).encode())
@@ -227,17 +227,16 @@ def completed(
     length: Callable[[], AdaptiveLength | FixedLength],
 ) -> tuple[float, list[list[int]]]:
     """Seconds of completions behind their prompts, and their tokens."""
-    requests, completions = [], []
+    requests = []
     for each in prompted:
-        sampler = Sampler(Sampling(temperature=0), each.prompt)
-        completions.append(FixedLengthCompletion(tokens))
-        completions[-1].push(each.token)
-        sequence = engine.steps.fork(each.sequence)
-        requests.append(Running(sequence, each.token, sampler, completions[-1], length()))
+        completion = greedy_completion(engine, each.prompt, tokens)
+        completion.push(each.token)
+        sampler, sequence = Sampler(completion.options.sampling, each.prompt), engine.steps.fork(each.sequence)
+        requests.append(Request(completion, sampler, length(), sequence, each.token))
     took = seconds(lambda: [*decode(executor, requests, Governor())])
     for request in requests:
-        engine.steps.release(request.sequence)
-    return took, [completion.tokens for completion in completions]
+        engine.steps.release(request.state)
+    return took, [request.completion.ids for request in requests]
 
 
 def report(engine: Engine) -> None:

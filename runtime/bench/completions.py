@@ -11,8 +11,10 @@ from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.execution.executor import Executor
+from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.draft_length import AdaptiveLength, DraftLength, FixedLength
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.options import Options
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode
 
@@ -24,12 +26,12 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
     speculative: list[Sample] = []
     note = ""
     for _ in range(max(1, options.repetitions // 4)):
-        completion = _Timed(engine, prompt, options.tokens, engine.model.executor, FixedLength(0, "plain"))
+        completion = _Timed(engine, prompt, options.tokens, engine.executor, FixedLength(0, "plain"))
         plain.append(completion.sample)
         if not steps.can_draft:
             continue
         longest = steps.max_pending - 1
-        executor = engine.model.executor
+        executor = engine.executor
         if options.accept is not None:
             executor = replaying(executor, [[*prompt, *completion.tokens]], options.accept)
         length = AdaptiveLength(Acceptance(longest), longest)
@@ -44,6 +46,12 @@ def time_completions(engine: Engine, prompt: list[int], options: BenchOptions) -
         yield Timing(case, speculative, note)
 
 
+def greedy_completion(engine: Engine, prompt: list[int], tokens: int) -> Completion:
+    """A completion of so many tokens, whatever they are."""
+    options = Options(Sampling(temperature=0), max_tokens=tokens, ignore_eos=True)
+    return Completion(prompt, options, engine.tokenizer, engine.context)
+
+
 class _Timed:
     """One completion: its tokens, and the time that it took without its prompt."""
 
@@ -52,36 +60,13 @@ class _Timed:
     ) -> None:
         steps = engine.steps
         sequence = steps.new_sequence()
-        sampler = Sampler(Sampling(temperature=0), prompt)
-        completion = FixedLengthCompletion(length)
+        completion = greedy_completion(engine, prompt, length)
+        sampler = Sampler(completion.options.sampling, prompt)
         token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
         completion.push(token)
-        request = Running(sequence, token, sampler, completion, draft_length)
+        request = Request(completion, sampler, draft_length, sequence, token)
         self.sample = Sample(seconds(lambda: list(decode(executor, [request], Governor()))))
         steps.release(sequence)
-        self.tokens = completion.tokens
-        self.accepted = sum(done.accepted for done in request.rounds)
-        self.drafted = sum(done.drafted for done in request.rounds)
-
-
-class FixedLengthCompletion:
-    """A completion of so many tokens, whatever they are."""
-
-    def __init__(self, length: int) -> None:
-        self.tokens: list[int] = []
-        self._length = length
-
-    @property
-    def left(self) -> int:
-        """How many more tokens it may take: what the token limit and the context leave."""
-        return self._length - len(self.tokens)
-
-    @property
-    def finished(self) -> bool:
-        """Whether it takes no more."""
-        return not self.left
-
-    def push(self, token: int) -> bool:
-        """Takes the next token; true when that finishes it."""
-        self.tokens.append(token)
-        return self.finished
+        self.tokens = completion.ids
+        self.accepted = sum(done.accepted for done in completion.rounds)
+        self.drafted = sum(done.drafted for done in completion.rounds)

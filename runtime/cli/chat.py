@@ -18,8 +18,8 @@ from trigraph.runtime.cli.console import say, stream
 from trigraph.runtime.cli.line_input import LineInput
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.images.prompt import PromptLengthError
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.reply import Event
 
 _SYNONYMS = {"quit": "exit", "bye": "exit"}  # what other programs call it
@@ -48,7 +48,7 @@ class Terminal:
         self._engine, self._options, self._conversation = engine, options, conversation
         self._hide_reasoning = hide_reasoning
         self._results: list[str] = []  # of the last reply's tool calls, as far as they were typed
-        self._last: Request | None = None
+        self._last: Handle | None = None
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "image": ("FILE", "show an image with the next message", self._image),
             "regen": ("", "regenerate the last reply with another seed", self._regenerate),
@@ -118,7 +118,7 @@ class Terminal:
                     say(f"note: the context is full; the oldest {turns} left out. /reset starts over")
                 return reply
 
-    def _show(self, reply: Request | Reply) -> None:
+    def _show(self, reply: Handle | Reply) -> None:
         self._last = reply.request if isinstance(reply, Reply) else reply
         shown: Iterable[str | Event] = reply
         if isinstance(reply, Reply) and (self._hide_reasoning or sys.stdout.isatty()):
@@ -179,7 +179,7 @@ def _path(argument: str) -> Path:
 
 
 @contextmanager
-def _interruptible(request: Request) -> Iterator[None]:
+def _interruptible(request: Handle) -> Iterator[None]:
     """Ctrl-C stops the reply after the current round, and the conversation can go on; a second one ends the program."""
 
     def cancel(number: int, frame: FrameType | None) -> None:

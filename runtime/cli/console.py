@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trigraph.models.progress import Progress as Callback
 from trigraph.models.progress import silent
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.text.reply import CallBegun, CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
@@ -51,7 +51,7 @@ def _bars(*, of_bytes: bool) -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
-def stream(pieces: Iterable[str | Event], request: Request, *, hide_reasoning: bool = False) -> None:
+def stream(pieces: Iterable[str | Event], request: Handle, *, hide_reasoning: bool = False) -> None:
     """Writes a reply to stdout as it is generated, and a newline at the end, even after an error.
 
     Pieces are text, or events: reasoning is dimmed on a terminal, and a tool call is `name {arguments}` on a line.
@@ -72,11 +72,11 @@ def stream(pieces: Iterable[str | Event], request: Request, *, hide_reasoning: b
         sys.stdout.flush()
 
 
-def events_of(request: Request, parser: ReplyParser) -> Iterator[Event]:
+def events_of(request: Handle, parser: ReplyParser) -> Iterator[Event]:
     """The events of a reply as it is generated."""
     for text in request:
         yield from parser.push(text)
-    yield from parser.finish(request.transcript.ending)
+    yield from parser.finish(request.ending)
 
 
 class _Painter:
@@ -104,7 +104,7 @@ class _Painter:
 class _PromptProgress:
     """A line on stderr that says how much of a prompt, or of an image in it, is computed; from a second on."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Handle) -> None:
         self._request = request
         self._from = time.monotonic() + 1
         self._shown = ""

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from trigraph.runtime.cli.console import say
 from trigraph.runtime.engine import Engine, Prompt
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.stats import Stats
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
 _DIM, _GREEN, _RED, _PLAIN = "\x1b[2m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
@@ -40,7 +40,7 @@ def demonstrate(engine: Engine, prompt: str, given: Prompt, options: Options) ->
     return request.stats
 
 
-def marked(request: Request, tokenizer: Tokenizer, *, colour: bool) -> Iterator[str]:
+def marked(request: Handle, tokenizer: Tokenizer, *, colour: bool) -> Iterator[str]:
     """The text of a completion, a piece for each round, with marks at its drafts."""
     detokenizer, done, begun = Detokenizer(tokenizer), 0, False
     for _ in request:

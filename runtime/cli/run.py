@@ -7,7 +7,6 @@ import sys
 from dataclasses import replace
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime import Engine
 from trigraph.runtime.cli.arguments import (
     ConstraintArguments,
     ModelArguments,
@@ -24,7 +23,7 @@ from trigraph.runtime.cli.receipt_arguments import ReceiptArguments
 from trigraph.runtime.cli.request_options import request_options
 from trigraph.runtime.cli.sampling_arguments import SamplingArguments
 from trigraph.runtime.cli.template_arguments import ReplyArguments, TemplateArguments
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.text.reply import assistant_message
 from trigraph.runtime.text.reply_parser import ReplyParser
 
@@ -66,21 +65,22 @@ def run(
             say(f"note: {used.notice}")
         else:  # a model that was made to continue text does so
             used = None
-    engine = Engine(replace(engine.model, template=used))
     if text is None:
         if prompt.image and not used:
             raise TrigraphError("--image needs a chat template, or a prompt with --raw")
-        chat = engine.chat(prompt.system, tools=tools, variables=variables, images=prompt.image or ()) if used else None
+        images, chat = prompt.image or (), None
+        if used:
+            chat = engine.chat(prompt.system, tools=tools, variables=variables, images=images, template=used)
         interact(Terminal(engine, options, chat, hide_reasoning=hide))
         return
-    if engine.model.template is None and prompt.system is not None:
+    if used is None and prompt.system is not None:
         reason = "--raw was given" if prompt.raw else "the model has none"
         raise TrigraphError(f"--system-prompt needs a chat template, and {reason}")
     parser = ReplyParser()
     shown = [engine.model.images.read(image) for image in prompt.image or ()]
-    if engine.model.template is not None:
-        text = engine.model.template.render(prompt.messages(text), tools=tools, variables=variables)
-        parser = engine.model.template.parser(text, tools)
+    if used is not None:
+        text = used.render(prompt.messages(text), tools=tools, variables=variables)
+        parser = used.parser(text, tools)
     given = engine.model.encode_images(text, shown) if shown else text
     if output.show_drafts:
         say(demonstrate(engine, text, given, options).line())
@@ -96,12 +96,12 @@ def run(
         write_receipt(engine.receipt(request))
 
 
-def _print_json(request: Request, parser: ReplyParser) -> None:
+def _print_json(request: Handle, parser: ReplyParser) -> None:
     try:
         request.run()
     finally:  # a finished completion is shown even if its state cannot be saved
         stats = request.stats
         if stats.finish_reason != "unfinished":
-            message = assistant_message([*parser.push(request.text), *parser.finish(request.transcript.ending)])
+            message = assistant_message([*parser.push(request.text), *parser.finish(request.ending)])
             result = {"text": request.text, "message": message, "ids": request.ids, "stats": stats.as_json()}
             print(json.dumps(result, ensure_ascii=False))

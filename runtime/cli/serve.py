@@ -30,7 +30,6 @@ from trigraph.runtime.text.efforts import EFFORTS
 if TYPE_CHECKING:
     from trigraph.runtime.receipt.signing import Signer
     from trigraph.runtime.server.backend import Backend
-    from trigraph.runtime.server.service import Served
 
 _KEY_VARIABLE = "TRIGRAPH_API_KEY"
 
@@ -218,7 +217,7 @@ def serve(
     Sampling, output and template options are defaults that each request may override.
     """
     try:
-        from trigraph.runtime.server.service import Service
+        from trigraph.runtime.server.app import App, ServedModel
         from trigraph.runtime.server.serving import bind, serve
         from trigraph.runtime.server.settings import Settings
     except ImportError as error:
@@ -247,17 +246,16 @@ def serve(
     share_heap()
     settings = replace(settings, port=listener.getsockname()[1])
     opening = Opening(settings, server.max_sequences, sampling, template, speculation.spec, log.verbose)
-    served: Served
     if several:
-        served = opening.catalogue(several, models)
+        app = opening.several(several, models)
     elif replicas.wanted:
         loading = load_arguments(model, speculation=speculation.spec, sequences=server.max_sequences)
         engine = replicas.engines(model.path, first, loading)
-        served = Service(engine, opening.settings_of(first, engine, model.path))
+        app = App.of(ServedModel(engine, opening.settings_of(first, engine, model.path)))
     else:
-        served = Service(*opening.open(first, model))
+        app = App.of(ServedModel(*opening.open(first, model)))
     if not settings.local and not settings.api_keys:
         say(f"note: anyone who reaches {settings.host} can use this server; --api-key asks for a key")
     listener.listen()
     say(f"{', '.join(several) or settings.model} at {settings.address}; Ctrl-C ends the server")
-    serve(served, listener)
+    serve(app, listener)

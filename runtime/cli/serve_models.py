@@ -23,8 +23,8 @@ from trigraph.runtime.device.memory import free_memory
 from trigraph.runtime.text.efforts import efforts_note
 
 if TYPE_CHECKING:
+    from trigraph.runtime.server.app import App
     from trigraph.runtime.server.backend import Backend
-    from trigraph.runtime.server.catalogue import Catalogue
     from trigraph.runtime.server.settings import Settings
 
 
@@ -112,9 +112,9 @@ class Opening:
                 say(f"note: {note}")
         return replace(self.settings, model=name, path=str(path), defaults=defaults, template=template)
 
-    def catalogue(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> Catalogue:
+    def several(self, models: Mapping[str, ModelArguments], limits: ModelsArguments) -> App:
         """Several models, none of which is loaded yet. Raises TrigraphError for what is no model."""
-        from trigraph.runtime.server.catalogue import Catalogue, Entry
+        from trigraph.runtime.server.app import App, Entry
 
         share = 1 / len(models)
         entries = {
@@ -122,4 +122,4 @@ class Opening:
             for name, model in models.items()
         }
         idle = None if limits.idle_minutes is None else 60 * limits.idle_minutes
-        return Catalogue(self.settings, entries, limits.budget, idle)
+        return App(self.settings, entries, limits.budget, idle)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
 from trigraph.models.errors import TrigraphError, quote
 from trigraph.runtime.cli.arguments import read_text
-from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tool_arguments import parameters_of
+
+if TYPE_CHECKING:
+    from trigraph.runtime.server.backend import Backend
 
 _T = TypeVar("_T")
 

@@ -25,7 +25,7 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.receipt.shown import MOST_IMAGES, Shown
 from trigraph.runtime.receipt.software import Software
 from trigraph.runtime.receipt.terms import Terms
-from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.requests.completion import Completion
 
 FORMAT = "trigraph receipt"
 VERSION, IMAGE_VERSION = 1, 2
@@ -71,7 +71,7 @@ class Receipt:
     signature: Signature | None = None
 
     @classmethod
-    def of(cls, stream: TextStream, model: ModelIdentity, tower: str | None = None) -> Receipt:
+    def of(cls, stream: Completion, model: ModelIdentity, tower: str | None = None) -> Receipt:
         """The receipt of a completion; of its tokens so far, if it goes on. `tower`: the hash of what reads images.
 
         Raises TrigraphError when none was asked for, or the first tokens of the completion were given.
@@ -82,7 +82,7 @@ class Receipt:
             raise TrigraphError(f"a completion that failed has no receipt ({stream.error})")
         done = stream.done  # looked at first: then nothing changes any more
         known = len(stream.ids)  # a round in progress records a token's row first
-        rows, reason = [*stream.rows], stream.transcript.finish_reason
+        rows, reason = [*stream.rows], stream.finish_reason
         if len(rows) < known:
             raise TrigraphError(
                 f"the completion's first {known - len(rows)} tokens were given as completed, and a receipt has the "

@@ -12,8 +12,10 @@ from trigraph.runtime.images.reader import ImageLike
 from trigraph.runtime.model import Model
 from trigraph.runtime.receipt.receipt import ROW_DIGITS, Receipt, ids_sha256, logits_sha256, row_digits
 from trigraph.runtime.receipt.software import Software
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.recording import OtherTokenError
-from trigraph.runtime.scheduler.request import Request, Runner
+from trigraph.runtime.scheduler.driver import Driver
+from trigraph.runtime.scheduler.new_request import new_request
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Verdict:
 
 
 def verify(
-    runner: Runner,
+    driver: Driver,
     model: Model,
     receipt: Receipt,
     prompt: Sequence[int] | None = None,
@@ -55,7 +57,7 @@ def verify(
     expected = [*receipt.completion]
     with named("the receipt's options cannot be used"):
         options = replace(receipt.options.options(), max_tokens=len(expected), receipt=True)
-    request = Request(runner, model, _with_images(model, receipt, ids, images), options, replayed=expected)
+    request = new_request(driver, model, _with_images(model, receipt, ids, images), options, replayed=expected)
     other = None
     try:
         request.run()
@@ -93,7 +95,7 @@ def _with_images(
     return shown.prompt(ids, reader, images)
 
 
-def _compared(receipt: Receipt, request: Request, other: OtherTokenError | None) -> Verdict:
+def _compared(receipt: Receipt, request: Handle, other: OtherTokenError | None) -> Verdict:
     count, digests = len(receipt.completion), [row.digest for row in request.rows]
     found = row_digits(digests)
     if not receipt.rows.startswith(found):
@@ -106,7 +108,7 @@ def _compared(receipt: Receipt, request: Request, other: OtherTokenError | None)
         return Verdict(count, f"the completion ends before token {len(digests)}", len(digests))
     if logits_sha256(digests) != receipt.logits_sha256:
         return Verdict(count, "logits_sha256 differs, and no token's digits in rows do")
-    if (reason := _other_end(receipt, request.transcript.finish_reason)) is not None:
+    if (reason := _other_end(receipt, request.finish_reason)) is not None:
         return Verdict(count, reason)
     return Verdict(count)
 

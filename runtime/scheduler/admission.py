@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from trigraph.runtime.cache.prefix import common_prefix
-from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found
+from trigraph.runtime.cache.prefix_cache import MIN_GAIN, Found, PrefixCache
 from trigraph.runtime.model import Model
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 
 # A short piece costs far more for each token than a long one, above all with experts. While few requests decode for
@@ -23,8 +23,8 @@ _SHARE, _RECENT = 0.75, 8
 class Admission:
     """Lets requests in as far as rounds have room for their prompts. They get what the cache has of their tokens."""
 
-    def __init__(self, model: Model, waiting: Waiting) -> None:
-        self._model, self._steps, self._cache = model, model.steps, model.cache
+    def __init__(self, model: Model, waiting: Waiting, cache: PrefixCache) -> None:
+        self._model, self._steps, self._cache = model, model.steps, cache
         self._waiting = waiting
         self.blocked = False
         """Whether the next one has to wait until another one gives its state back."""
@@ -35,7 +35,7 @@ class Admission:
         With each comes what the cache had for it, or why it cannot start.
         """
         while (request := self._waiting.first) is not None and len(active) < self._steps.state.sequences:
-            if request.done:  # cancelled before it began
+            if request.completion.done:  # cancelled before it began
                 self._waiting.discard(request)
                 continue
             prompts = [other for other in active if not other.decodes]
@@ -93,7 +93,7 @@ class Admission:
         state, target = self._steps.state, request.target
         if not self._cache.make_room(1, 1) and not alone:
             return None
-        found = self._cache.find(target, request.images.placed, needs_row=not request.ids)
+        found = self._cache.find(target, request.images.placed, needs_row=not request.completion.ids)
         found.sequence.images = request.images.placed
         request.sequence, request.found = found.sequence, found.sequence.length
         needed = state.room([found.sequence], [min(len(target) + self._steps.max_pending, self._model.context)])
@@ -101,9 +101,9 @@ class Admission:
             self._steps.release(found.sequence)
             request.sequence = None
             return None
-        if request.started is None:
-            request.started = time.perf_counter()
-            request.reused = min(found.sequence.length, len(request.prompt))
+        if request.completion.started is None:
+            request.completion.started = time.perf_counter()
+            request.completion.reused = min(found.sequence.length, len(request.tokens))
         if found.parted is not None:
             request.checkpoints.add(found.parted)
         return found
@@ -111,7 +111,7 @@ class Admission:
 
 def _round_seconds(request: Request) -> float:
     """How long its last rounds took, without pieces of prompts; 0 before the first one."""
-    recent = [round.seconds for round in request.rounds[-_RECENT:]]
+    recent = [round.seconds for round in request.completion.rounds[-_RECENT:]]
     return statistics.median(recent) if recent else 0.0
 
 

@@ -13,12 +13,15 @@ from tempfile import TemporaryDirectory
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.cache.checkpoint import Checkpoint
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.cache.session_file import SessionFile, save_session
 from trigraph.runtime.cache.tensor_file import reading_seconds
 from trigraph.runtime.images.prompt import ImagePrompt
 from trigraph.runtime.model import Model
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.request import Request
+from trigraph.runtime.scheduler.driver import Driver
 
 _FILE = "moved.session"
 
@@ -38,16 +41,23 @@ class Detached:
     """A session file with the state of its tokens, or of their beginning; None: it is computed again."""
 
     @classmethod
-    def of(cls, model: Model, request: Request) -> Detached:
-        """What there is of it between two rounds. Raises TrigraphError when it is done."""
-        if request.done:
+    def of(cls, driver: Driver, model: Model, handle: Handle, *, ends: bool = False) -> Detached:
+        """What there is of it between two rounds; `ends`: it ends with that. For the engine's thread.
+
+        Raises TrigraphError when it is done, or another engine's.
+        """
+        if handle.runner is not driver:
+            raise TrigraphError("the request is another engine's; detach it there")
+        if (request := handle.request) is None:
             raise TrigraphError("the completion is done: there is nothing to move")
         left = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
-        prompt = request.shown or request.prompt
-        return cls(prompt, request.options, tuple(request.ids), request.priority, left, _packed(model, request))
+        prompt, state = handle.shown or handle.prompt, _packed(model, request)
+        if ends:
+            driver.scheduler.cancel(request, "cancelled")
+        return cls(prompt, handle.options, tuple(handle.ids), request.priority, left, state)
 
 
-def unpack(state: bytes, model: Model) -> None:
+def unpack(state: bytes, model: Model, cache: PrefixCache) -> None:
     """Takes such a state into the prefix cache; for the engine's thread.
 
     Raises TrigraphError when it is of another model, or damaged.
@@ -55,7 +65,7 @@ def unpack(state: bytes, model: Model) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / _FILE
         path.write_bytes(state)
-        model.cache.load(SessionFile(path, model.identity, model.steps))
+        cache.load(SessionFile(path, model.identity, model.steps))
 
 
 def _packed(model: Model, request: Request) -> bytes | None:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,11 +19,12 @@ from typing import TypeVar
 
 from trigraph.models.errors import TrigraphError
 from trigraph.models.signals import deferred
+from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.model import Model
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.completion import Completion
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.scheduler.waiting import Waiting
-from trigraph.runtime.scheduler.wakes import Wakes
 
 _log = logging.getLogger("trigraph.engine")
 _T = TypeVar("_T")
@@ -53,8 +55,13 @@ class Driver:
 
     def __init__(self, model: Model) -> None:
         self._waiting = Waiting(model.scheduling.max_waiting)
-        self._scheduler = Scheduler(model, self._waiting)
-        self._wakes = Wakes(model.device)
+        self.scheduler = Scheduler(model, self._waiting)
+        self.acceptance = Acceptance(model.steps.max_pending - 1)
+        """How often drafts of the model were right."""
+        # Readers compete with the engine's thread for Python's lock. So on a device that computes by itself they are
+        # woken when the next round has been enqueued, and the device does not wait for what they do.
+        self._to_wake = deque[Completion]()
+        self._wakes_late = model.device.while_waiting(partial(_wake, self._to_wake))
         self._steps_lock, self._vision = model.steps.lock, model.vision
         self._sequences = model.steps.state.sequences
         self._pages = model.steps.state.pages.size
@@ -70,22 +77,24 @@ class Driver:
     @property
     def load(self) -> EngineLoad:
         """How busy it is just now; what the prefix cache holds counts as free. Does not wait for a round to end."""
-        active = self._scheduler.active
+        active = self.scheduler.active
         sequences = [request.sequence for request in active]
         held = sum(sequence.page_count for sequence in sequences if sequence is not None)
         usage = min(1.0, held / self._pages)
         return EngineLoad(len(active), len(self._waiting), usage, self._pages, self._page_size, self._sequences)
 
-    def enter(self, request: Request) -> None:
-        """Queues the request. Raises QueueFullError, or TrigraphError when the engine is closed."""
+    def enter(self, handle: Handle) -> None:
+        """Queues a request. Raises QueueFullError, or TrigraphError when the engine is closed."""
+        assert handle.request is not None  # until it is done
         with deferred(signal.SIGINT), self._lock:
             self._start()
-            self._waiting.enter(request, self._sequences - len(self._scheduler.active))
+            self._waiting.enter(handle.request, self._sequences - len(self.scheduler.active))
         self.wake()
 
-    def cancel(self, request: Request, reason: str | None = "cancelled") -> None:
+    def cancel(self, handle: Handle, reason: str | None) -> None:
         """Ends the request before the next round; returns at once. None: what is there is no completion."""
-        self._marks.put(partial(self._scheduler.cancel, request, reason))
+        if (request := handle.request) is not None:
+            self._marks.put(partial(self.scheduler.cancel, request, reason))
 
     def wake(self) -> None:
         """Has the thread look again at what can be computed."""
@@ -106,16 +115,6 @@ class Driver:
             return future.result()
         finally:
             future.cancel()  # an interrupted caller wants it no more
-
-    def take(self, request: Request, look: Callable[[], _T]) -> _T:
-        """The result of `look`, with which the request ends as it is, between two rounds."""
-
-        def act() -> _T:
-            found = look()
-            self._scheduler.cancel(request, "cancelled")
-            return found
-
-        return self.call(act)
 
     def check(self) -> None:
         """Raises TrigraphError in a process to which the engine's thread did not come along."""
@@ -159,15 +158,16 @@ class Driver:
                 self._act(self._marks.get_nowait())
             came_on: object = None
             if self._closed:
-                self._scheduler.fail(TrigraphError("the engine was closed before the completion was done"))
-            elif self._scheduler.active or self._waiting:
-                came_on = self._act(self._scheduler.round)
+                self.scheduler.fail(TrigraphError("the engine was closed before the completion was done"))
+            elif self.scheduler.active or self._waiting:
+                came_on = self._act(self.scheduler.round)
             self._in_round = False
-        news = self._scheduler.take_news()
-        for request in news:  # listeners run between rounds
-            self._act(request.call_listeners)
-        self._wakes.add(news, more=bool(came_on and self._scheduler.active))
-        if not (self._scheduler.active or self._waiting):
+        for request in self.scheduler.take_news():  # listeners run between rounds
+            self._act(request.completion.call_listeners)
+            self._to_wake.append(request.completion)
+        if not (self._wakes_late and came_on and self.scheduler.active):
+            _wake(self._to_wake)
+        if not (self.scheduler.active or self._waiting):
             return None
         return 0 if came_on else _PAUSE
 
@@ -232,6 +232,13 @@ def _answer(future: Future[_T], function: Callable[[], _T]) -> None:
 
 def _nothing() -> None:
     pass
+
+
+def _wake(completions: deque[Completion]) -> None:
+    """Wakes who waits for them. Any thread may call it."""
+    with suppress(IndexError):
+        while completions:
+            completions.popleft().wake()
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()

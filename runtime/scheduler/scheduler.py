@@ -6,15 +6,18 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
+from trigraph.runtime.cache.prefix_cache import PrefixCache
 from trigraph.runtime.device.memory import RetryError
+from trigraph.runtime.drafting.choice import Governor
+from trigraph.runtime.execution.device_executor import DeviceExecutor
+from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.results import StepResult
 from trigraph.runtime.model import Model
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.guide import wait_for_any
 from trigraph.runtime.scheduler.admission import Admission
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.scheduler.waiting import Waiting
 from trigraph.runtime.speculation import decode_round
 
@@ -37,11 +40,23 @@ class Scheduler:
     """
 
     def __init__(self, model: Model, waiting: Waiting) -> None:
-        self._model, self._steps, self._cache = model, model.steps, model.cache
-        self._waiting = waiting
+        self.cache = PrefixCache(model.steps, model.disk)
+        """The prefixes of earlier requests."""
+        self.governor = Governor()
+        """What decides how many tokens they draft."""
+        self._model, self._steps, self._waiting = model, model.steps, waiting
         self._active: list[Request] = []  # those with state, the first to be served first
         self._ended: list[Request] = []  # which nobody was told of yet
-        self._admission = Admission(model, waiting)
+        self._admission = Admission(model, waiting, self.cache)
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What runs the rounds of all requests."""
+        steps = self._steps
+        # A verify's tokens, and the drafts that it is of.
+        most = 2 * steps.state.sequences * steps.max_pending
+        sampler = self._model.device.sampler(most, steps.max_pending, steps.vocab)
+        return HostExecutor(steps) if sampler is None else DeviceExecutor(steps, sampler)
 
     @property
     def active(self) -> tuple[Request, ...]:
@@ -61,12 +76,12 @@ class Scheduler:
 
     def cancel(self, request: Request, reason: str | None) -> None:
         """Ends a request as it is. Without a reason, what is there is no completion."""
-        if request.done:
+        if request.completion.done:
             return
         error = None
         try:
             if reason is not None:
-                request.transcript.cancel(reason)
+                request.completion.finish(reason)
         except Exception as failed:  # fails alone
             error = failed
         self.end(request, error)
@@ -82,14 +97,15 @@ class Scheduler:
             self._active.remove(request)
         self._waiting.discard(request)
         self._admission.blocked = False
-        if request.done:
+        if request.completion.done:
             return
-        request.error = error
         try:
             if request.sequence is not None:
                 self._close(request)
+        except Exception as failed:  # of its file, or of a step
+            error = error or failed
         finally:
-            request.done = True
+            request.completion.end(error)
             self._ended.append(request)
 
     def take_news(self) -> list[Request]:
@@ -114,7 +130,7 @@ class Scheduler:
                 if request.state.length == request.target_length:
                     self._attempt([(request, 0)], partial(self._arrived, request, found.row, 0))
         chosen = self._suspects() or self._active
-        decoding = [request for request in chosen if request.decodes and not request.transcript.finished]
+        decoding = [request for request in chosen if request.decodes and not request.completion.finished]
         prompts = [request for request in chosen if not request.decodes]
         if not prompts and not any(request.sampler.ready for request in decoding):
             wait_for_any([request.sampler.guide for request in decoding if request.sampler.guide], _LATE)
@@ -133,8 +149,7 @@ class Scheduler:
             self._attempt(batch.prompts, partial(self._prefill, batch.prompts))
 
     def _decode(self, decoding: list[Request]) -> None:
-        running = [_running(request) for request in decoding]
-        decode_round(self._model.executor, running, self._model.governor)
+        decode_round(self.executor, decoding, self.governor)
 
     def _prefill(self, prompts: list[tuple[Request, int]]) -> None:
         sequences = [request.state for request, _ in prompts]
@@ -157,9 +172,9 @@ class Scheduler:
         for request in self.active:
             if request.state.length >= request.suspect_until:
                 request.suspect_until = -1
-            failed = None if request.running is None else request.running.error
-            if failed is not None or (request.transcript.finished and request.state.length >= request.target_length):
-                self.end(request, failed)
+            complete = request.completion.finished and request.state.length >= request.target_length
+            if complete or request.error is not None:
+                self.end(request, request.error)
 
     def _fitting(self, batch: Batch) -> Batch:
         """The batch without those who had to give their state back, so that there is room for the others."""
@@ -168,7 +183,7 @@ class Scheduler:
             sizes = [(request, self._steps.max_pending) for request in batch.decoding] + batch.prompts
             sequences = [request.state for request, _ in sizes]
             lengths = [min(request.state.length + size, context) for request, size in sizes]
-            if not sizes or self._cache.make_room(*self._steps.state.room(sequences, lengths)):
+            if not sizes or self.cache.make_room(*self._steps.state.room(sequences, lengths)):
                 return batch
             victim = self._active[-1]
             if len(self._active) > 1:
@@ -183,54 +198,48 @@ class Scheduler:
         """Takes the state of a request, which will be computed again."""
         self._active.remove(request)
         self._steps.release(request.state)
-        request.sequence = None
-        request.preemptions += 1
+        request.sequence, request.decodes = None, False
+        request.completion.preemptions += 1
         self._admission.blocked = False
         self._waiting.add(request)
 
     def _arrived(self, request: Request, rows: StepResult | None, row: int) -> None:
         """Keeps the state of the request where that is worth it; at the end of the prompt, its decoding begins."""
-        sequence = request.state
+        sequence, begun = request.state, request.completion.first_token is not None
         ready = sequence.length == request.target_length
         if ready:
             request.images.forget()
-        whole = ready and request.running is None
+        whole = ready and not begun
         if rows is not None and (whole or sequence.length in request.checkpoints):
             rows = StepResult(rows.logits[row : row + 1], rows.tokens[row : row + 1], rows.hidden[row : row + 1])
-            self._cache.insert(sequence, rows if whole else None)
-        if ready and request.running is not None:
-            request.running.sequence = sequence
-        elif whole and not request.transcript.finished:
+            self.cache.insert(sequence, rows if whole else None)
+        if ready and begun:
+            request.decodes = True
+        elif whole and not request.completion.finished:
             self._begin(request, rows)
 
     def _begin(self, request: Request, rows: StepResult | None) -> None:
         """Samples the first token, unless it is known."""
-        sequence = request.state
+        completion = request.completion
         try:
-            if request.ids:
-                token = request.ids[-1]
+            if completion.ids:
+                request.token = completion.ids[-1]
             else:
                 assert rows is not None  # the cache gives no whole prompt without
-                token = request.sampler.pick(rows, 0, sequence.length)
-                request.transcript.push(token)
+                request.token = request.sampler.pick(rows, 0, request.state.length)
+                completion.push(request.token)
         except Exception as error:  # a request that fails, fails alone
             self.end(request, error)
             return
-        request.first_token = time.perf_counter()
-        p_min = request.options.draft_p_min or 0.0
-        request.running = Running(
-            sequence, token, request.sampler, request.transcript, request.draft_length, p_min, request.rounds
-        )
+        completion.first_token, request.decodes = time.perf_counter(), True
 
     def _close(self, request: Request) -> None:
-        sequence, request.sequence = request.state, None
+        sequence, request.sequence, request.decodes = request.state, None, False
         try:
             if not sequence.damaged and sequence.length:
-                self._cache.insert(sequence, None)
+                self.cache.insert(sequence, None)
                 if request.finish is not None:
-                    request.finish([*request.tokens, *request.ids])
-        except Exception as error:  # of its file, or of a step
-            request.error = request.error or error
+                    request.finish([*request.tokens, *request.completion.ids])
         finally:
             self._steps.release(sequence)
             # Each of as many requests, and of one more, may move twice: at its start and at the end of its prompt.
@@ -249,11 +258,6 @@ class Scheduler:
                 self.end(sizes[0][0], error)
                 return
             for (request, _), length in zip(sizes, reached, strict=True):
-                if not request.done:
+                if not request.completion.done:
                     request.suspect_until = length
                     self._preempt(request)
-
-
-def _running(request: Request) -> Running:
-    assert request.running is not None
-    return request.running

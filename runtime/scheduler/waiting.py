@@ -7,7 +7,7 @@ from bisect import insort
 from itertools import count
 
 from trigraph.models.errors import TrigraphError
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.request import Request
 
 
 class QueueFullError(TrigraphError):

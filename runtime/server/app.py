@@ -1,205 +1,260 @@
-"""The routes of the server."""
+"""The models of a server by name. Where there are several, each is loaded when a request asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from pydantic import BaseModel, ValidationError
 
-from trigraph.runtime.server.anthropic.messages import Messages, count_tokens
-from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
-from trigraph.runtime.server.errors import ApiError, explained
-from trigraph.runtime.server.exchange import Job, answer, look_up
-from trigraph.runtime.server.llama.completion import infill, native_completion
-from trigraph.runtime.server.llama.embeddings import NativeEmbeddingRequest, NativeEmbeddings
-from trigraph.runtime.server.llama.info import apply_template, brief, props, slots
-from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, TemplateRequest
-from trigraph.runtime.server.metrics import CONTENT_TYPE
-from trigraph.runtime.server.openai.chat_completions import ChatCompletion, count_chat_tokens
-from trigraph.runtime.server.openai.completions import Completion
-from trigraph.runtime.server.openai.embeddings import EmbeddingRequest, Embeddings
-from trigraph.runtime.server.openai.responses import Responses, count_input_tokens
-from trigraph.runtime.server.openai.schema import ChatRequest, CompletionRequest
-from trigraph.runtime.server.openai.schema_responses import ResponsesRequest
-from trigraph.runtime.server.openapi import describe
-from trigraph.runtime.server.page import FOLDER, Page
-from trigraph.runtime.server.queries import DetokenizeRequest, TokenizeRequest, detokenize, tokenize, tokenizer_info
-from trigraph.runtime.server.schema import Schema
-from trigraph.runtime.server.security import Security
-from trigraph.runtime.server.service import Served, Service
+from trigraph.models.errors import quote
+from trigraph.runtime.device.heap import trim_heap
+from trigraph.runtime.images.limits import tokens_of_images
+from trigraph.runtime.images.reader import ImageReader
+from trigraph.runtime.server.backend import Backend
+from trigraph.runtime.server.errors import ApiError, log
+from trigraph.runtime.server.metrics import Metrics, rendered
+from trigraph.runtime.server.settings import Settings
 
-_JOBS: dict[str, tuple[Callable[[Service, bytes], Job], type[Schema]]] = {
-    "/v1/chat/completions": (ChatCompletion, ChatRequest),
-    "/v1/completions": (Completion, CompletionRequest),
-    "/v1/responses": (Responses, ResponsesRequest),
-    "/v1/messages": (Messages, MessagesRequest),
-    "/v1/embeddings": (Embeddings, EmbeddingRequest),
-    "/completion": (native_completion, NativeCompletionRequest),
-    "/infill": (infill, InfillRequest),
-    "/embedding": (NativeEmbeddings, NativeEmbeddingRequest),
-}
-_LOOK_UPS: dict[str, tuple[Callable[[Service, bytes], dict[str, Any]], type[Schema]]] = {
-    "/v1/chat/completions/input_tokens": (count_chat_tokens, ChatRequest),
-    "/v1/messages/count_tokens": (count_tokens, TokensRequest),
-    "/v1/responses/input_tokens": (count_input_tokens, ResponsesRequest),
-    "/apply-template": (apply_template, TemplateRequest),
-    "/tokenize": (tokenize, TokenizeRequest),
-    "/detokenize": (detokenize, DetokenizeRequest),
-}
-# llama-server has OpenAI's without /v1, too, but for /completions and /embeddings: those are its own.
-_ALIASES = {
-    "/chat/completions": "/v1/chat/completions",
-    "/chat/completions/input_tokens": "/v1/chat/completions/input_tokens",
-    "/responses": "/v1/responses",
-    "/responses/input_tokens": "/v1/responses/input_tokens",
-    "/completions": "/completion",
-    "/embeddings": "/embedding",
-    "/models": "/v1/models",
-    "/v1/health": "/health",
-}
+_LARGE = 1 << 18  # bytes of a body
+_TRIMMING_SECONDS = 1.0
 
 
-def make_app(served: Served) -> FastAPI:
-    """The server's application, for any ASGI server."""
-    app = FastAPI(title="trigraph", docs_url=None, redoc_url=None)
-    settings = served.settings
-    app.add_middleware(Security, settings=settings, guarded=_GUARDED)
-    if settings.origins is not None:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origin_regex=settings.origins.pattern,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            allow_private_network=True,
-        )
-    app.add_exception_handler(Exception, _respond_to_error)
-    app.add_exception_handler(ApiError, _respond_to_error)
-    app.add_exception_handler(HTTPException, _respond_to_error)
-    for path, (make, _) in _JOBS.items():
-        app.add_api_route(path, _job(served, make), methods=["POST"])
-    for path, (function, _) in _LOOK_UPS.items():
-        app.add_api_route(path, _look_up(served, function), methods=["POST"])
-    for path, (make_answer, methods) in _QUESTIONS.items():
-        for method in methods:
-            app.add_api_route(path, make_answer(served), methods=[method])
-    routes = {route.path: route for route in app.routes if isinstance(route, APIRoute)}
-    for alias, path in _ALIASES.items():  # the description has each once
-        app.add_api_route(
-            alias, routes[path].endpoint, methods=list(routes[path].methods or ()), include_in_schema=False
-        )
-    if FOLDER.is_dir():
-        app.router.default = Page()  # not a mount: that would take requests with a wrong method from other routes
-    describe(app, {path: schema for path, (_, schema) in (_JOBS | _LOOK_UPS).items()})
-    return app
+class ServedModel:
+    """A model that is loaded: its engine, and how it is served."""
+
+    def __init__(self, engine: Backend, settings: Settings) -> None:
+        self.engine, self.settings = engine, settings
+        self.metrics = Metrics(engine, settings.model)
+        self.users = 0
+        """Requests that are in it."""
+        self._reader: ImageReader | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the model's weights: the same ones give the same text for a seed, on whatever machine."""
+        return f"fp_{self.engine.identity.weights[:12]}"
+
+    @property
+    def images(self) -> ImageReader | None:
+        """What reads the images of requests; None where the model reads text only."""
+        if (tower := self.engine.tower) is None:
+            return None
+        limits = self.engine.image_limits
+        if self._reader is None or (self._reader.tower, self._reader.limits) != (tower, limits):
+            self._reader = ImageReader(tower, limits)
+        return self._reader
+
+    def facts(self) -> dict[str, Any]:
+        """What `/v1/models` tells of it beside its name."""
+        engine = self.engine
+        meta: dict[str, Any] = {"n_ctx": engine.context, "n_vocab": engine.vocab}
+        modalities = ["text"]
+        if engine.tower is not None:
+            least, most = tokens_of_images(engine.tower, engine.image_limits)
+            meta["images"] = {"most": self.settings.max_images, "min_tokens": least, "max_tokens": most}
+            modalities.append("image")
+        architecture = {"input_modalities": modalities, "output_modalities": ["text"]}
+        return {"max_model_len": engine.context, "meta": meta, "architecture": architecture}
 
 
-def _job(served: Served, make: Callable[[Service, bytes], Job]) -> Callable[[HttpRequest], Awaitable[Response]]:
-    async def endpoint(request: HttpRequest) -> Response:
-        return await answer(served, request, make)
+@dataclass
+class Entry:
+    """A model that requests choose by its name."""
 
-    endpoint.__name__ = make.__name__
-    return endpoint
+    bytes: int
+    """What its weights take."""
+    load: Callable[[], tuple[Backend, Settings]]
+    """Loads it, in a thread."""
+    model: ServedModel | None = None
+    """While it is loaded."""
+    used: float = 0.0
+    """When a request of it ended last, by the monotonic clock."""
 
-
-def _look_up(
-    served: Served, function: Callable[[Service, bytes], dict[str, Any]]
-) -> Callable[[HttpRequest], Awaitable[Response]]:
-    async def endpoint(request: HttpRequest) -> Response:
-        return await look_up(served, request, function)
-
-    endpoint.__name__ = function.__name__
-    return endpoint
-
-
-def _health(served: Served) -> Callable[[], Awaitable[Response]]:
-    async def health() -> Response:
-        if served.draining:
-            return JSONResponse({"status": "draining"}, 503)
-        if (outage := await served.outage()) is not None:
-            return JSONResponse({"status": outage}, 503)
-        return JSONResponse({"status": "ok"})
-
-    return health
+    @property
+    def idle(self) -> bool:
+        """Whether it is loaded, and no request is in it."""
+        return self.model is not None and not self.model.users
 
 
-def _metrics(served: Served) -> Callable[[], Awaitable[Response]]:
-    async def metrics() -> Response:
-        return Response(served.metrics_text(), media_type=CONTENT_TYPE)
-
-    return metrics
+class _Named(BaseModel):
+    model: str | None = None
 
 
-def _models(served: Served) -> Callable[[], Awaitable[dict[str, Any]]]:
-    async def models() -> dict[str, Any]:
-        found = served.described()
+class App:
+    """The server's models, and what their requests have in common."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        models: ServedModel | Mapping[str, Entry],
+        budget: int | None = None,
+        idle_seconds: float | None = None,
+    ) -> None:
+        """`models`: the only one, which requests get whatever they call it; or several, the first one for requests
+        without a name. `budget`: bytes that loaded models may take together; None for no limit. `idle_seconds`: how
+        long a model stays loaded that nobody uses; None for as long as there is room.
+        """
+        self.settings, self.budget, self.idle_seconds = settings, budget, idle_seconds
+        self.only = models if isinstance(models, ServedModel) else None
+        """The model, if there is one alone."""
+        self.entries = {} if isinstance(models, ServedModel) else models
+        self.created = int(time.time())
+        self.draining = False
+        """Whether the server is about to end, and takes no new requests."""
+        self.running = 0
+        """Requests of clients that have not been answered in full."""
+        self._held = 0
+        self._trimming = False
+        self._loading = asyncio.Lock()
+
+    @classmethod
+    def of(cls, model: ServedModel) -> App:
+        """An app of one model."""
+        return cls(model.settings, model)
+
+    async def named_in(self, body: bytes) -> ServedModel:
+        """The model that a request names; `left` follows. Raises ApiError for an unknown one."""
+        if self.only is not None:  # whatever name the request has
+            return await self.named(None)
+        try:
+            name = (await asyncio.to_thread(_Named.model_validate_json, body)).model
+        except ValidationError:  # whoever reads the body says what is wrong with it
+            name = None
+        return await self.named(name)
+
+    async def named(self, name: str | None) -> ServedModel:
+        """The model of a name, which is loaded first unless it is there. It stays until `left`."""
+        model = self.only
+        if model is None:
+            entry = self._entry(name)
+            if entry.model is None:
+                async with self._loading:
+                    if entry.model is None:
+                        self._make_room(entry)
+                        entry.model = ServedModel(*await asyncio.to_thread(entry.load))
+                        entry.used = time.monotonic()
+            model = entry.model
+        model.users += 1
+        return model
+
+    def left(self, model: ServedModel, *, used: bool = True) -> None:
+        """Takes note that a request has ended; one that only asks about the model has not `used` it."""
+        model.users -= 1
+        for entry in self.entries.values():
+            if used and entry.model is model:
+                entry.used = time.monotonic()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Counts a request until it is answered in full. Raises ApiError when the server is about to end."""
+        if self.draining:
+            raise ApiError("the server is about to end; try another one", 503, code="draining")
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    def described(self) -> list[dict[str, Any]]:
+        """The models, as `/v1/models` has them, whether they are loaded or not."""
+        return [self.described_as(name) for name in self.entries or (self.settings.model,)]
+
+    def described_as(self, name: str) -> dict[str, Any]:
+        """A model by its name. Raises ApiError for an unknown one."""
+        own, state = self.settings.model, {}
+        if (model := self.only) is None:
+            model = self._entry(name).model
+            state = {"status": {"value": "unloaded" if model is None else "loaded"}}
+        elif name in (own, *self.settings.aliases):
+            name = own
+        else:
+            raise ApiError(f"the model here is {own}", 404, param="model", code="model_not_found")
         return {
-            "object": "list",
-            "data": found,
-            "models": [brief(model) for model in found],
-            "first_id": found[0]["id"],
-            "last_id": found[-1]["id"],
-            "has_more": False,
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": self.created,
+            "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
+            "owned_by": "trigraph",
+            "aliases": [name, *(self.settings.aliases if name == own else ())],
+            **({} if model is None else model.facts()),
+            **state,
         }
 
-    return models
+    def metrics_text(self) -> bytes:
+        """The counters of all models that are loaded, in the text format of Prometheus."""
+        if self.only is not None:
+            return self.only.metrics.render()
+        return rendered([entry.model.metrics for entry in self.entries.values() if entry.model is not None])
+
+    async def outage(self) -> str | None:
+        """Why no request can be computed just now, if so. One of several models fails the requests that name it."""
+        return None if self.only is None else await self.only.engine.outage()
+
+    async def tick(self) -> None:
+        """Unloads what nobody has used for long; called several times a second."""
+        if self.idle_seconds is None or self._loading.locked():
+            return
+        for name, entry in self.entries.items():
+            if entry.idle and time.monotonic() - entry.used > self.idle_seconds:
+                async with self._loading:
+                    if entry.idle:
+                        _unload(name, entry)
+
+    def hold(self, size: int) -> None:
+        """Takes note of so many bytes more of a body. Raises ApiError when all that are being read have too many."""
+        if self._held + size > self.settings.max_bodies:
+            raise ApiError("the server reads too many large requests; try again later", 429, code="too_busy")
+        self._held += size
+
+    def release(self, size: int) -> None:
+        """Takes note that a body of so many bytes is no longer held. What a large one took goes back to the system."""
+        self._held -= size
+        if size > _LARGE and not self._trimming:
+            self._trimming = True
+            asyncio.get_running_loop().call_later(_TRIMMING_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = False
+        trim_heap()
+
+    def _entry(self, name: str | None) -> Entry:
+        if name is None:
+            return next(iter(self.entries.values()))
+        if (entry := self.entries.get(name)) is None:
+            names = ", ".join(self.entries)
+            raise ApiError(
+                f"model is {quote(name)}; the models here are {names}", 404, param="model", code="model_not_found"
+            )
+        return entry
+
+    def _make_room(self, wanted: Entry) -> None:
+        """Unloads models, the one first that was not used for longest. Raises ApiError where too many are in use."""
+        loaded = {name: entry for name, entry in self.entries.items() if entry.model is not None}
+        while loaded and self.budget is not None and wanted.bytes + sum(e.bytes for e in loaded.values()) > self.budget:
+            idle = [name for name, entry in loaded.items() if entry.idle]
+            if not idle:
+                raise ApiError(
+                    "the memory for models is taken by others that are in use; try again later", 503, code="model_busy"
+                )
+            oldest = min(idle, key=lambda name: loaded[name].used)
+            _unload(oldest, loaded.pop(oldest))
 
 
-def _model(served: Served) -> Callable[[str], Awaitable[dict[str, Any]]]:
-    async def model(model: str) -> dict[str, Any]:
-        return served.described_as(model)
-
-    return model
-
-
-def _version(served: Served) -> Callable[[], Awaitable[dict[str, str]]]:
-    async def version() -> dict[str, str]:
-        return {"version": served.version}
-
-    return version
-
-
-def _value(function: Callable[[Service], Any]) -> Callable[[Served], Callable[..., Awaitable[Any]]]:
-    """Makes a route of a function of a model's service; the query may name the model."""
-
-    def of(served: Served) -> Callable[..., Awaitable[Any]]:
-        async def endpoint(model: str | None = None) -> Any:
-            service = await served.named(model)
-            try:
-                return function(service)
-            finally:
-                served.left(service, used=False)
-
-        endpoint.__name__ = function.__name__
-        return endpoint
-
-    return of
-
-
-_QUESTIONS: dict[str, tuple[Callable[[Served], Callable[..., Awaitable[Any]]], list[str]]] = {
-    "/metrics": (_metrics, ["GET"]),
-    "/health": (_health, ["GET"]),
-    "/ping": (_health, ["GET", "POST"]),
-    "/v1/models": (_models, ["GET"]),
-    "/v1/models/{model:path}": (_model, ["GET"]),
-    "/props": (_value(props), ["GET"]),
-    "/slots": (_value(slots), ["GET"]),
-    "/tokenizer_info": (_value(tokenizer_info), ["GET"]),
-    "/version": (_version, ["GET"]),
-}
-_PUBLIC = {"/health", "/v1/health", "/ping"}
-_GUARDED = {*_JOBS, *_LOOK_UPS, *_QUESTIONS, *_ALIASES, "/openapi.json"} - _PUBLIC
-
-
-async def _respond_to_error(request: HttpRequest, error: Exception) -> Response:
-    headers: Mapping[str, str] = {}
-    if isinstance(error, HTTPException):
-        headers = error.headers or {}
-        error = ApiError(f"{request.method} {request.url.path}: {error.detail.lower()}", error.status_code)
-    told = explained(error)
-    return JSONResponse(told.body(request.url.path), told.status, headers={**told.headers, **headers})
+def _unload(name: str, entry: Entry) -> None:
+    model, entry.model = entry.model, None
+    if model is not None:
+        model.engine.close()
+    del model
+    gc.unfreeze()  # what was frozen when it was loaded would stay
+    gc.collect()
+    trim_heap()
+    log.info("%s: unloaded", name)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.backend import Backend
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -107,7 +107,7 @@ class Metrics:
             self._disk["disk_cache_files_written"].set(disk.written)
             self._disk["disk_cache_failed"].set(disk.problem is not None)
 
-    def advanced(self, request: TextStream, tokens: range, rounds: range, *, shares_prompt: bool = False) -> None:
+    def advanced(self, request: Handle, tokens: range, rounds: range, *, shares_prompt: bool = False) -> None:
         """A request has these tokens and rounds more than before, by their numbers.
 
         `shares_prompt`: the tokens of its prompt were counted with another one's.
@@ -127,7 +127,7 @@ class Metrics:
                 for position in range(done.accepted):
                     self._positions.labels(**self._labels, position=str(position)).inc()
 
-    def ended(self, request: TextStream) -> None:
+    def ended(self, request: Handle) -> None:
         """A request has ended, with success or not."""
         stats = request.stats
         reason = "error" if request.error is not None else _FINISHED.get(stats.finish_reason, "abort")
@@ -147,7 +147,7 @@ class Metrics:
         for name, value in found.items():
             self._histograms[name].observe(value)
 
-    def _begun(self, request: TextStream, shares_prompt: bool) -> None:
+    def _begun(self, request: Handle, shares_prompt: bool) -> None:
         stats, length = request.stats, len(request.prompt)
         if not shares_prompt:
             self._counters["prompt_tokens"].inc(length)

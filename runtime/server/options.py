@@ -12,10 +12,10 @@ from typing import Any
 from trigraph.models.errors import quote
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.sampling.constraint import Constraint, Grammar, JsonSchema, Regex
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.reply_form import check_strict
 from trigraph.runtime.server.schema import MOST_BIASES, ResponseFormat, Sampling, StructuredOutputs
-from trigraph.runtime.server.service import Service
 
 _LEAST_TOP_P = 1e-9  # for 0, which others take for the most likely token alone
 _MOST_TEXTS = 10_000  # of a request's biases: each is made tokens of
@@ -24,7 +24,7 @@ _ANY_OBJECT = '{"type": "object"}'
 
 def request_options(
     fields: Sampling,
-    service: Service,
+    model: ServedModel,
     *,
     max_tokens: int | None = None,
     constraint: Constraint | None = None,
@@ -32,7 +32,7 @@ def request_options(
     receipt: bool = False,
 ) -> Options:
     """The server's defaults, and what the request says otherwise."""
-    settings = service.settings
+    settings = model.settings
     defaults = settings.defaults
     changed: dict[str, Any] = {
         "temperature": fields.temperature,
@@ -43,7 +43,7 @@ def request_options(
         "presence_penalty": fields.presence_penalty,
         "frequency_penalty": fields.frequency_penalty,
         "penalty_window": fields.repeat_last_n,
-        "logit_bias": None if fields.logit_bias is None else _biases(fields.logit_bias, service),
+        "logit_bias": None if fields.logit_bias is None else _biases(fields.logit_bias, model),
     }
     sampling = replace(
         defaults.sampling,
@@ -55,7 +55,7 @@ def request_options(
         sampling=sampling,
         max_tokens=_limit(max_tokens, defaults.max_tokens),
         stop=defaults.stop if fields.stop is None else _stops(fields.stop),
-        stop_tokens=_stop_tokens(fields.stop_token_ids or [], service),
+        stop_tokens=_stop_tokens(fields.stop_token_ids or [], model),
         ignore_eos=defaults.ignore_eos if fields.ignore_eos is None else fields.ignore_eos,
         constraint=defaults.constraint if constraint is None else constraint,
         reasoning_budget=_limit(fields.reasoning_budget, defaults.reasoning_budget),
@@ -165,7 +165,7 @@ def _stops(stop: str | list[str]) -> tuple[str, ...]:
 
 
 def _biases(
-    given: Mapping[str, float | bool] | Iterable[tuple[int | str, float | bool]], service: Service
+    given: Mapping[str, float | bool] | Iterable[tuple[int | str, float | bool]], model: ServedModel
 ) -> tuple[tuple[int, float], ...]:
     """Pairs of a token id and its bias; those of a text are for each of its tokens, and false bans them."""
     pairs = [(_token(key), bias) for key, bias in given.items()] if isinstance(given, Mapping) else [*given]
@@ -175,7 +175,7 @@ def _biases(
             param="logit_bias",
             code="invalid_value",
         )
-    encode = service.engine.tokenizer.encode
+    encode = model.engine.tokenizer.encode
     found: list[tuple[int, float]] = []
     for token, bias in pairs:
         if bias is True:
@@ -200,10 +200,10 @@ def _token(key: str) -> int | str:
     return int(key) if key.isascii() and key.isdigit() and len(key) < 19 else key
 
 
-def _stop_tokens(ids: list[int], service: Service) -> tuple[int, ...]:
-    if (largest := max(ids, default=0)) >= service.engine.vocab:
+def _stop_tokens(ids: list[int], model: ServedModel) -> tuple[int, ...]:
+    if (largest := max(ids, default=0)) >= model.engine.vocab:
         raise ApiError(
-            f"stop_token_ids has {largest}; ids of this model are from 0 to {service.engine.vocab - 1}",
+            f"stop_token_ids has {largest}; ids of this model are from 0 to {model.engine.vocab - 1}",
             param="stop_token_ids",
             code="invalid_value",
         )

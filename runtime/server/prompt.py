@@ -11,11 +11,11 @@ from trigraph.runtime.cache.next_turn import next_turn_checkpoints
 from trigraph.runtime.images.image import ResizedImage
 from trigraph.runtime.images.prompt import ImagePrompt, prompt_with_images, without_images
 from trigraph.runtime.sampling.constraint import Constraint
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.backend import Backend
 from trigraph.runtime.server.errors import ApiError, PromptTooLongError
 from trigraph.runtime.server.images import read_images
 from trigraph.runtime.server.reply_form import ReplyForm
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.control_names import MARK
 from trigraph.runtime.text.efforts import NONE, VARIABLE, nearest_effort
@@ -91,7 +91,7 @@ def checked_ids(engine: Backend, ids: list[int], param: str) -> list[int]:
 
 
 def chat_prompt(
-    service: Service,
+    model: ServedModel,
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
@@ -105,7 +105,7 @@ def chat_prompt(
     it. `param`: the field that has the messages. Raises ApiError when the chat template refuses the messages, and for a
     prompt that is longer than the context; for one that is counted, far longer. Images are `SentImage`s.
     """
-    engine, settings = service.engine, service.settings
+    engine, settings = model.engine, model.settings
     if _characters([messages, tools, variables]) > _MOST_CHARACTERS:
         raise ApiError(
             f"prompt is too long: messages and tools have more than {_MOST_CHARACTERS:,} characters; shorten them",
@@ -121,7 +121,7 @@ def chat_prompt(
         thought, said = as_text(messages[-1].get("reasoning_content") or ""), as_text(_text(messages[-1]))
         messages = messages[:-1]
     messages, sent = without_images(messages)
-    images = read_images(service.images, sent, settings.max_images)
+    images = read_images(model.images, sent, settings.max_images)
     messages, text = _rendered(template, messages, tools, variables, param)
     thinking = template.reply_format.thinks(text)
     if thinking:

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.openai.chat_completions import as_message
 from trigraph.runtime.server.openai.schema import ChatMessage
 from trigraph.runtime.server.prompt import chat_prompt, check_length, encoded
 from trigraph.runtime.server.schema import Ids, Items, Object, Schema, parse
-from trigraph.runtime.server.service import Service
 
 
 class TokenizeRequest(Schema):
@@ -31,19 +31,19 @@ class DetokenizeRequest(Schema):
     tokens: Ids
 
 
-def tokenize(service: Service, body: bytes) -> dict[str, Any]:
+def tokenize(model: ServedModel, body: bytes) -> dict[str, Any]:
     """The ids of a text, as llama-server and vLLM give them."""
     fields = parse(TokenizeRequest, body)
-    tokenizer = service.engine.tokenizer
+    tokenizer = model.engine.tokenizer
     if fields.messages is not None:
         messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
-        ids = chat_prompt(service, messages, (), fields.chat_template_kwargs, counted=True).ids
+        ids = chat_prompt(model, messages, (), fields.chat_template_kwargs, counted=True).ids
     elif fields.content is not None:
-        ids = encoded(service.engine, fields.content, start=fields.add_special)
-        check_length(service.engine, ids, "content", counted=True)
+        ids = encoded(model.engine, fields.content, start=fields.add_special)
+        check_length(model.engine, ids, "content", counted=True)
     else:
         raise ApiError("content is missing; give a text, or messages", param="content")
-    found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": service.engine.context}
+    found: dict[str, Any] = {"tokens": ids, "count": len(ids), "max_model_len": model.engine.context}
     if fields.with_pieces:
         found["tokens"] = [{"id": token, "piece": tokenizer.spell([token])} for token in ids]
     if fields.return_token_strs:
@@ -51,16 +51,16 @@ def tokenize(service: Service, body: bytes) -> dict[str, Any]:
     return found
 
 
-def tokenizer_info(service: Service) -> dict[str, Any]:
+def tokenizer_info(model: ServedModel) -> dict[str, Any]:
     """The control tokens and the chat template, as vLLM gives them; lm-eval counts tokens with that and /tokenize."""
-    return {"tokenizer_class": "trigraph", "pad_token": None, **special_texts(service)}
+    return {"tokenizer_class": "trigraph", "pad_token": None, **special_texts(model)}
 
 
-def special_texts(service: Service) -> dict[str, Any]:
+def special_texts(model: ServedModel) -> dict[str, Any]:
     """The tokens that begin and end a text, and the chat template."""
-    tokenizer = service.engine.tokenizer
+    tokenizer = model.engine.tokenizer
     end = min(tokenizer.stop_ids, default=None)
-    template = service.settings.template or service.engine.chat_template()
+    template = model.settings.template or model.engine.chat_template()
     return {
         "bos_token": None if tokenizer.bos_id is None else tokenizer.text_of(tokenizer.bos_id),
         "eos_token": None if end is None else tokenizer.text_of(end),
@@ -68,12 +68,12 @@ def special_texts(service: Service) -> dict[str, Any]:
     }
 
 
-def detokenize(service: Service, body: bytes) -> dict[str, Any]:
+def detokenize(model: ServedModel, body: bytes) -> dict[str, Any]:
     """The text of ids, as llama-server (`content`) and vLLM (`prompt`) give it; control tokens are written out."""
     fields = parse(DetokenizeRequest, body)
-    check_length(service.engine, fields.tokens, "tokens", counted=True)
-    size = service.engine.tokenizer.size
+    check_length(model.engine, fields.tokens, "tokens", counted=True)
+    size = model.engine.tokenizer.size
     if (largest := max(fields.tokens, default=0)) >= size:
         raise ApiError(f"tokens has {largest}; ids of this model are from 0 to {size - 1}", param="tokens")
-    text = service.engine.tokenizer.spell(fields.tokens)
+    text = model.engine.tokenizer.spell(fields.tokens)
     return {"content": text, "prompt": text}

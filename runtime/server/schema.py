@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
@@ -83,6 +83,9 @@ def _tool_name(name: str) -> str:
 
 ToolName = Annotated[str, AfterValidator(_tool_name)]
 Bias = tuple[int | str, Number | bool]
+ReceiptWish = Annotated[bool | Literal["private"], Field(description="private leaves the prompt out")]
+"""What a request asks for: none, a receipt, or one without the prompt."""
+
 NoReceipt = Annotated[
     Any, unsupported("leave it out, or ask /v1/chat/completions, /v1/completions or /completion for one")
 ]

@@ -18,10 +18,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime.device.heap import trim_heap
-from trigraph.runtime.server.app import make_app
+from trigraph.runtime.server.app import App
 from trigraph.runtime.server.errors import ApiError
+from trigraph.runtime.server.routes import routes
 from trigraph.runtime.server.security import MAX_HEAD_BYTES
-from trigraph.runtime.server.service import Served
 from trigraph.runtime.server.settings import Settings
 
 _KEEP_ALIVE_SECONDS = 65  # longer than clients keep a connection, so that they close it
@@ -46,20 +46,20 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def serve(served: Served, listener: socket.socket) -> None:
+def serve(app: App, listener: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C; a second one ends it at once."""
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", level=logging.WARNING)
-    logging.getLogger("trigraph.server").setLevel(logging.INFO if served.settings.verbose else logging.WARNING)
+    logging.getLogger("trigraph.server").setLevel(logging.INFO if app.settings.verbose else logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of each malformed request
     trim_heap()
-    Server(served).run(sockets=[listener])
+    Server(app).run(sockets=[listener])
 
 
-def _configuration(served: Served) -> uvicorn.Config:
-    settings = served.settings
+def _configuration(app: App) -> uvicorn.Config:
+    settings = app.settings
     protocol = type("Protocol", (_Protocol,), {"head_seconds": settings.read_seconds})
     return uvicorn.Config(
-        make_app(served),
+        routes(app),
         loop="asyncio",  # whatever else is installed
         http=protocol,
         ws="none",
@@ -76,25 +76,25 @@ def _configuration(served: Served) -> uvicorn.Config:
 class Server(uvicorn.Server):
     """Goes on after the first signal until all requests are answered, or their time is over."""
 
-    def __init__(self, served: Served) -> None:
-        super().__init__(_configuration(served))
-        self._served = served
+    def __init__(self, app: App) -> None:
+        super().__init__(_configuration(app))
+        self._app = app
         self._deadline = 0.0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles a signal that ends the server."""
-        if self._served.draining:
+        if self._app.draining:
             self.should_exit = self.force_exit = True
-        self._served.draining = True
+        self._app.draining = True
         # It would show a traceback for each request that is cut off.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        self._deadline = time.monotonic() + self._served.settings.drain_seconds
+        self._deadline = time.monotonic() + self._app.settings.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
         """Runs ten times a second; true when the server is to end."""
-        if self._served.draining and (not self._served.running or time.monotonic() > self._deadline):
+        if self._app.draining and (not self._app.running or time.monotonic() > self._deadline):
             self.should_exit = True
-        await self._served.tick()
+        await self._app.tick()
         return await super().on_tick(counter)
 
 

@@ -9,7 +9,7 @@ from support.marks import slow_after
 from support.packages import Packages
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.cache import disk_tier, tensor_file
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 
 MODELS = [
     ("trained", "Q8_0"),
@@ -79,7 +79,7 @@ def test_each_is_answered_as_if_alone(
         cache_dir=tmp_path,
         cache_size=16 * (state.slot_bytes + 4 * state.page_bytes),
     )
-    random, live = np.random.default_rng(2), list[tuple[int, Request]]()
+    random, live = np.random.default_rng(2), list[tuple[int, Handle]]()
     for number, (prompt, options) in enumerate(asked):
         live.append((number, engine.submit(prompt, options)))
         while len(live) > (0 if number == REQUESTS - 1 else int(random.integers(1, 7))):

@@ -12,7 +12,7 @@ from support.promise import draft_chains, row_bits, sequence_bits
 from support.seeing import SeeingPackages, Seen, picture, prompt_of
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.images.prompt import ImagePrompt
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 
 MODELS = [
     ("tiny-dense", "F32", "F32", "float32", "f16"),
@@ -110,7 +110,7 @@ def test_drafts_and_rejects(seeing: SeeingPackages) -> None:
     plain.release(sequence)
 
 
-def result_of(request: Request) -> tuple[list[int], list[object]]:
+def result_of(request: Handle) -> tuple[list[int], list[object]]:
     request.result()
     return request.ids, [*request.logprobs]
 

@@ -64,8 +64,8 @@ def test_a_completion_goes_on_from_every_token(engine: Engine, name: str) -> Non
         engine.cache.clear()
         rest = engine.generate(OPENED, asked, completed=whole.ids[:cut])
         assert (rest.run(), rest.ids) == (text, whole.ids), cut
-        assert rest.transcript.finish_reason == whole.transcript.finish_reason
-        assert rest.transcript.stop_string == whole.transcript.stop_string
+        assert rest.finish_reason == whole.finish_reason
+        assert rest.stop_string == whole.stop_string
         assert rest.logprobs == whole.logprobs[cut:]
 
 

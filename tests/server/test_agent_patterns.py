@@ -6,8 +6,8 @@ import pytest
 
 from support.chat_engine import OPTIONS, QUESTIONS, SYSTEM, TEMPLATES, engine_of
 from trigraph.runtime.cache.prefix import common_prefix
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import Message
 
@@ -26,7 +26,7 @@ class Client:
 
     def prompt(self, *messages: Message) -> ChatPrompt:
         """The prompt for these messages."""
-        return chat_prompt(Service(self.engine, Settings()), messages)
+        return chat_prompt(ServedModel(self.engine, Settings()), messages)
 
     def ask(self, *messages: Message) -> str:
         """The reply to these messages."""

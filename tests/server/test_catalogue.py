@@ -15,7 +15,7 @@ import pytest
 from support.command import Run, assert_one_line_error
 from support.server import PLAIN_TEMPLATE, replying, serving
 from trigraph.runtime import Engine
-from trigraph.runtime.server.catalogue import Catalogue, Entry
+from trigraph.runtime.server.app import App, Entry
 from trigraph.runtime.server.settings import Settings
 
 
@@ -27,7 +27,7 @@ class Models:
         self.engines: list[tuple[str, Engine]] = []
         self.may_load = threading.Event()
         self.may_load.set()
-        self.catalogue = Catalogue(
+        self.app = App(
             Settings(model=names[0], port=0), {name: Entry(10, self._loader(name)) for name in names}, **limits
         )
 
@@ -42,7 +42,7 @@ class Models:
 
     @property
     def loaded(self) -> set[str]:
-        return {name for name, entry in self.catalogue.entries.items() if entry.service is not None}
+        return {name for name, entry in self.app.entries.items() if entry.model is not None}
 
 
 def ask(address: str, model: str | None, **fields: Any) -> httpx.Response:
@@ -66,7 +66,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 def test_the_model_of_a_request_is_loaded() -> None:
     models = Models("one", "two")
-    with serving(models.catalogue) as address:
+    with serving(models.app) as address:
         assert [entry["status"]["value"] for entry in httpx.get(f"{address}/v1/models").json()["data"]] == [
             "unloaded"
         ] * 2
@@ -93,16 +93,16 @@ def test_the_model_of_a_request_is_loaded() -> None:
 
 def test_streams_say_which_model_they_are_of() -> None:
     models = Models("one", "two")
-    with serving(models.catalogue) as address:
+    with serving(models.app) as address:
         assert '"model":"two"' in ask(address, "two", stream=True).text
-        service = models.catalogue.entries["two"].service
+        service = models.app.entries["two"].model
         assert service is not None
         until(lambda: not service.users)
 
 
 def test_the_least_recently_used_model_makes_room() -> None:
     models = Models("one", "two", "three", budget=20)
-    with serving(models.catalogue) as address:
+    with serving(models.app) as address:
         for name in ("one", "two", "one", "three"):
             assert said(ask(address, name)) == (name, name)
         assert models.loaded == {"one", "three"}
@@ -113,9 +113,9 @@ def test_the_least_recently_used_model_makes_room() -> None:
 
 def test_a_model_in_use_stays() -> None:
     models = Models("one", "two", budget=10)
-    with serving(models.catalogue) as address:
+    with serving(models.app) as address:
         ask(address, "one")
-        service = models.catalogue.entries["one"].service
+        service = models.app.entries["one"].model
         assert service is not None
         service.users += 1
         refused = ask(address, "two")
@@ -128,7 +128,7 @@ def test_a_model_in_use_stays() -> None:
 def test_requests_wait_for_one_load() -> None:
     models = Models("one", "two")
     models.may_load.clear()
-    with serving(models.catalogue) as address, ThreadPoolExecutor(4) as pool:
+    with serving(models.app) as address, ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(ask, address, "one") for _ in range(4)]
         assert httpx.get(f"{address}/health").json() == {"status": "ok"}, "while a model is loaded"
         models.may_load.set()
@@ -141,15 +141,15 @@ def test_a_model_that_cannot_be_loaded_fails_its_requests_alone() -> None:
     def fail() -> Any:
         raise OSError("the disk is gone")
 
-    models.catalogue.entries["two"].load = fail
-    with serving(models.catalogue) as address:
+    models.app.entries["two"].load = fail
+    with serving(models.app) as address:
         assert ask(address, "two").status_code == 500
         assert said(ask(address, "one")) == ("one", "one")
 
 
 def test_an_idle_model_is_unloaded() -> None:
     models = Models("one", "two", idle_seconds=0.0)
-    with serving(models.catalogue) as address:
+    with serving(models.app) as address:
         assert said(ask(address, "one")) == ("one", "one")
         until(lambda: not models.loaded)
         assert said(ask(address, "one")) == ("one", "one"), "and loaded again"
@@ -178,7 +178,7 @@ def test_a_configuration_file(
         f"[models.tiny]\nmodel = '{tiny_gguf}'\n[models.nano]\nmodel = '{nano_gguf}'\nctx-size = 64\nrepack = 'on'\n"
     )
     served = configured(trigraph, monkeypatch, "--config", file, "--temp", 0.5, "--model", f"other={nano_gguf}")
-    assert isinstance(served, Catalogue) and [*served.entries] == ["tiny", "nano", "other"]
+    assert isinstance(served, App) and [*served.entries] == ["tiny", "nano", "other"]
     assert (served.budget, served.idle_seconds) == (4 << 30, 150)
     assert served.settings.defaults.sampling.temperature == 0.5, "the command line wins"
     assert served.settings.defaults.stop == ("a", "b")

@@ -13,9 +13,9 @@ import pytest
 
 from support.api_prompts import job, prompt
 from support.server import PLAIN_TEMPLATE, replying, serving
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.openai.custom_input import CustomInput, custom_input
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 
 PATCH = '*** Begin Patch\n+  "a\\b" é \U0001f600\n*** End Patch'
@@ -53,8 +53,8 @@ def client_of(reply: str, template: str = PLAIN_TEMPLATE) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Service:
-    return Service(replying("", template=PLAIN_TEMPLATE), Settings())
+def service() -> ServedModel:
+    return ServedModel(replying("", template=PLAIN_TEMPLATE), Settings())
 
 
 @pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -97,7 +97,7 @@ def test_custom_calls_of_chat_completions(stream: bool) -> None:
     assert choice.finish_reason == "tool_calls" and choice.message.content == "So."
 
 
-def test_the_model_is_told_of_them(service: Service) -> None:
+def test_the_model_is_told_of_them(service: ServedModel) -> None:
     text = prompt(service, "/v1/responses", {"input": "Hi", "tools": [APPLY, AGENTS]})
     tools = text.removeprefix("<|tools|>").partition("<|end|>")[0]
     decoder, found = json.JSONDecoder(), []
@@ -116,7 +116,7 @@ def test_the_model_is_told_of_them(service: Service) -> None:
     assert chat == prompt(service, "/v1/responses", {"input": "Hi", "tools": [APPLY]})
 
 
-def test_calls_in_a_history(service: Service) -> None:
+def test_calls_in_a_history(service: ServedModel) -> None:
     """Before, they were dropped."""
     items = [
         {"role": "user", "content": "Hi"},
@@ -149,7 +149,7 @@ CHOICES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("wanted", "name"), CHOICES)
-def test_a_call_that_must_be_made(service: Service, wanted: Any, name: str) -> None:
+def test_a_call_that_must_be_made(service: ServedModel, wanted: Any, name: str) -> None:
     (generation,) = job(
         service, "/v1/responses", {"input": "Hi", "tools": [APPLY, AGENTS], "tool_choice": wanted}
     ).generations
@@ -198,7 +198,7 @@ def test_what_is_ignored_is_said() -> None:
         ({**APPLY, "format": {**FORMAT, "syntax": "regex", "definition": "("}}, "the regular expression"),
     ],
 )
-def test_a_tool_that_cannot_be_used(service: Service, tool: dict[str, Any], text: str) -> None:
+def test_a_tool_that_cannot_be_used(service: ServedModel, tool: dict[str, Any], text: str) -> None:
     with pytest.raises(ApiError, match=text):
         prompt(service, "/v1/responses", {"input": "Hi", "tools": [tool]})
 

@@ -16,7 +16,7 @@ from support.fake_engine import TEMPLATE, engine_of
 from support.rounds import LOGITS, options, tokens
 from trigraph.runtime import Engine
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.server.cluster import replica as replica_module
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
@@ -111,7 +111,7 @@ def test_a_request_that_waits_is_offered(monkeypatch: pytest.MonkeyPatch) -> Non
     may_end, rounds, run = threading.Event(), itertools.count(), Scheduler.round
     asked, waits = list[tuple[str, ...]](), replica_module._waits
 
-    def counted(request: Request, ticket: Ticket) -> bool:
+    def counted(request: Handle, ticket: Ticket) -> bool:
         asked.append(ticket.lost)
         return waits(request, ticket)
 

@@ -10,7 +10,7 @@ from support.api_prompts import job, prompt
 from support.real_vocabulary import real_template
 from support.server import replying
 from trigraph.runtime import Engine
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.settings import Settings
 
 ASKED = {"role": "user", "content": "Hi"}
@@ -48,8 +48,8 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def service(engine: Engine) -> Service:
-    return Service(engine, Settings())
+def service(engine: Engine) -> ServedModel:
+    return ServedModel(engine, Settings())
 
 
 def told(text: str) -> str:
@@ -62,14 +62,14 @@ def told(text: str) -> str:
 
 
 @pytest.mark.parametrize(("path", "form"), FORMS)
-def test_an_effort_becomes_the_nearest(service: Service, path: str, form: int) -> None:
+def test_an_effort_becomes_the_nearest(service: ServedModel, path: str, form: int) -> None:
     """Before, all but three were an error 400."""
     prompts = {effort: prompt(service, path, PLACES[path][form](effort)) for effort in TOLD}
     assert {effort: told(text) for effort, text in prompts.items()} == TOLD
 
 
 def test_the_operators_map_goes_first(engine: Engine) -> None:
-    service = Service(engine, Settings(effort_map={"high": "medium", "max": "none", "ultra": "max"}))
+    service = ServedModel(engine, Settings(effort_map={"high": "medium", "max": "none", "ultra": "max"}))
     found = {
         effort: told(prompt(service, "/v1/chat/completions", {"messages": [ASKED], "reasoning_effort": effort}))
         for effort in ("low", "high", "max", "ultra", "xhigh")
@@ -94,13 +94,13 @@ LAYERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_request_goes_before_the_server(
     engine: Engine, server: dict[str, Any], request_: dict[str, Any], expected: str
 ) -> None:
-    service = Service(engine, Settings(template_variables=server))
+    service = ServedModel(engine, Settings(template_variables=server))
     body = {"messages": [ASKED], "chat_template_kwargs": request_}
     assert told(prompt(service, "/v1/chat/completions", body)) == expected
 
 
 @pytest.mark.parametrize("name", ["reasoning_budget", "thinking_token_budget", "thinking_budget"])
-def test_names_of_the_budget(service: Service, name: str) -> None:
+def test_names_of_the_budget(service: ServedModel, name: str) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [ASKED]},
         "/v1/responses": {"input": "Hi"},

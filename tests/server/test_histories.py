@@ -12,7 +12,7 @@ import pytest
 from support.api_prompts import prompt
 from support.real_vocabulary import real_template
 from support.server import replying
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.settings import Settings
 
 TEMPLATES = ("qwen3", "qwen3_instruct_2507", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8", "qwen3_vl")
@@ -24,13 +24,13 @@ EMPTY_TURN = "<|im_start|>user\n<|im_end|>\n"
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
-def service(request: pytest.FixtureRequest) -> Service:
-    return Service(replying("", template=real_template(request.param), context=100_000), Settings())
+def service(request: pytest.FixtureRequest) -> ServedModel:
+    return ServedModel(replying("", template=real_template(request.param), context=100_000), Settings())
 
 
 @pytest.fixture(scope="module")
-def newest() -> Service:
-    return Service(replying("", template=real_template("qwen3_8"), context=100_000), Settings())
+def newest() -> ServedModel:
+    return ServedModel(replying("", template=real_template("qwen3_8"), context=100_000), Settings())
 
 
 # Messages, and the turns that Qwen3.8 reads after what it is told of efforts; without a user's, most were an error 400.
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_model_reads(newest: Service, name: str) -> None:
+def test_what_the_model_reads(newest: ServedModel, name: str) -> None:
     messages, turns = CASES[name]
     text = prompt(newest, CHAT, {"messages": messages})
     _, end, read = text.partition("<|im_end|>\n")  # the system's turn
@@ -85,19 +85,19 @@ def test_what_the_model_reads(newest: Service, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_template_takes_them(service: Service, name: str) -> None:
+def test_every_template_takes_them(service: ServedModel, name: str) -> None:
     assert prompt(service, CHAT, {"messages": CASES[name][0]})
 
 
 def test_an_empty_turn_is_for_templates_that_want_one() -> None:
-    service = Service(replying("", template=real_template("qwen3")), Settings())
+    service = ServedModel(replying("", template=real_template("qwen3")), Settings())
     text = prompt(
         service, CHAT, {"messages": [SYSTEM, {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT]}
     )
     assert EMPTY_TURN not in text
 
 
-def test_results_refer_to_tools(newest: Service) -> None:
+def test_results_refer_to_tools(newest: ServedModel) -> None:
     result = [{"type": "tool_reference", "tool_name": "grep"}, {"type": "text", "text": "b"}]
     blocks: list[Any] = [
         {"role": "user", "content": "Hi"},
@@ -119,7 +119,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
-def test_white_space_of_arguments_stays(newest: Service, arguments: str) -> None:
+def test_white_space_of_arguments_stays(newest: ServedModel, arguments: str) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "", "tool_calls": [call]}, RESULT]
     text = prompt(newest, CHAT, {"messages": messages})
@@ -220,17 +220,17 @@ class Conversation:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_three_apis_make_one_prompt(service: Service, seed: int) -> None:
+def test_three_apis_make_one_prompt(service: ServedModel, seed: int) -> None:
     check_conversation(service, seed)
 
 
 @pytest.mark.slow
-def test_many_conversations(service: Service) -> None:
+def test_many_conversations(service: ServedModel) -> None:
     for seed in range(8, 300):
         check_conversation(service, seed)
 
 
-def check_conversation(service: Service, seed: int) -> None:
+def check_conversation(service: ServedModel, seed: int) -> None:
     bodies = Conversation(seed).bodies()
     prompts = {path: prompt(service, path, body) for path, body in bodies.items()}
     assert prompts[CHAT] == prompts[RESPONSES] == prompts[MESSAGES], (seed, bodies)

@@ -14,7 +14,7 @@ import pytest
 from support.server import serving
 from trigraph.runtime import Engine, Options, Sampling, load
 from trigraph.runtime.receipt.receipt import Receipt
-from trigraph.runtime.server.app import _JOBS
+from trigraph.runtime.server.routes import _JOBS
 from trigraph.runtime.server.settings import Settings
 
 PROMPT = "In the beginning"

@@ -58,7 +58,7 @@ def test_replicas_that_end_faster_than_they_start_fail_a_request(monkeypatch: py
 
 
 def test_a_stream_has_signs_of_life_while_replicas_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trigraph.runtime.server.exchange._KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("trigraph.runtime.server.answer._KEEP_ALIVE_SECONDS", 0.01)
     replicas, body = Played(), {"prompt": "a", "max_tokens": 3, "stream": True}
     with (
         serving(replicas.front(), Settings(port=0)) as address,

@@ -19,7 +19,8 @@ pytest.importorskip("ray", reason="ray is not installed: no replicas (pip instal
 
 from support.held import HeldReplica
 from support.ray_cluster import await_replicas, engines, kill, listening, processor_seconds, replica_ids
-from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 from trigraph.runtime.server.cluster.replica import Ticket, Update
 
 PROMPTS = [f"In the beginning there was number {number}, and it said" for number in range(6)]
@@ -56,7 +57,7 @@ def asked(number: int, **others: object) -> Options:
     return Options(sampling, **{"max_tokens": 200, "ignore_eos": True, **others})  # type: ignore[arg-type]
 
 
-async def text_of(stream: RemoteStream) -> str:
+async def text_of(stream: Handle) -> str:
     return "".join([piece async for piece in stream])
 
 
@@ -138,7 +139,6 @@ def test_streams_that_are_left_end_at_the_replica(engine: RemoteEngine) -> None:
         long = [engine.generate([1, 2, 3 + i], asked(i, max_tokens=None)) for i in range(8)]
         for stream in long:
             stream.begin()
-            stream.work()
         while min(len(stream.ids) for stream in long) < 10:
             await asyncio.sleep(0.005)
         for stream in long:

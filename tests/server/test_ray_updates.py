@@ -22,8 +22,8 @@ from ray import serve
 from support.held import GivingReplica, HeldReplica
 from support.paced import PacedReplica
 from support.ray_cluster import NAME, await_replicas, engines, kill, replica_ids, states
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.cluster.deployment import Deployed
-from trigraph.runtime.server.cluster.remote_engine import RemoteStream
 from trigraph.runtime.server.cluster.replica import Ticket, Update
 from trigraph.runtime.server.errors import ApiError
 
@@ -57,7 +57,7 @@ def asked(number: int, tokens: int) -> Options:
     return Options(Sampling(temperature=0.9, seed=number), max_tokens=tokens, ignore_eos=True)
 
 
-async def text_of(stream: RemoteStream) -> str:
+async def text_of(stream: Handle) -> str:
     return "".join([piece async for piece in stream])
 
 
@@ -212,7 +212,7 @@ def test_replicas_come_while_requests_wait_and_give_their_streams_away_before_th
         expected = [([100 + i, 101, 102] * 200)[:600] for i in range(2)]
         assert [stream.ids for stream in streams] == expected
 
-    streams: list[RemoteStream] = []
+    streams: list[Handle] = []
     with engines(TINY_GGUF, 1, 2, sequences=2, seconds=0.05, hold=hold) as engine:
         asyncio.run(ask())
         await_replicas(1)

@@ -12,7 +12,7 @@ import pytest
 from support.api_prompts import job
 from support.real_vocabulary import real_template
 from support.server import replying
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.settings import Settings
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -45,12 +45,12 @@ READ = {
 
 
 @pytest.fixture(scope="module")
-def service() -> Service:
-    return Service(replying("", template=real_template("qwen3_8"), context=100_000), Settings())
+def service() -> ServedModel:
+    return ServedModel(replying("", template=real_template("qwen3_8"), context=100_000), Settings())
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_recorded_request(service: Service, name: str) -> None:
+def test_a_recorded_request(service: ServedModel, name: str) -> None:
     recorded: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     made = job(service, recorded["path"], recorded["body"])
     (generation,) = made.generations

@@ -22,8 +22,9 @@ from trigraph.models.tokenizer import byte_alphabet, tokenizer_json
 from trigraph.runtime import Engine, Options, QueueFullError, Regex, Sampling
 from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.cli.serve import ReplicaArguments
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import scoring
-from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, RemoteStream, ReplicaLostError
+from trigraph.runtime.server.cluster.remote_engine import RemoteEngine, ReplicaLostError
 from trigraph.runtime.server.cluster.replica import Description, OtherModelError, Replica, Ticket, Update
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.settings import Settings
@@ -73,7 +74,7 @@ def described() -> Description:
     return description
 
 
-async def complete(stream: RemoteStream) -> str:
+async def complete(stream: Handle) -> str:
     return "".join([piece async for piece in stream])
 
 
@@ -92,7 +93,7 @@ def test_a_stream_outlives_its_replicas(lives: tuple[int, ...]) -> None:
     engine, replicas = front(*lives)
     stream = engine.generate(prompt, SAMPLED)
     assert asyncio.run(complete(stream)) == text
-    assert (stream.ids, stream.transcript.sampled) == (whole.ids, 40)
+    assert (stream.ids, stream.sampled) == (whole.ids, 40)
     assert stream.stats.finish_reason == "length"
     assert len(replicas.tickets) == len(lives) + 1
     assert not engine.streams
@@ -117,7 +118,7 @@ def test_the_end_that_only_replicas_know_is_taken_over(pattern: str, limit: int 
     for life in range(12):
         stream = front(life)[0].generate(tokens(9), asked)
         assert asyncio.run(complete(stream)) == text
-        assert (stream.transcript.finish_reason, stream.transcript.sampled) == (end, whole.transcript.sampled)
+        assert (stream.finish_reason, stream.sampled) == (end, whole.sampled)
         assert stream.logprobs[: len(stream.ids)] == whole.logprobs[: len(whole.ids)]
 
 
@@ -220,7 +221,7 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_cancelling_ends_the_request_at_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leave() -> RemoteStream:
+    async def leave() -> Handle:
         stream = engine.generate(tokens(20), replace(SAMPLED, max_tokens=19_000))  # seconds, unless it is cancelled
         async for _ in stream:
             break

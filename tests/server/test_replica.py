@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from support.rounds import fresh, options, tokens
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.server.cluster.replica import Replica, Ticket, Update
 
 
 class MidRound:
     """A request that is looked at in the midst of a round, which has recorded more than it has told, and at the end."""
 
-    def __init__(self, whole: Request) -> None:
+    def __init__(self, whole: Handle) -> None:
         self.done = False
         self._whole = whole
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ import pytest
 from support.fake_engine import END, engine_of, scripted
 from support.fake_model import History
 from support.server import PLAIN_TEMPLATE, replying
-from trigraph.runtime.server.exchange import EventStream, Job, Use
+from trigraph.runtime.server.answer import EventStream
+from trigraph.runtime.server.app import App, ServedModel
+from trigraph.runtime.server.job import Job
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
 from trigraph.runtime.server.openai.completions import Completion
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.settings import Settings
 
 CALL = "<tool_call>\n<function=f>\n<parameter=a>\nParis\n</parameter>\n</function>\n</tool_call>"
@@ -26,14 +28,14 @@ SHARED = {"stream": True, "temperature": 0, "n": 2}
 CHAT = {**SHARED, "messages": [{"role": "user", "content": "Hi"}], "logprobs": True, "top_logprobs": 1}
 
 
-def choices(make: Callable[[Service, bytes], Job], body: dict[str, Any], reply: str) -> list[dict[str, Any]]:
+def choices(make: Callable[[ServedModel, bytes], Job], body: dict[str, Any], reply: str) -> list[dict[str, Any]]:
     """Those of all chunks of a stream, each of which is read after the engine has gone on for a while."""
 
     async def read() -> list[dict[str, Any]]:
         engine = replying(reply, template=PLAIN_TEMPLATE)
-        service = Service(engine, Settings())
+        service = ServedModel(engine, Settings())
         job = make(service, json.dumps(body).encode())
-        await job.begin(service)
+        await job.begin()
         found = []
         async for event in job.events():
             if event.startswith(b"data: {"):
@@ -73,9 +75,9 @@ def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
         return scripted([END], 0)(history)
 
     async def leave() -> str:
-        service = Service(engine_of(logits, context=4096, template=PLAIN_TEMPLATE)[0], Settings())
+        service = ServedModel(engine_of(logits, context=4096, template=PLAIN_TEMPLATE)[0], Settings())
         job = ChatCompletion(service, json.dumps(CHAT).encode())
-        await job.begin(service)
+        await job.begin()
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.disconnect"}
@@ -83,11 +85,10 @@ def test_a_client_that_goes_away_before_its_stream_begins_is_counted() -> None:
         async def send(message: Any) -> None:
             await asyncio.Event().wait()
 
-        service.running += 1
         try:
-            await EventStream(Use(service), job, {})({"path": "/v1/chat/completions"}, receive, send)
+            await EventStream(App.of(service), job, {}, ExitStack())({"path": "/v1/chat/completions"}, receive, send)
         finally:
             gone.set()
-        return service.metrics_text().decode()
+        return service.metrics.render().decode()
 
     assert 'finished_reason="abort",model_name="trigraph"} 2.0' in asyncio.run(leave())

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from trigraph.runtime.server.anthropic.messages import Messages
-from trigraph.runtime.server.exchange import Job
+from trigraph.runtime.server.app import ServedModel
+from trigraph.runtime.server.job import Job
 from trigraph.runtime.server.openai.chat_completions import ChatCompletion
 from trigraph.runtime.server.openai.responses import Responses
-from trigraph.runtime.server.service import Service
 
 JOBS: dict[str, type[Job]] = {
     "/v1/chat/completions": ChatCompletion,
@@ -18,13 +18,13 @@ JOBS: dict[str, type[Job]] = {
 }
 
 
-def job(service: Service, path: str, body: dict[str, Any]) -> Any:
+def job(service: ServedModel, path: str, body: dict[str, Any]) -> Any:
     """What a request becomes."""
     make: Any = JOBS[path]
     return make(service, json.dumps(body).encode())
 
 
-def prompt(service: Service, path: str, body: dict[str, Any]) -> str:
+def prompt(service: ServedModel, path: str, body: dict[str, Any]) -> str:
     """The text of the prompt that a request becomes."""
     (generation,) = job(service, path, body).generations
     return service.engine.tokenizer.spell(generation.request.prompt)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from trigraph.runtime.execution.prefill_speed import PrefillSpeed
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.server.cluster.deployment import EngineReplica
 from trigraph.runtime.server.cluster.replica import Offer, Ticket, Update
@@ -68,7 +68,7 @@ class RestlessReplica(EngineReplica):
     def __init__(self, model: str, arguments: dict[str, Any]) -> None:
         arguments = dict(arguments)
         self._every: int = arguments.pop("every")
-        self._begun: WeakKeyDictionary[Request, int] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[Handle, int] = WeakKeyDictionary()
         self._peeking = threading.Lock()
         super().__init__(model, arguments)
         self._drains = True
@@ -76,7 +76,7 @@ class RestlessReplica(EngineReplica):
     def identify(self, roomy: bool = False) -> str:
         return self.fingerprint
 
-    def _offer(self, request: Request) -> Offer | None:
+    def _offer(self, request: Handle) -> Offer | None:
         if len(request.ids) < self._begun.setdefault(request, len(request.ids)) + self._every:
             return None
         seconds = 0.0 if (request.options.sampling.seed or 0) % 2 else 1e9

@@ -9,12 +9,9 @@ from typing import Any
 
 from support.held import HeldReplica
 from trigraph.runtime.engine import Engine
-from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
-from trigraph.runtime.requests.text_stream import TextStream
-from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.server.cluster.replica import Offer
 
 
@@ -35,49 +32,38 @@ class Pacer:
                 stream.advance(self._seconds)
 
 
-class PacedStream(TextStream):
+class PacedStream(Handle):
     """Says the prompt again and again."""
 
-    speculation = "off as asked"
-    logprobs: list[TokenLogprob] = []  # noqa: RUF012
-    rows: list[RecordedRow] = []  # noqa: RUF012
-
     def __init__(self, pacer: Pacer, engine: Engine, prompt: list[int], options: Options, completed: list[int]) -> None:
-        super().__init__(prompt, options, Transcript(engine.tokenizer, options, len(prompt), engine.context))
+        super().__init__(prompt, options, engine.tokenizer, engine.context)
+        self.runner = self
         self._pacer = pacer
         for token in completed:
-            self.transcript.push(token)
+            self.push(token)
 
-    def begin(self) -> None:
+    def enter(self, handle: Handle) -> None:
+        self.started = self.created  # it never waits
         self._pacer.streams.add(self)
 
-    def work(self) -> None:
-        pass
+    def cancel(self, handle: Handle | None = None, reason: str | None = None) -> None:
+        self.finish("cancelled")
+        self._finished()
 
-    def cancel(self) -> None:
-        self.transcript.cancel()
-        self._end()
+    def check_waiting(self) -> None:
+        """Anybody may wait."""
 
     def advance(self, seconds: float) -> None:
         now = time.perf_counter()
-        self.started, self.first_token = self.started or self.created, self.first_token or now
+        self.first_token = self.first_token or now
         token = self.prompt[len(self.ids) % len(self.prompt)]
         self.rounds.append(Round([token], 0, 0, 0.0, seconds, ended=now))
-        if self.transcript.push(token):
-            self._end()
+        if self.push(token):
+            self._finished()
         self.notify()
 
-    @property
-    def sequence(self) -> object:
-        """It never waits."""
-        return self._pacer
-
-    @property
-    def hidden(self) -> list[Any]:
-        return []
-
-    def _end(self) -> None:
-        self.done = True
+    def _finished(self) -> None:
+        self.end()
         self._pacer.streams.discard(self)
 
 

@@ -12,8 +12,8 @@ from support.dying_replicas import DyingReplicas
 from support.random_requests import Asked
 from support.rounds import finish, queued, run_round
 from trigraph.runtime import Receipt, load
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob
-from trigraph.runtime.requests.text_stream import TextStream
 
 CONTEXT = 200
 SHORT, SHORT_CONTEXT = 12, 36
@@ -36,7 +36,7 @@ def completions(package: Path, asked: list[Asked], device: str = "cpu", *, conte
         contexts = 1 if way == "preempted" else 8
         memory = contexts * state.limits.pages * state.page_bytes
         engine = load(package, threads=2, context=context, sequences=4, kv_memory=memory, device=device)
-        streams: list[TextStream] = []
+        streams: list[Handle] = []
         if way == "alone":
             for one in part:
                 engine.cache.clear()
@@ -65,7 +65,7 @@ def shortened(asked: Asked) -> Asked:
     return replace(asked, prompt=asked.prompt[-SHORT:], options=limited)
 
 
-async def _by_replicas(replicas: DyingReplicas, asked: list[Asked]) -> list[TextStream]:
+async def _by_replicas(replicas: DyingReplicas, asked: list[Asked]) -> list[Handle]:
     front, streams = replicas.front(), []
     for one in asked:
         streams.append(stream := front.generate([*one.prompt], one.options))

@@ -9,9 +9,11 @@ import pytest
 from support.fake_engine import END, TEMPLATE, VOCAB, engine_of
 from support.fake_model import FakeModel, FakeStep, chaotic, mostly_right
 from trigraph.runtime import Engine, Options, Sampling
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler
 from trigraph.runtime.scheduler.admission import Admission
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.scheduler.new_request import new_request
 from trigraph.runtime.scheduler.scheduler import Scheduler
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
@@ -56,16 +58,22 @@ def alone(prompt: list[int], options: Options, context: int = CONTEXT) -> list[i
 
 
 def scheduler(engine: Engine) -> Scheduler:
-    return engine._driver._scheduler
+    return engine._driver.scheduler
 
 
-def queued(engine: Engine, prompt: list[int], options: Options, **others: object) -> Request:
+def asked(handle: Handle) -> Request:
+    """What rounds have of a request that is not done."""
+    assert handle.request is not None
+    return handle.request
+
+
+def queued(engine: Engine, prompt: list[int], options: Options, **others: object) -> Handle:
     """A request that waits, while nobody runs rounds."""
     driver = engine._driver
-    request = Request(driver, engine.model, prompt, options, **others)  # type: ignore[arg-type]
-    if not request.done:
+    request = new_request(driver, engine.model, prompt, options, **others)  # type: ignore[arg-type]
+    if request.request is not None:
         request._begun = True
-        driver._waiting.enter(request, driver._sequences - len(driver._scheduler.active))
+        driver._waiting.enter(request.request, driver._sequences - len(driver.scheduler.active))
     return request
 
 
@@ -73,7 +81,7 @@ def run_round(engine: Engine) -> None:
     engine._driver.turn()
 
 
-def finish(engine: Engine, requests: list[Request], limit: int = 1000) -> int:
+def finish(engine: Engine, requests: list[Handle], limit: int = 1000) -> int:
     """Runs rounds until the requests are done; how many that took."""
     for number in range(limit):
         if all(request.done for request in requests):

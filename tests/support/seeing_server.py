@@ -15,8 +15,8 @@ from trigraph.models.vision.config import VisionConfig
 from trigraph.runtime import Engine, Sampling
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.images.prompt import ImagePrompt
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.server.settings import Settings
 from trigraph.runtime.text.template import ChatTemplate
 from trigraph.runtime.text.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 
 
 class Seeing:
-    """A Backend with a tower. `prompts`: what it was given."""
+    """An engine with a tower. `prompts`: what it was given."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Seeing:
 
     def generate(
         self, prompt: list[int] | ImagePrompt, options: Options, *, checkpoints: Collection[int] = ()
-    ) -> TextStream:
+    ) -> Handle:
         self.prompts.append(prompt)
         self.checkpoints.append(checkpoints)
         ids = prompt.ids if isinstance(prompt, ImagePrompt) else prompt

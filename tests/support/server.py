@@ -6,14 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from support.fake_engine import END, VOCAB, engine_of
 from support.fake_model import History
 from trigraph.runtime import Engine
-from trigraph.runtime.server.backend import Backend
-from trigraph.runtime.server.service import Served, Service
+from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.serving import Server, bind
 from trigraph.runtime.server.settings import Settings
 
@@ -52,12 +52,12 @@ def replying(reply: str, *, template: str = TEMPLATE, context: int = 4096, seque
 
 
 @contextmanager
-def serving(engine: Backend | Served, settings: Settings | None = None) -> Iterator[str]:
+def serving(engine: Any, settings: Settings | None = None) -> Iterator[str]:
     """Serves the engine, or several, while the block runs; gives the server's address."""
     settings = settings or Settings(port=0)
     listener = bind(settings)
     port = listener.getsockname()[1]
-    server = Server(engine if isinstance(engine, Served) else Service(engine, settings))
+    server = Server(engine if isinstance(engine, App) else App.of(ServedModel(engine, settings)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 200

@@ -8,11 +8,11 @@ from typing import Any
 
 from trigraph.models.errors import quote
 from trigraph.runtime.server.anthropic.schema import Block, MessageParam, TokensRequest
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
 from trigraph.runtime.server.images import PART_RULE, check_media_type, image_part, part_of_url
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.tools import function_tool
 from trigraph.runtime.text.template import Message
 
@@ -21,7 +21,7 @@ _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 
 
 def anthropic_prompt(
-    service: Service, fields: TokensRequest, choice: ToolChoice, *, counted: bool = False
+    model: ServedModel, fields: TokensRequest, choice: ToolChoice, *, counted: bool = False
 ) -> ChatPrompt:
     """The prompt of a request; `counted`: see `chat_prompt`. Raises ApiError or TrigraphError for what is wrong."""
     messages = [*_system(fields.system), *_messages(fields.messages)]
@@ -29,7 +29,7 @@ def anthropic_prompt(
     variables = template_variables(fields.chat_template_kwargs, effort)
     if fields.thinking is not None:
         variables.setdefault("enable_thinking", fields.thinking.type != "disabled")
-    return chat_prompt(service, messages, choice.tools, variables, counted=counted)
+    return chat_prompt(model, messages, choice.tools, variables, counted=counted)
 
 
 def tool_choice(fields: TokensRequest) -> ToolChoice:

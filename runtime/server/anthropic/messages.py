@@ -13,13 +13,12 @@ from pydantic_core import from_json
 from trigraph.runtime.sampling.constraint import JsonSchema
 from trigraph.runtime.server.anthropic.history import anthropic_prompt, ignored_tools, tool_choice
 from trigraph.runtime.server.anthropic.schema import MessagesRequest, TokensRequest
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
-from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.job import Generation, Job, Usage, merged, sent_event
 from trigraph.runtime.server.options import form, request_options
 from trigraph.runtime.server.reply_form import reply_form
 from trigraph.runtime.server.schema import parse
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded, Content, Event, Reasoning
 
 _PATH = "/v1/messages"
@@ -36,11 +35,11 @@ _OF_TYPE: dict[type[Event], str] = {Reasoning: "thinking", Content: "text", Call
 class Messages(Job):
     """A request for a message."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(MessagesRequest, body)
         choice = tool_choice(fields)
-        prompt = anthropic_prompt(service, fields, choice)
+        prompt = anthropic_prompt(model, fields, choice)
         if fields.stop_sequences is not None:
             fields.stop = fields.stop_sequences
         if fields.thinking is not None and fields.reasoning_budget is None:
@@ -50,12 +49,13 @@ class Messages(Job):
             answer = JsonSchema(json.dumps(fields.output_config.format.schema_))
         options = request_options(
             fields,
-            service,
+            model,
             max_tokens=fields.max_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, answer),
         )
-        request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
+        request = model.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
+        self.model = model
         self.ignored = ignored_tools(fields)
         self.stream = bool(fields.stream)
         self._generation = self.generations[0]
@@ -63,7 +63,7 @@ class Messages(Job):
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
-            "model": service.settings.model,
+            "model": model.settings.model,
             "container": None,
         }
 
@@ -101,7 +101,7 @@ class Messages(Job):
 
     def _end(self) -> dict[str, Any]:
         reason = _STOP_REASONS.get(self._generation.finish_reason, "end_turn")
-        stop = self._generation.request.transcript.stop_string
+        stop = self._generation.request.stop_string
         if reason == "end_turn" and stop is not None:
             reason = "stop_sequence"
         stop = stop if reason == "stop_sequence" else None
@@ -122,10 +122,10 @@ class Messages(Job):
         }
 
 
-def count_tokens(service: Service, body: bytes) -> dict[str, Any]:
+def count_tokens(model: ServedModel, body: bytes) -> dict[str, Any]:
     """How many tokens a prompt has. Raises ApiError or TrigraphError for what is wrong with the request."""
     fields = parse(TokensRequest, body)
-    return {"input_tokens": len(anthropic_prompt(service, fields, tool_choice(fields), counted=True).ids)}
+    return {"input_tokens": len(anthropic_prompt(model, fields, tool_choice(fields), counted=True).ids)}
 
 
 class _Blocks:

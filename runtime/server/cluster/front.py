@@ -19,12 +19,12 @@ from ray.util.metrics import Gauge
 
 from trigraph.runtime.config import DEFAULT_WAITING
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.server.app import make_app
+from trigraph.runtime.server.app import App, ServedModel
 from trigraph.runtime.server.cluster.deployment import DRAIN_SECONDS, Deployed
 from trigraph.runtime.server.cluster.remote_engine import RemoteEngine
 from trigraph.runtime.server.cluster.replicas import RayReplicas
 from trigraph.runtime.server.metrics import Metrics
-from trigraph.runtime.server.service import Service
+from trigraph.runtime.server.routes import routes
 from trigraph.runtime.server.settings import Settings
 
 _PUBLISHING_SECONDS = 5.0
@@ -36,11 +36,11 @@ class Front:
     async def __init__(self, engines: DeploymentHandle, settings: Settings) -> None:  # type: ignore[misc]
         description = await engines.describe.remote()  # for as long as the engines load
         engine = RemoteEngine(description, RayReplicas(engines), DEFAULT_WAITING)
-        self._service = Service(engine, replace(settings, defaults=Options(engine.sampling)))
-        self._publishing = asyncio.create_task(publish(self._service.metrics))
+        self._model = ServedModel(engine, replace(settings, defaults=Options(engine.sampling)))
+        self._publishing = asyncio.create_task(publish(self._model.metrics))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(self._service)
+        return routes(App.of(self._model))
 
 
 async def publish(metrics: Metrics) -> None:

@@ -12,17 +12,12 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trigraph.models.errors import TrigraphError
 from trigraph.runtime.images.prompt import ImagePrompt
-from trigraph.runtime.requests.logprobs import TokenLogprob
+from trigraph.runtime.requests.completion import checked_prompt
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.options import Options
-from trigraph.runtime.requests.recording import RecordedRow
-from trigraph.runtime.requests.text_stream import TextStream
-from trigraph.runtime.requests.transcript import Transcript
 from trigraph.runtime.scheduler.driver import EngineLoad
-from trigraph.runtime.scheduler.prompt_ids import checked_prompt
 from trigraph.runtime.scheduler.waiting import QueueFullError
 from trigraph.runtime.server.cluster.replica import Description, Offer, OtherModelError, Ticket, Update
 from trigraph.runtime.server.cluster.sent_images import Outbox, UnknownImagesError
@@ -56,7 +51,7 @@ class Replicas(Protocol):
 
 
 class RemoteEngine(Description):
-    """A Backend whose engine is elsewhere. To be used in one event loop."""
+    """An engine that is elsewhere, as servers use one. To be used in one event loop."""
 
     disk = None
 
@@ -65,7 +60,7 @@ class RemoteEngine(Description):
         super().__init__(**vars(description))
         self.replicas = replicas
         self.outbox = Outbox()
-        self.streams: set[RemoteStream] = set()
+        self.streams: set[_Stream] = set()
         """Those that were begun and are not done."""
         self._max_waiting = max_waiting
         self._renewing = asyncio.Lock()
@@ -73,7 +68,7 @@ class RemoteEngine(Description):
     @property
     def load(self) -> EngineLoad:
         """What this front asks of the replicas; `kv_usage` is that of the fullest."""
-        waiting = sum(stream.first_token is None for stream in self.streams)
+        waiting = sum(stream.handle.first_token is None for stream in self.streams)
         usage = max((stream.kv_usage for stream in self.streams), default=0.0)
         return EngineLoad(len(self.streams) - waiting, waiting, usage, self.pages, self.page_size)
 
@@ -86,11 +81,11 @@ class RemoteEngine(Description):
 
     def generate(
         self, prompt: list[int] | ImagePrompt, options: Options, *, checkpoints: Collection[int] = ()
-    ) -> RemoteStream:
-        """Continues `prompt`, from when the stream is begun. Raises TrigraphError when the prompt does not fit."""
-        return RemoteStream(self, prompt, options, checkpoints)
+    ) -> Handle:
+        """Continues `prompt`, from when the result is begun. Raises TrigraphError when the prompt does not fit."""
+        return _Stream(self, prompt, options, checkpoints).handle
 
-    def enter(self, stream: RemoteStream) -> None:
+    def enter(self, stream: _Stream) -> None:
         """Takes note of a stream. Raises QueueFullError."""
         if self.load.waiting >= self._max_waiting:
             raise QueueFullError(f"{self._max_waiting} requests wait already; try again later, or raise max_waiting")
@@ -106,90 +101,68 @@ class RemoteEngine(Description):
                 vars(self).update(vars(found))
 
 
-class RemoteStream(TextStream):
-    """A completion that replicas make, one after the other where one is lost."""
+class _Stream:
+    """Brings a completion on that replicas make, one after the other where one is lost."""
 
     def __init__(
         self, engine: RemoteEngine, prompt: list[int] | ImagePrompt, options: Options, checkpoints: Collection[int]
     ) -> None:
         shown = prompt if isinstance(prompt, ImagePrompt) else None
-        given = prompt.ids if isinstance(prompt, ImagePrompt) else prompt
-        ids = checked_prompt(given, options, engine.context, engine.vocab)
-        super().__init__(ids, options, Transcript(engine.tokenizer, options, len(ids), engine.context), shown)
+        ids = checked_prompt(prompt, options, engine.context, engine.vocab)
+        self.handle = Handle(ids, options, engine.tokenizer, engine.context, shown=shown)
+        self.handle.runner = self
+        self.handle.report = lambda: self._speculation
         self.kv_usage = 0.0
         self._engine = engine
         self._tokenizer, self._weights = engine.tokenizer, engine.identity.weights
         self._checkpoints = tuple(checkpoints)
-        self._logprobs: list[TokenLogprob] = []
-        self._hidden: list[NDArray[np.float32]] = []
-        self._rows: list[RecordedRow] = []
         self._speculation = "unknown"
         self._fingerprint: str | None = None  # of the replica that began it
         self._preempted = 0  # at replicas that were lost
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def speculation(self) -> str:
-        """How the replica speculates, and why not if it does not; "unknown" before its first token."""
-        return self._speculation
+    def enter(self, handle: Handle) -> None:
+        """Joins the streams that wait, and asks replicas in a task of the event loop. Raises QueueFullError."""
+        self._engine.enter(self)
+        self._task = asyncio.create_task(self._run())
 
-    @property
-    def logprobs(self) -> list[TokenLogprob]:
-        """Log-probabilities of the tokens so far."""
-        return self._logprobs
-
-    @property
-    def hidden(self) -> list[NDArray[np.float32]]:
-        """Rows that the tokens so far were chosen from."""
-        return self._hidden
-
-    @property
-    def rows(self) -> list[RecordedRow]:
-        """Hashes of the logits of the tokens so far."""
-        return self._rows
-
-    def begin(self) -> None:
-        """Joins the streams that wait. Raises QueueFullError."""
-        if self not in self._engine.streams and not self.done:
-            self._engine.enter(self)
-
-    def work(self) -> None:
-        """Starts to ask replicas, in a task of the event loop."""
-        if self._task is None and not self.done:
-            self._task = asyncio.create_task(self._run())
-
-    def cancel(self) -> None:
+    def cancel(self, handle: Handle, reason: str | None) -> None:
         """Ends the completion, at the replica too."""
-        self.transcript.cancel()
-        if self._task is None:
-            self._end()
-        else:
+        handle.finish(reason or "cancelled")
+        if self._task is not None:
             self._task.cancel()
+        self._end()
+
+    def check_waiting(self) -> None:
+        """Raises TrigraphError: a thread that waits would hold up the event loop."""
+        raise TrigraphError("a completion of replicas is waited for in its event loop: await it, or use async for")
 
     async def _run(self) -> None:
+        error: Exception | None = None
         try:
             await self._complete()
         except asyncio.CancelledError:
-            self.transcript.cancel()
-        except Exception as error:
-            self.error = error
+            self.handle.finish("cancelled")
+        except Exception as failed:
+            error = failed
         finally:
-            self._end()
+            self._end(error)
 
     async def _complete(self) -> None:
         """Has replicas compute it until it is whole."""
+        handle = self.handle
         losses, pause, lost, first = 0, _FIRST_PAUSE, None, 0.0
         names: tuple[str, ...] = ()
         state: bytes | None = None
         whole = False
-        while not self.transcript.finished:
-            before = len(self.ids)
-            images = await asyncio.to_thread(self._engine.outbox.packed, self.shown, whole=whole)
+        while not handle.finished:
+            before = len(handle.ids)
+            images = await asyncio.to_thread(self._engine.outbox.packed, handle.shown, whole=whole)
             ticket = Ticket(
-                self.prompt,
-                self.options,
+                handle.prompt,
+                handle.options,
                 self._checkpoints,
-                [*self.ids],
+                [*handle.ids],
                 self._weights,
                 self._fingerprint,
                 names,
@@ -217,10 +190,10 @@ class RemoteStream(TextStream):
                     await self._follow()
                 elif error.replica is not None:
                     names = (*names, error.replica)
-                self._preempted = self.preemptions
+                self._preempted = handle.preemptions
                 if offer is not None:
                     continue
-                if not losses or len(self.ids) > before:
+                if not losses or len(handle.ids) > before:
                     losses, pause, first = 0, _FIRST_PAUSE, time.monotonic()
                 losses += 1
                 late = losses >= _FEW_LOSSES and time.monotonic() - first >= _LOSING_SECONDS
@@ -239,23 +212,25 @@ class RemoteStream(TextStream):
             self._weights = self._engine.identity.weights
 
     def _take(self, update: Update) -> None:
-        now = time.perf_counter()
-        if self.first_token is None and (update.tokens or update.finish_reason is not None):
-            self.first_token, self.started = now, now - update.prompt_seconds
-            self.reused, self._fingerprint = update.reused, update.fingerprint
+        handle, now = self.handle, time.perf_counter()
+        if handle.first_token is None and (update.tokens or update.finish_reason is not None):
+            handle.first_token, handle.started = now, now - update.prompt_seconds
+            handle.reused, self._fingerprint = update.reused, update.fingerprint
         for token in update.tokens:
-            self.transcript.push(token)
-        self._logprobs += update.logprobs
-        self._hidden += update.hidden
-        self._rows += update.rows
-        self.rounds += [done._replace(ended=now) for done in update.rounds]
-        self.preemptions = self._preempted + update.preemptions
+            handle.push(token)
+        handle.logprobs += update.logprobs
+        handle.hidden += update.hidden
+        handle.rows += update.rows
+        handle.rounds += [done._replace(ended=now) for done in update.rounds]
+        handle.preemptions = self._preempted + update.preemptions
         self.kv_usage, self._speculation = update.kv_usage, update.speculation
         if update.finish_reason is not None:
-            self.transcript.end(update.finish_reason, update.sampled)
-        self.notify()
+            handle.sampled = update.sampled
+            handle.finish(update.finish_reason)
+        handle.notify()
 
-    def _end(self) -> None:
+    def _end(self, error: Exception | None = None) -> None:
         self._engine.streams.discard(self)
-        self.done = True
-        self.notify()
+        if not self.handle.done:
+            self.handle.end(error)
+            self.handle.notify()

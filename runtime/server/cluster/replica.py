@@ -21,12 +21,12 @@ from trigraph.runtime.cache.identity import ModelIdentity
 from trigraph.runtime.engine import Engine
 from trigraph.runtime.images.limits import ImageLimits
 from trigraph.runtime.receipt.software import Software
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
 from trigraph.runtime.requests.recording import RecordedRow
 from trigraph.runtime.requests.stats import Round
 from trigraph.runtime.sampling.sampling import Sampling
-from trigraph.runtime.scheduler.request import Request
 from trigraph.runtime.server.cluster.sent_images import Inbox, SentImages
 from trigraph.runtime.server.errors import log
 from trigraph.runtime.server.heartbeat import alive
@@ -157,7 +157,7 @@ class Replica:
         self.engine = engine
         self.fingerprint = fingerprint(engine)
         self._drains = False
-        self._requests: set[Request] = set()  # that are not done
+        self._requests: set[Handle] = set()  # that are not done
         self._inbox = Inbox()
 
     def describe(self) -> Description:
@@ -212,13 +212,13 @@ class Replica:
                     request.logprobs[logprobs:][:most],
                     request.hidden[hidden:][:most],
                     request.rows[rows:][:most],
-                    request.transcript.sampled,
+                    request.sampled,
                     request.reused,
                     request.preemptions,
                     request.stats.prompt_seconds,
                     self.engine.load.kv_usage,
                     request.speculation,
-                    request.transcript.finish_reason if done else None,
+                    request.finish_reason if done else None,
                     self.fingerprint,
                     offer,
                 )
@@ -238,16 +238,16 @@ class Replica:
         except TrigraphError as error:  # it is computed again
             log.warning("the state of a stream cannot be used: %s", error)
 
-    def _offer(self, request: Request) -> Offer | None:
+    def _offer(self, request: Handle) -> Offer | None:
         try:
             return Offer(self.engine.peek(request).state)
         except TrigraphError:  # it is done
             return None
 
 
-def _waits(request: Request, ticket: Ticket) -> bool:
+def _waits(request: Handle, ticket: Ticket) -> bool:
     """Whether nothing of it has been computed yet, and no replica has given it away before."""
-    begun = request.sequence is not None or request.reading is not None or request.ids or request.done
+    begun = request.started is not None or request.reading is not None or request.ids or request.done
     return not begun and not ticket.lost
 
 

@@ -8,53 +8,51 @@ from typing import Any
 
 from trigraph.runtime.requests.logprobs import TokenLogprob
 from trigraph.runtime.requests.options import Options
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.fill_in_middle import fill_in_middle
-from trigraph.runtime.server.generation import Generation, merged
+from trigraph.runtime.server.job import Generation, Job, merged, sent_event
 from trigraph.runtime.server.llama.schema import InfillRequest, NativeCompletionRequest, NativeRequest
 from trigraph.runtime.server.openai.logprobs import logprob_entry
 from trigraph.runtime.server.openai.usage import prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.plain_prompt import are_many, plain_prompts
 from trigraph.runtime.server.prompt import check_length, encoded
-from trigraph.runtime.server.receipts import receipt_field
 from trigraph.runtime.server.schema import parse
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content
 
 _MOST = 128  # completions of a request
 _STOP_TYPES = {"stop": "eos", "length": "limit", "context": "limit", "timeout": "limit"}
 
 
-def native_completion(service: Service, body: bytes) -> Job:
+def native_completion(model: ServedModel, body: bytes) -> Job:
     """A request for completions. Raises ApiError or TrigraphError for what is wrong with it."""
     fields = parse(NativeCompletionRequest, body)
-    prompts = plain_prompts(service.engine, fields.prompt, "prompt")
-    return NativeCompletion(service, fields, prompts, many=are_many(fields.prompt))
+    prompts = plain_prompts(model.engine, fields.prompt, "prompt")
+    return NativeCompletion(model, fields, prompts, many=are_many(fields.prompt))
 
 
-def infill(service: Service, body: bytes) -> Job:
+def infill(model: ServedModel, body: bytes) -> Job:
     """A request for text in the middle. Raises ApiError or TrigraphError for what is wrong with it."""
     fields = parse(InfillRequest, body)
     prompt = fill_in_middle(
-        service.engine,
+        model.engine,
         fields.input_prefix,
         fields.input_suffix,
-        begun=encoded(service.engine, fields.prompt, start=False),
+        begun=encoded(model.engine, fields.prompt, start=False),
         others=[(other.filename, other.text) for other in fields.input_extra or ()],
         room=max(0, fields.n_predict or 0),
         param="input_prefix",
     )
-    check_length(service.engine, prompt, "input_prefix")
-    return NativeCompletion(service, fields, [prompt])
+    check_length(model.engine, prompt, "input_prefix")
+    return NativeCompletion(model, fields, [prompt])
 
 
 class NativeCompletion(Job):
     """Completions as llama-server writes them: the object itself, or a list where several are asked for."""
 
     def __init__(
-        self, service: Service, fields: NativeRequest, prompts: Sequence[list[int]], *, many: bool = False
+        self, model: ServedModel, fields: NativeRequest, prompts: Sequence[list[int]], *, many: bool = False
     ) -> None:
         choices = fields.n or 1
         if len(prompts) * choices > _MOST:
@@ -64,14 +62,14 @@ class NativeCompletion(Job):
             )
         options = request_options(
             fields,
-            service,
+            model,
             max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
             constraint=form(fields, None),
             logprobs=fields.n_probs or None,
             receipt=bool(fields.receipt),
         )
         self.generations = [
-            Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
+            Generation(model.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
             for prompt in prompts
             for choice in range(choices)
         ]
@@ -79,7 +77,7 @@ class NativeCompletion(Job):
         self._fields = fields
         self._many = many or choices > 1
         self._options = options
-        self._service = service
+        self.model = model
         self._sent = [0] * len(self.generations)
 
     async def result(self) -> Any:
@@ -122,7 +120,7 @@ class NativeCompletion(Job):
             "tokens_evaluated": len(request.prompt),
         }
         if self._fields.n_probs:
-            spelled = self._service.engine.tokenizer
+            spelled = self.model.engine.tokenizer
             found = request.logprobs[start : start + len(tokens)]
             part["completion_probabilities"] = [_probability(spelled, entry) for entry in found]
         self._sent[index] += len(tokens)
@@ -130,24 +128,24 @@ class NativeCompletion(Job):
 
     def _last(self, index: int, text: str) -> dict[str, Any]:
         generation = self.generations[index]
-        request, stop = generation.request, generation.request.transcript.stop_string
+        request, stop = generation.request, generation.request.stop_string
         part = self._part(index, text)
         if not (self._fields.return_tokens or self.stream):
             part["tokens"] = []
         found = {
             **part,
             "stop": True,
-            "model": self._service.settings.model,
+            "model": self.model.settings.model,
             "generation_settings": generation_settings(self._options),
-            "prompt": self._service.engine.tokenizer.spell(request.prompt),
+            "prompt": self.model.engine.tokenizer.spell(request.prompt),
             "has_new_line": "\n" in request.text,
             "truncated": generation.finish_reason == "context",
             "stop_type": "word" if stop is not None else _STOP_TYPES.get(generation.finish_reason, "none"),
             "stopping_word": stop or "",
-            "tokens_predicted": request.transcript.sampled,
+            "tokens_predicted": request.sampled,
             "tokens_cached": len(request.prompt) + len(request.ids),
             "timings": timings(self.generations[index : index + 1]),
-            **receipt_field(self._service, generation, self._fields.receipt),
+            **self.receipt(generation, self._fields.receipt),
         }
         if self._fields.response_fields:
             return dict(_selected(found, self._fields.response_fields))

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.openai.embeddings import EmbeddingJob, Pooling, normalised
 from trigraph.runtime.server.plain_prompt import PlainPrompts
 from trigraph.runtime.server.schema import NoReceipt, Schema, parse
-from trigraph.runtime.server.service import Service
 
 
 class NativeEmbeddingRequest(Schema):
@@ -24,10 +24,10 @@ class NativeEmbeddingRequest(Schema):
 class NativeEmbeddings(EmbeddingJob):
     """Embeddings as llama-server writes them."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(NativeEmbeddingRequest, body)
-        super().__init__(service, fields.content, fields.pooling, "content")
+        super().__init__(model, fields.content, fields.pooling, "content")
         self._normalise = fields.embd_normalize == 2
 
     async def result(self) -> list[dict[str, Any]]:

@@ -5,38 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trigraph.runtime import __version__
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.llama.completion import generation_settings
 from trigraph.runtime.server.llama.schema import TemplateRequest
 from trigraph.runtime.server.openai.chat_completions import as_message, function_tools
 from trigraph.runtime.server.prompt import chat_prompt, template_variables
 from trigraph.runtime.server.queries import special_texts
 from trigraph.runtime.server.schema import parse
-from trigraph.runtime.server.service import Service
 
 
-def apply_template(service: Service, body: bytes) -> dict[str, Any]:
+def apply_template(model: ServedModel, body: bytes) -> dict[str, Any]:
     """The prompt that messages become."""
     fields = parse(TemplateRequest, body)
     messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
     variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
-    return {"prompt": chat_prompt(service, messages, function_tools(fields.tools), variables, counted=True).text}
+    return {"prompt": chat_prompt(model, messages, function_tools(fields.tools), variables, counted=True).text}
 
 
-def props(service: Service) -> dict[str, Any]:
+def props(model: ServedModel) -> dict[str, Any]:
     """What the server is, and the defaults of requests."""
-    engine, settings = service.engine, service.settings
+    engine, settings = model.engine, model.settings
     seed = -1 if settings.seed is None else settings.seed
     return {
         "default_generation_settings": {
             "n_ctx": engine.context,
             "params": {**generation_settings(settings.defaults), "seed": seed},
         },
-        "total_slots": len(slots(service)),
+        "total_slots": len(slots(model)),
         "model_alias": settings.model,
         "model_path": settings.path or settings.model,
-        **special_texts(service),
+        **special_texts(model),
         "modalities": {"vision": engine.tower is not None, "audio": False},
-        "build_info": f"trigraph {service.version}",
+        "build_info": f"trigraph {__version__}",
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": True,
@@ -51,10 +52,10 @@ def brief(model: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": model["id"], "model": model["id"], "type": "model", "capabilities": capabilities}
 
 
-def slots(service: Service) -> list[dict[str, Any]]:
+def slots(model: ServedModel) -> list[dict[str, Any]]:
     """A slot for each request that may be computed at once: those that are computed come first."""
-    load = service.engine.load
+    load = model.engine.load
     return [
-        {"id": i, "n_ctx": service.engine.context, "speculative": True, "is_processing": i < load.running}
+        {"id": i, "n_ctx": model.engine.context, "speculative": True, "is_processing": i < load.running}
         for i in range(max(load.sequences, load.running, 1))
     ]

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from trigraph.runtime.server.openai.schema import ChatMessage, Tool
 from trigraph.runtime.server.plain_prompt import PlainPrompts
-from trigraph.runtime.server.receipts import ReceiptWish
-from trigraph.runtime.server.schema import Items, Object, Sampling, Schema, unsupported
+from trigraph.runtime.server.schema import Items, Object, ReceiptWish, Sampling, Schema, unsupported
 
 
 class NativeRequest(Sampling):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trigraph.runtime.server.generation import Generation
+from trigraph.runtime.server.job import Generation
 from trigraph.runtime.server.openai.custom_input import CustomInput, custom_input
 from trigraph.runtime.server.tools import Origin
 from trigraph.runtime.text.reply import Arguments, CallBegun, CallEnded, Content, Event, Reasoning, assistant_message

@@ -8,20 +8,18 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from trigraph.models.errors import quote
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
-from trigraph.runtime.server.generation import Generation, Usage, merged
 from trigraph.runtime.server.images import PART_RULE, part_of_url
+from trigraph.runtime.server.job import NO_RECEIPT, Generation, Job, Usage, merged, sent_event
 from trigraph.runtime.server.openai.chat_calls import Deltas, said
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
 from trigraph.runtime.server.openai.schema import ChatMessage, ChatRequest, ContentPart, ImageUrl, Tool, ToolCall
 from trigraph.runtime.server.openai.usage import openai_usage, prompt_progress, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
-from trigraph.runtime.server.receipts import NO_RECEIPT, receipt_field
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import parse
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.tools import Tools, call_of
 from trigraph.runtime.text.template import Message
 
@@ -34,20 +32,20 @@ _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 class ChatCompletion(Job):
     """A request for chat completions."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ChatRequest, body)
-        engine = service.engine
+        engine = model.engine
         tools, choice = tool_choice(fields)
-        prompt = _prompt(service, fields, choice)
+        prompt = _prompt(model, fields, choice)
         answer = form(fields, fields.response_format)
         self.ignored = tools.notes(prompt.template.reply_format.calls)
         self.logprobs = bool(fields.logprobs)
         self.stream = bool(fields.stream)
-        self._fields, self._service = fields, service
+        self._fields, self.model = fields, model
         options = request_options(
             fields,
-            service,
+            model,
             max_tokens=next(
                 (n for n in (fields.max_completion_tokens, fields.max_tokens, fields.n_predict) if n is not None), None
             ),
@@ -68,8 +66,8 @@ class ChatCompletion(Job):
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
-            "model": service.settings.model,
-            "system_fingerprint": service.fingerprint,
+            "model": model.settings.model,
+            "system_fingerprint": model.fingerprint,
         }
         self._tokenizer = engine.tokenizer
         self._origins = tools.origins
@@ -84,7 +82,7 @@ class ChatCompletion(Job):
                 "message": said(generation, self._origins),
                 "logprobs": self._logprobs(generation, 0),
                 "finish_reason": finish_reason(generation),
-                **self._receipt(generation),
+                **self.receipt(generation, self._fields.receipt),
             }
             for i, generation in enumerate(self.generations)
         ]
@@ -113,7 +111,7 @@ class ChatCompletion(Job):
                 yield self._chunk(i, delta, logprobs)
                 logprobs = None
         for i, generation in enumerate(self.generations):
-            logprobs, receipt = self._logprobs(generation, sent[i]), self._receipt(generation)
+            logprobs, receipt = self._logprobs(generation, sent[i]), self.receipt(generation, self._fields.receipt)
             yield self._chunk(i, {}, logprobs, finish_reason(generation), receipt=receipt)
         if (stream := self._fields.stream_options) is not None and stream.include_usage:
             yield sent_event(
@@ -154,17 +152,14 @@ class ChatCompletion(Job):
     def _usage(self) -> dict[str, Any]:
         return openai_usage(Usage.of(self.generations, len(self.generations)))
 
-    def _receipt(self, generation: Generation) -> Mapping[str, Any]:
-        return receipt_field(self._service, generation, self._fields.receipt)
-
     def _logprobs(self, generation: Generation, start: int) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, generation.logprobs(start)) if self.logprobs else None
 
 
-def count_chat_tokens(service: Service, body: bytes) -> dict[str, Any]:
+def count_chat_tokens(model: ServedModel, body: bytes) -> dict[str, Any]:
     """How many tokens the prompt of a request has. Raises ApiError or TrigraphError for what is wrong with it."""
     fields = parse(ChatRequest, body)
-    prompt = _prompt(service, fields, tool_choice(fields)[1], counted=True)
+    prompt = _prompt(model, fields, tool_choice(fields)[1], counted=True)
     return {"object": "response.input_tokens", "input_tokens": len(prompt.ids)}
 
 
@@ -217,10 +212,10 @@ def function_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
     return [*Tools.of(tool.flat() for tool in tools or ()).functions.values()]
 
 
-def _prompt(service: Service, fields: ChatRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
+def _prompt(model: ServedModel, fields: ChatRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
     messages = [as_message(message, i) for i, message in enumerate(fields.messages)]
     variables = template_variables(fields.chat_template_kwargs, fields.reasoning_effort)
-    return chat_prompt(service, messages, choice.tools, variables, counted=counted)
+    return chat_prompt(model, messages, choice.tools, variables, counted=counted)
 
 
 def tool_choice(fields: ChatRequest) -> tuple[Tools, ToolChoice]:

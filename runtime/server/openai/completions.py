@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from trigraph.runtime.requests.logprobs import scoring
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
 from trigraph.runtime.server.fill_in_middle import fill_in_middle
-from trigraph.runtime.server.generation import Generation, Usage, merged
+from trigraph.runtime.server.job import Generation, Job, Usage, merged, sent_event
 from trigraph.runtime.server.openai.chat_completions import finish_reason
 from trigraph.runtime.server.openai.logprobs import completion_logprobs, prompt_logprobs
 from trigraph.runtime.server.openai.schema import CompletionRequest
@@ -19,9 +19,7 @@ from trigraph.runtime.server.openai.usage import openai_usage, timings
 from trigraph.runtime.server.options import choice_options, form, request_options
 from trigraph.runtime.server.plain_prompt import plain_prompts
 from trigraph.runtime.server.prompt import checked_ids
-from trigraph.runtime.server.receipts import receipt_field
 from trigraph.runtime.server.schema import parse
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.text.reply import Content, Event
 
 _MOST = 128  # completions of a request
@@ -30,10 +28,10 @@ _MOST = 128  # completions of a request
 class Completion(Job):
     """A request for completions."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(CompletionRequest, body)
-        self._service, self._engine = service, service.engine
+        self.model, self._engine = model, model.engine
         self._choices = fields.n or 1
         if fields.best_of is not None and fields.best_of > self._choices:
             raise ApiError(
@@ -53,20 +51,20 @@ class Completion(Job):
         self._timed = bool(fields.timings_per_token)
         options = request_options(
             fields,
-            service,
+            model,
             max_tokens=fields.max_tokens if fields.n_predict is None else fields.n_predict,
             constraint=form(fields, fields.response_format),
             logprobs=fields.logprobs,
             receipt=bool(fields.receipt),
         )
         self._completions = [
-            Generation(service.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
+            Generation(model.engine.generate(prompt, choice_options(options, choice)), shares_prompt=choice > 0)
             for prompt in prompts
             for choice in range(self._choices)
         ]
         self._scores = []
         if fields.echo and fields.logprobs is not None:
-            self._scores = [Generation(service.engine.generate(*scoring(ids, fields.logprobs))) for ids in prompts]
+            self._scores = [Generation(model.engine.generate(*scoring(ids, fields.logprobs))) for ids in prompts]
         self.generations = [*self._scores, *self._completions]
         self._echoed = [
             self._engine.tokenizer.spell(generation.request.prompt) if fields.echo else ""
@@ -76,8 +74,8 @@ class Completion(Job):
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
-            "model": service.settings.model,
-            "system_fingerprint": service.fingerprint,
+            "model": model.settings.model,
+            "system_fingerprint": model.fingerprint,
         }
 
     async def result(self) -> dict[str, Any]:
@@ -91,7 +89,7 @@ class Completion(Job):
             choice = self._choice(i, self._echoed[i] + generation.text, 0, offset, finish_reason(generation))
             if echoed is not None:
                 choice["logprobs"] = {name: [*echoed[name], *more] for name, more in choice["logprobs"].items()}
-            choices.append({**choice, **receipt_field(self._service, generation, self._receipt)})
+            choices.append({**choice, **self.receipt(generation, self._receipt)})
         return {**self._head, "choices": choices, "usage": self._usage(), "timings": timings(self._completions)}
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -113,7 +111,7 @@ class Completion(Job):
             yield self._chunk(choice)
         for i, generation in enumerate(self._completions):
             choice = self._choice(i, "", tokens[i], offsets[i], finish_reason(generation))
-            yield self._chunk({**choice, **receipt_field(self._service, generation, self._receipt)})
+            yield self._chunk({**choice, **self.receipt(generation, self._receipt)})
         if self._stream_options is not None and self._stream_options.include_usage:
             last = {"choices": [], "usage": self._usage(), "timings": timings(self._completions)}
             yield sent_event({**self._head, **last})

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from trigraph.runtime.requests.embedding import embedding, pooled
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
-from trigraph.runtime.server.generation import Generation, merged
+from trigraph.runtime.server.job import Generation, Job, merged, sent_event
 from trigraph.runtime.server.plain_prompt import PlainPrompts, are_many, plain_prompts
 from trigraph.runtime.server.schema import NoReceipt, Schema, parse, unsupported
-from trigraph.runtime.server.service import Service
 
 _MOST = 2048  # texts of a request: OpenAI's limit
 _AT_ONCE = 64  # of them that are queued: requests of others find room among them
@@ -43,14 +42,14 @@ class EmbeddingJob(Job):
 
     stream = False
 
-    def __init__(self, service: Service, given: PlainPrompts, pooling: Pooling | None, param: str) -> None:
+    def __init__(self, model: ServedModel, given: PlainPrompts, pooling: Pooling | None, param: str) -> None:
         """`param`: the field that has the texts. Raises ApiError or TrigraphError for what is wrong with them."""
         if isinstance(given, list) and len(given) > _MOST and are_many(given):
             raise ApiError(f"{param} has {len(given)} texts; at most {_MOST} are computed at once", param=param)
-        engine = service.engine
+        engine = model.engine
         prompts = plain_prompts(engine, given, param)
         self.tokens = sum(map(len, prompts))
-        self._service = service
+        self.model = model
         self._pooling = pooling or "last"
         self.generations = [
             Generation(engine.generate(*embedding(prompt, self._pooling, engine.context))) for prompt in prompts
@@ -60,9 +59,9 @@ class EmbeddingJob(Job):
     async def result(self) -> Any:
         """The whole answer."""
 
-    async def begin(self, service: Service, generations: Sequence[Generation] | None = None) -> None:
+    async def begin(self, generations: Sequence[Generation] | None = None) -> None:
         """Queues some of the texts; the first ones, unless told otherwise."""
-        await super().begin(service, self.generations[:_AT_ONCE] if generations is None else generations)
+        await super().begin(self.generations[:_AT_ONCE] if generations is None else generations)
 
     async def rows(self) -> list[NDArray[np.float32]]:
         """The pooled row [hidden] of each text, in order."""
@@ -70,7 +69,7 @@ class EmbeddingJob(Job):
         for start in range(0, len(self.generations), _AT_ONCE):
             some = self.generations[start : start + _AT_ONCE]
             if start:
-                await self.begin(self._service, some)
+                await self.begin(some)
             async for _ in merged(some):
                 pass
             for generation in some:
@@ -91,12 +90,12 @@ class EmbeddingJob(Job):
 class Embeddings(EmbeddingJob):
     """Embeddings as OpenAI writes them."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(EmbeddingRequest, body)
-        super().__init__(service, fields.input, fields.pooling, "input")
+        super().__init__(model, fields.input, fields.pooling, "input")
         self._base64 = fields.encoding_format == "base64"
-        self._model = service.settings.model
+        self._model = model.settings.model
 
     async def result(self) -> dict[str, Any]:
         """The embeddings, in the order of the texts."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob
-from trigraph.runtime.requests.text_stream import TextStream
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.tokenizer import Detokenizer, Tokenizer
 
@@ -15,7 +15,7 @@ _CALL_END = "</tool_call>"
 class OutputLogprobs:
     """Takes the events of a reply in order. Reasoning and content stand in the generated text as they are."""
 
-    def __init__(self, request: TextStream, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Handle, tokenizer: Tokenizer) -> None:
         self._request = request
         self._detokenizer = Detokenizer(tokenizer)
         self._text = ""

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from trigraph.models.errors import quote
+from trigraph.runtime.server.app import ServedModel
 from trigraph.runtime.server.errors import ApiError
-from trigraph.runtime.server.exchange import Job, sent_event
-from trigraph.runtime.server.generation import LIMITS, Generation, Usage, merged
+from trigraph.runtime.server.job import LIMITS, Generation, Job, Usage, merged, sent_event
 from trigraph.runtime.server.openai.logprobs import chat_logprobs
 from trigraph.runtime.server.openai.output_logprobs import OutputLogprobs
 from trigraph.runtime.server.openai.response_items import ResponseItems
@@ -20,7 +20,6 @@ from trigraph.runtime.server.options import form, request_options
 from trigraph.runtime.server.prompt import ChatPrompt, chat_prompt, template_variables
 from trigraph.runtime.server.reply_form import ToolChoice, reply_form
 from trigraph.runtime.server.schema import ResponseFormat, parse
-from trigraph.runtime.server.service import Service
 from trigraph.runtime.server.tools import Tools
 from trigraph.runtime.text.reply import Event
 
@@ -30,28 +29,28 @@ _LOGPROBS = "message.output_text.logprobs"
 class Responses(Job):
     """A request for a response."""
 
-    def __init__(self, service: Service, body: bytes) -> None:
+    def __init__(self, model: ServedModel, body: bytes) -> None:
         """Raises ApiError or TrigraphError for what is wrong with the request."""
         fields = parse(ResponsesRequest, body)
         tools, choice = _tools(fields)
-        prompt = _prompt(service, fields, choice)
+        prompt = _prompt(model, fields, choice)
         logprobs = (fields.top_logprobs or 0) if _LOGPROBS in (fields.include or ()) else None
         options = request_options(
             fields,
-            service,
+            model,
             max_tokens=fields.max_output_tokens,
             constraint=reply_form(prompt.template.reply_format, choice, form(fields, _format(fields))),
             logprobs=logprobs,
         )
-        request = service.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
+        request = model.engine.generate(prompt.given, options, checkpoints=prompt.checkpoints)
         self.generations = [Generation(request, prompt.parser(options.constraint), parallel_calls=choice.parallel)]
-        self.stream = bool(fields.stream)
+        self.model, self.stream = model, bool(fields.stream)
         self.ignored = [*tools.notes(prompt.template.reply_format.calls), *ignored_items(fields)]
         self._items = ResponseItems(tools.origins)
-        self._tokenizer = service.engine.tokenizer
+        self._tokenizer = model.engine.tokenizer
         self._logprobs = None if logprobs is None else OutputLogprobs(request, self._tokenizer)
         self._number = 0
-        self._head = _head(fields, service) | {
+        self._head = _head(fields, model) | {
             name: getattr(options.sampling, name)
             for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")
         }
@@ -117,10 +116,10 @@ class Responses(Job):
         return event
 
 
-def count_input_tokens(service: Service, body: bytes) -> dict[str, Any]:
+def count_input_tokens(model: ServedModel, body: bytes) -> dict[str, Any]:
     """How many tokens an input has. Raises ApiError or TrigraphError for what is wrong with the request."""
     fields = parse(ResponsesRequest, body)
-    ids = _prompt(service, fields, _tools(fields)[1], counted=True).ids
+    ids = _prompt(model, fields, _tools(fields)[1], counted=True).ids
     return {"object": "response.input_tokens", "input_tokens": len(ids)}
 
 
@@ -129,12 +128,12 @@ def _tools(fields: ResponsesRequest) -> tuple[Tools, ToolChoice]:
     return tools, tools.choice(fields.tool_choice, parallel=fields.parallel_tool_calls is not False)
 
 
-def _prompt(service: Service, fields: ResponsesRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
+def _prompt(model: ServedModel, fields: ResponsesRequest, choice: ToolChoice, *, counted: bool = False) -> ChatPrompt:
     _check_stateless(fields)
     messages = input_messages(fields)
     effort = None if fields.reasoning is None else fields.reasoning.effort
     variables = template_variables(fields.chat_template_kwargs, effort)
-    return chat_prompt(service, messages, choice.tools, variables, counted=counted, param="input")
+    return chat_prompt(model, messages, choice.tools, variables, counted=counted, param="input")
 
 
 def _check_stateless(fields: ResponsesRequest) -> None:
@@ -160,7 +159,7 @@ def _format(fields: ResponsesRequest) -> ResponseFormat | None:
     return ResponseFormat(type=wanted.type, strict=wanted.strict, schema_=wanted.schema_)
 
 
-def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
+def _head(fields: ResponsesRequest, model: ServedModel) -> dict[str, Any]:
     """What all states of the response have: every field that the API requires."""
     reasoning = Reasoning() if fields.reasoning is None else fields.reasoning
     format = {"type": "text"}
@@ -170,7 +169,7 @@ def _head(fields: ResponsesRequest, service: Service) -> dict[str, Any]:
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
         "created_at": int(time.time()),
-        "model": service.settings.model,
+        "model": model.settings.model,
         "error": None,
         "instructions": fields.instructions,
         "max_output_tokens": fields.max_output_tokens,

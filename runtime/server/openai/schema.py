@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field
 
 from trigraph.runtime.server.plain_prompt import PlainPrompts
-from trigraph.runtime.server.receipts import ReceiptWish
 from trigraph.runtime.server.schema import (
     Items,
     Object,
+    ReceiptWish,
     ResponseFormat,
     Sampling,
     Schema,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trigraph.runtime.requests.text_stream import TextStream
-from trigraph.runtime.server.generation import Generation, Usage
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.server.job import Generation, Usage
 
 
 def openai_usage(usage: Usage) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def prompt_progress(request: TextStream) -> dict[str, Any]:
+def prompt_progress(request: Handle) -> dict[str, Any]:
     """llama-server's `prompt_progress`: how much of a prompt has been computed."""
     done, total = request.progress
     return {

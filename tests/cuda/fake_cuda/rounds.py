@@ -37,7 +37,7 @@ def unasked(result: DraftResult, row: int, position: int) -> int:
 
 def events_of(large: Engine, gpu: FakeDevice, sequences: list[Sequence], parameters: SamplingParameters) -> list[str]:
     """Of a round of so many sequences, when the device has seen its like."""
-    executor = large.model.executor
+    executor = large.executor
     assert isinstance(executor, DeviceExecutor) and executor.sampler.supports(parameters)
     for _ in range(3):  # the second one drafts after tokens that were kept
         gpu.events()

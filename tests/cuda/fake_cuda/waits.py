@@ -19,7 +19,13 @@ def test_a_round_is_enqueued_ahead_of_all_that_can_wait(
     options = Options(Sampling(temperature=0), max_tokens=4 * ROUNDS, ignore_eos=True, draft_tokens=drafts)
     with engine.steps.lock:  # so that one round takes in all
         texts = [engine.submit([3, 1, 4, 1, 5 + i], options) for i in range(requests)]
-        texts[0]._wakers.append(lambda: seen.append(gpu.events()))
+        wake = texts[0].wake
+
+        def noted() -> None:
+            seen.append(gpu.events())
+            wake()
+
+        texts[0].wake = noted  # type: ignore[method-assign]
     for text in texts:
         text.result(60)
     assert len(seen) > ROUNDS / 2

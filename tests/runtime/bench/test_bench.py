@@ -18,13 +18,14 @@ from trigraph.models.errors import TrigraphError
 from trigraph.models.geometries import GEOMETRIES
 from trigraph.runtime.bench import BenchOptions, bench
 from trigraph.runtime.bench.bandwidth import Bandwidth, memory_bandwidth
+from trigraph.runtime.bench.completions import greedy_completion
 from trigraph.runtime.bench.experts import ExpertCounter
 from trigraph.runtime.bench.machine import measure_machine
 from trigraph.runtime.bench.replay import replaying
 from trigraph.runtime.bench.sample import seconds
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.requests.draft_length import FixedLength
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode
 
@@ -52,25 +53,15 @@ def test_replayed_drafts_are_right_as_often_as_asked(accept: float) -> None:
     steps = engine.steps
     sequence = steps.new_sequence()
     first = steps.prefill([sequence], [text[:2]])
-    executor = replaying(engine.model.executor, [text], accept)
+    executor = replaying(engine.executor, [text], accept)
 
-    class Limit:
-        """Ends the completion after `length` tokens."""
-
-        left = length
-        finished = False
-
-        def push(self, token: int) -> bool:
-            assert token == text[2 + length - self.left + 1]
-            self.left -= 1
-            self.finished = not self.left
-            return self.finished
-
+    completion = greedy_completion(engine, text[:2], length)
+    completion.push(token := int(first.tokens[0]))
     sampler = Sampler(Sampling(temperature=0), [])
-    request = Running(sequence, int(first.tokens[0]), sampler, Limit(), FixedLength(drafts, "on"))
-    for _ in decode(executor, [request], Governor()):
+    for _ in decode(executor, [Request(completion, sampler, FixedLength(drafts, "on"), sequence, token)], Governor()):
         pass
-    rounds = request.rounds
+    assert completion.ids == text[2 : 2 + length]
+    rounds = completion.rounds
     # The first draft of a round is always put to the test.
     tried = [r for r in rounds if r.drafted]
     rate = np.mean([r.accepted > 0 for r in tried])

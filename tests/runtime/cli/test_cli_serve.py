@@ -24,7 +24,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Served]:
     engine = thinking_engine("hm\n</think>\n\nYes.")
     monkeypatch.setattr("trigraph.runtime.cli.opening.load", lambda path, **options: engine)
     monkeypatch.setattr(
-        "trigraph.runtime.server.serving.serve", lambda served, listener: found.append((served.engine, served.settings))
+        "trigraph.runtime.server.serving.serve",
+        lambda served, listener: found.append((served.only.engine, served.only.settings)),
     )
     monkeypatch.delenv("TRIGRAPH_API_KEY", raising=False)
     return found

@@ -6,19 +6,23 @@ import numpy as np
 import pytest
 
 from support.fake_device import FakeSampler, device_executor
+from support.fake_engine import END, GREEDY, METADATA
 from support.fake_model import FakeModel, chaotic, mostly_right
 from support.packages import Packages
 from support.prompts import PROMPTS
+from trigraph.models.tokenizer import tokenizer_json
 from trigraph.runtime import Options, load
 from trigraph.runtime.drafting.acceptance import Acceptance
 from trigraph.runtime.drafting.choice import Governor
 from trigraph.runtime.execution.device_executor import DeviceExecutor
 from trigraph.runtime.execution.executor import Executor, HostExecutor
 from trigraph.runtime.execution.steps import Steps
+from trigraph.runtime.requests.completion import Completion
 from trigraph.runtime.requests.draft_length import AdaptiveLength, FixedLength
-from trigraph.runtime.requests.running import Running
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.sampling.sampling import Sampler, Sampling
 from trigraph.runtime.speculation import decode, decode_round
+from trigraph.runtime.text.tokenizer import Tokenizer
 
 VOCAB = 23
 EXECUTORS = {"host": HostExecutor, "device": device_executor}
@@ -32,25 +36,16 @@ def executor_of(request: pytest.FixtureRequest) -> Maker:
     return maker
 
 
-class Limit:
+class Limit(Completion):
     """A completion of so many tokens."""
 
-    def __init__(self, limit: int) -> None:
-        self.tokens: list[int] = []
-        self._limit = limit
-
-    @property
-    def left(self) -> int:
-        return self._limit - len(self.tokens)
-
-    @property
-    def finished(self) -> bool:
-        return not self.left
+    def __init__(self, limit: int, floor: float | None = None, tokenizer: Tokenizer | None = None) -> None:
+        options = Options(GREEDY, max_tokens=limit, ignore_eos=True, draft_p_min=floor)
+        super().__init__([], options, tokenizer or Tokenizer(tokenizer_json(METADATA), [END]), 1000)
 
     def push(self, token: int) -> bool:
         assert not self.finished, "a token leaked past the end"
-        self.tokens.append(token)
-        return self.finished
+        return super().push(token)
 
 
 def model() -> FakeModel:
@@ -58,16 +53,16 @@ def model() -> FakeModel:
     return FakeModel(VOCAB, logits, mostly_right(logits))
 
 
-def request(steps: Steps, number: int) -> tuple[Running, Limit]:
+def request(steps: Steps, number: int) -> tuple[Request, Limit]:
     """Running `number` of a mixed crowd: its own prompt, sampling, draft length, floor and end."""
     prompt = [int(token) for token in np.random.default_rng(number).integers(0, VOCAB, 1 + 3 * number)]
     sampling = Sampling(temperature=0 if number % 2 else 0.9, seed=number, repeat_penalty=1.2 if number % 3 else 1.0)
-    sampler, completion = Sampler(sampling, prompt), Limit(9 + 7 * number)
+    sampler, completion = Sampler(sampling, prompt), Limit(9 + 7 * number, 0.5 if number == 3 else None)
     sequence = steps.new_sequence()
     token = sampler.pick(steps.prefill([sequence], [prompt]), 0, len(prompt))
     completion.push(token)
     length = AdaptiveLength(Acceptance(7), 7, ngrams=True) if number == 4 else FixedLength(2 * number, "fixed")
-    return Running(sequence, token, sampler, completion, length, 0.5 if number == 3 else 0.0), completion
+    return Request(completion, sampler, length, sequence, token), completion
 
 
 def alone(number: int) -> tuple[list[int], list[list[int]]]:
@@ -76,7 +71,7 @@ def alone(number: int) -> tuple[list[int], list[list[int]]]:
     single, completion = request(steps, number)
     for _ in decode(HostExecutor(steps), [single], Governor()):
         pass
-    return completion.tokens, [finished.tokens for finished in single.rounds]
+    return completion.ids, [finished.tokens for finished in single.completion.rounds]
 
 
 @pytest.mark.parametrize("numbers", [[1], [0, 1], [3, 0, 2], [0, 1, 2, 3, 4], [4, 4, 3, 3]])
@@ -89,12 +84,12 @@ def test_companions_change_nothing(numbers: list[int], executor_of: Maker) -> No
     rounds = sum(1 for _ in decode(executor_of(steps), requests, Governor()))
     for number, (member, completion) in zip(numbers, crowd, strict=True):
         tokens, of_rounds = alone(number)
-        assert completion.tokens == tokens
+        assert completion.ids == tokens
         if number != 4:  # the governor goes by times
-            assert [finished.tokens for finished in member.rounds] == of_rounds
-        verified = member.rounds[0].sequences
+            assert [finished.tokens for finished in member.completion.rounds] == of_rounds
+        verified = member.completion.rounds[0].sequences
         assert verified == len(numbers)
-    assert sum(graph == "verify" for graph, _ in fake.runs) == rounds == max(len(r.rounds) for r in requests)
+    assert sum(graph == "verify" for graph, _ in fake.runs) == rounds == max(len(r.completion.rounds) for r in requests)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling(temperature=0.8, seed=3)], ids=["0", "0.8"])
@@ -102,7 +97,7 @@ def test_companions_change_no_bit_of_a_trained_model(packages: Packages, samplin
     """Four prompts in one loop, each with its own draft length and end, against each of them alone."""
     engine = load(packages("trained", "Q8_0"), context=256, threads=2, sequences=4)
     steps = engine.steps
-    crowd: list[Running] = []
+    crowd: list[Request] = []
     expected, found = [], []
     for number, prompt in enumerate(PROMPTS[:4]):
         limit = 20 + 9 * number
@@ -111,15 +106,16 @@ def test_companions_change_no_bit_of_a_trained_model(packages: Packages, samplin
         alone.run()
         expected.append(alone.ids)
         ids = engine.tokenizer.encode(prompt)
-        sampler, completion, sequence = Sampler(sampling, ids), Limit(limit), steps.new_sequence()
+        sampler, sequence = Sampler(sampling, ids), steps.new_sequence()
+        completion = Limit(limit, 0.1 * number, engine.tokenizer)
         token = sampler.pick(steps.prefill([sequence], [ids]), 0, len(ids))
         completion.push(token)
-        crowd.append(Running(sequence, token, sampler, completion, FixedLength(2 * number, "fixed"), 0.1 * number))
-        found.append(completion.tokens)
-    for _ in decode(engine.model.executor, crowd, Governor()):
+        crowd.append(Request(completion, sampler, FixedLength(2 * number, "fixed"), sequence, token))
+        found.append(completion.ids)
+    for _ in decode(engine.executor, crowd, Governor()):
         pass
     assert found == expected
-    assert sum(finished.accepted for member in crowd for finished in member.rounds) > 0
+    assert sum(finished.accepted for member in crowd for finished in member.completion.rounds) > 0
 
 
 def test_a_request_that_is_complete_costs_nothing(executor_of: Maker) -> None:
@@ -128,7 +124,7 @@ def test_a_request_that_is_complete_costs_nothing(executor_of: Maker) -> None:
     while not completion.finished:
         completion.push(0)
     assert list(decode(executor_of(steps), [single], Governor())) == []
-    assert single.rounds == []
+    assert single.completion.rounds == []
 
 
 def test_drafts_are_counted_for_the_request_that_they_are_of(executor_of: Maker) -> None:
@@ -137,11 +133,11 @@ def test_drafts_are_counted_for_the_request_that_they_are_of(executor_of: Maker)
     for _ in decode(executor_of(steps), crowd, Governor()):
         pass
     plain, speculative = crowd
-    assert sum(finished.drafted for finished in plain.rounds) == 0
-    drafted = sum(finished.drafted for finished in speculative.rounds)
-    accepted = sum(finished.accepted for finished in speculative.rounds)
+    assert sum(finished.drafted for finished in plain.completion.rounds) == 0
+    drafted = sum(finished.drafted for finished in speculative.completion.rounds)
+    accepted = sum(finished.accepted for finished in speculative.completion.rounds)
     assert 0 < accepted < drafted
-    assert sum(len(finished.tokens) for finished in speculative.rounds) >= accepted
+    assert sum(len(finished.tokens) for finished in speculative.completion.rounds) >= accepted
 
 
 class Broken(Limit):
@@ -152,7 +148,7 @@ class Broken(Limit):
         self._after = after
 
     def push(self, token: int) -> bool:
-        if len(self.tokens) == self._after:
+        if len(self.ids) == self._after:
             raise ValueError("broken")
         return super().push(token)
 
@@ -170,9 +166,9 @@ def test_a_request_fails_alone(after: int, executor_of: Maker) -> None:
     while unfinished := [member for member in running if not member.finished]:
         decode_round(executor, unfinished, governor)
     assert str(failing.error) == "broken"
-    assert broken.tokens == alone(4)[0][:after]
-    assert failing.sequence.tokens[-after + 1 :] == broken.tokens[:-1] or after == 1
-    assert [crowd[i][1].tokens for i in (0, 2)] == [alone(number)[0] for number in (1, 2)]
+    assert broken.ids == alone(4)[0][:after]
+    assert failing.state.tokens[-after + 1 :] == broken.ids[:-1] or after == 1
+    assert [crowd[i][1].ids for i in (0, 2)] == [alone(number)[0] for number in (1, 2)]
 
 
 def test_decode_raises_what_a_request_raised(executor_of: Maker) -> None:
@@ -199,7 +195,7 @@ def test_a_device_draws_drafts_and_tokens_in_one_go() -> None:
         return 0
 
     sampler._first_choice = choose  # type: ignore[method-assign]
-    single = Running(sequence, token, sampler, completion, FixedLength(3, "fixed"))
+    single = Request(completion, sampler, FixedLength(3, "fixed"), sequence, token)
     rounds = sum(1 for _ in decode(executor, [single], Governor()))
     assert asked == []
     assert isinstance(executor, DeviceExecutor) and isinstance(executor.sampler, FakeSampler)

@@ -16,6 +16,7 @@ from support.pictures import encode, pixels
 from support.seeing import SeeingPackages
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling, load
+from trigraph.runtime.chat import Reply
 from trigraph.runtime.images.prompt import placed, prompt_with_images, without_images
 from trigraph.runtime.text.template import ChatTemplate
 
@@ -37,7 +38,7 @@ def engine(package: Path) -> Iterator[Engine]:
 def ids_of(reply: Any) -> list[int]:
     for _ in reply:
         pass
-    return list(getattr(reply, "request", reply).ids)
+    return list((reply.request if isinstance(reply, Reply) else reply).ids)
 
 
 def test_every_form_has_the_same_answer(engine: Engine, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from support.rounds import finish, queued, run_round
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, JsonSchema, Options, Receipt, Regex, Sampling, load
 from trigraph.runtime.receipt.receipt import logits_sha256, row_digits
-from trigraph.runtime.requests.recording import RecordingSampler, row_digest
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.requests.recording import row_digest
 
 PROMPT = "In the beginning God created the heaven and the earth."
 SAMPLED = Sampling(0.9, seed=11)
@@ -56,7 +56,7 @@ def other(tiny_package: Path) -> Engine:
     return load(tiny_package, threads=1, context=160, chunk=7, speculation=False, sequences=1)
 
 
-def complete(engine: Engine, prompt: str | list[int] = PROMPT, **options: Any) -> Request:
+def complete(engine: Engine, prompt: str | list[int] = PROMPT, **options: Any) -> Handle:
     asked = Options(**{"sampling": SAMPLED, "max_tokens": 40, "receipt": True, **options})
     request = engine.generate(prompt, asked)
     request.run()
@@ -114,7 +114,7 @@ def test_a_request_without_a_receipt_keeps_nothing(engine: Engine, monkeypatch: 
     monkeypatch.setattr("trigraph.runtime.requests.recording.row_digest", lambda logits: 1 // 0)
     for logprobs in (None, 1):
         request = complete(engine, receipt=False, logprobs=logprobs)
-        assert request.rows == [] and isinstance(request.sampler, RecordingSampler) == (logprobs is not None)
+        assert request.rows == [] and bool(request.logprobs) == (logprobs is not None)
         with pytest.raises(TrigraphError, match="no receipt was asked for"):
             engine.receipt(request)
 
@@ -159,7 +159,7 @@ def test_what_was_begun_elsewhere_has_no_receipt_here(engine: Engine) -> None:
         engine.receipt(rest)
 
 
-def _refused(engine: Engine, request: Request) -> TrigraphError:
+def _refused(engine: Engine, request: Handle) -> TrigraphError:
     with pytest.raises(TrigraphError) as refused:
         engine.receipt(request)
     return refused.value
@@ -167,7 +167,8 @@ def _refused(engine: Engine, request: Request) -> TrigraphError:
 
 def test_a_completion_that_failed_has_no_receipt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     request = engine.generate(PROMPT, Options(SAMPLED, 9, receipt=True))
-    monkeypatch.setattr(request.sampler, "pick", lambda *row: 1 // 0)
+    assert request.request is not None
+    monkeypatch.setattr(request.request.sampler, "pick", lambda *row: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         request.run()
     with pytest.raises(TrigraphError, match="a completion that failed has no receipt"):

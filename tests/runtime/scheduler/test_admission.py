@@ -14,15 +14,15 @@ def piece(decoding: int, prompts: int, waiting: int, prefill_ms: float | None = 
     """Tokens of a piece where a token takes a millisecond and a round of those that decode 20, but for two of them."""
     model: Any = SimpleNamespace(
         steps=SimpleNamespace(chunk=512, state=SimpleNamespace(sequences=room)),
-        cache=None,
         scheduling=Scheduling(prefill_ms=prefill_ms),
         prefill_speed=SimpleNamespace(tokens=lambda seconds: round(seconds * 1000)),
     )
     queue: Any = [None] * waiting
+    cache: Any = None
     rounds = [SimpleNamespace(seconds=seconds) for seconds in (0.1, 0.02, 0.02, 0.02, 0.001)]
-    active: Any = [SimpleNamespace(decodes=True, rounds=rounds) for _ in range(decoding)]
-    active += [SimpleNamespace(decodes=False, rounds=[]) for _ in range(prompts)]
-    return Admission(model, queue).piece(active)
+    active: Any = [SimpleNamespace(decodes=True, completion=SimpleNamespace(rounds=rounds)) for _ in range(decoding)]
+    active += [SimpleNamespace(decodes=False) for _ in range(prompts)]
+    return Admission(model, queue, cache).piece(active)
 
 
 @pytest.mark.parametrize(

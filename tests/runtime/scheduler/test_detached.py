@@ -51,7 +51,7 @@ def test_a_prompt_moves_before_its_end(pair: tuple[Engine, Engine], state: bool)
     engine.cache.clear()
     request = queued(engine, tokens(60), options(), priority=2, timeout=1e6)
     run_round(engine)
-    assert 0 < request.state.length < 60
+    assert 0 < request.progress[0] < 60
     detached: Detached = pickle.loads(pickle.dumps(engine.detach(request)))
     assert request.done and request.stats.finish_reason == "cancelled" and not request.ids
     assert (detached.state is not None) == state

@@ -22,7 +22,7 @@ from support.fake_engine import assert_settled
 from support.rounds import alone, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 
 TESTS = Path(__file__).parents[2]
 LIMIT = 240
@@ -72,7 +72,7 @@ def test_collections_in_the_middle_of_rounds(every: int, count: int) -> None:
     gc.disable()
     try:
         collecting_in(engine, every)
-        kept: list[tuple[int, Request]] = []
+        kept: list[tuple[int, Handle]] = []
         for number in range(count):
             abandoned = engine.submit(tokens(9, number % 7), options(number % 7, 40))
             pieces = iter(abandoned)
@@ -161,7 +161,7 @@ def test_a_listener_that_exits() -> None:
 
 def test_a_listener_that_submits_another_request() -> None:
     engine, _ = fresh()
-    others: list[Request] = []
+    others: list[Handle] = []
 
     def submit() -> None:
         if not others:

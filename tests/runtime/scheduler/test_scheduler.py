@@ -20,13 +20,13 @@ from support.rounds import (
 )
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Options, QueueFullError
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 
 __all__ = ["steady"]
 pytestmark = pytest.mark.usefixtures("steady")
 
 
-def first_tokens(requests: list[Request]) -> list[int]:
+def first_tokens(requests: list[Handle]) -> list[int]:
     """Numbers of the requests in the order in which they had their first token."""
     return sorted(range(len(requests)), key=lambda i: requests[i].first_token or 0.0)
 
@@ -117,7 +117,8 @@ def test_deadlines_at_any_time(rounds: int) -> None:
     for _ in range(rounds):
         run_round(engine)
     for request in requests[::2]:
-        request.deadline = time.monotonic()
+        if request.request is not None:
+            request.request.deadline = time.monotonic()
     done = [request.done for request in requests[::2]]
     run_round(engine)
     for request, before in zip(requests[::2], done, strict=True):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from support.fake_engine import assert_settled
-from support.rounds import alone, finish, fresh, options, queued, run_round, scheduler, steady, tokens
+from support.rounds import alone, asked, finish, fresh, options, queued, run_round, scheduler, steady, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, Options, Sampling
 from trigraph.runtime.device.memory import RetryError
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.state.sequence import Sequence
 
 __all__ = ["steady"]
@@ -21,11 +21,11 @@ BAD = 2
 """Number of the request that fails."""
 
 
-def crowd(engine: Engine, draft: bool = True) -> list[Request]:
+def crowd(engine: Engine, draft: bool = True) -> list[Handle]:
     return [queued(engine, tokens(14, n), options(n, 16, speculate=draft, draft_tokens=3)) for n in range(4)]
 
 
-def assert_others_answered(engine: Engine, requests: list[Request], bad: int | None = BAD) -> None:
+def assert_others_answered(engine: Engine, requests: list[Handle], bad: int | None = BAD) -> None:
     for n, request in enumerate(requests):
         expected = alone(tokens(14, n), options(n, 16))
         if n != bad:
@@ -43,7 +43,7 @@ def test_a_sampler_that_fails(after: int, error: type[Exception]) -> None:
     """At the first token, and at later ones."""
     engine, _ = fresh()
     requests = crowd(engine)
-    picked, pick = [], requests[BAD].sampler.pick
+    picked, pick = [], asked(requests[BAD]).sampler.pick
 
     def failing(*arguments: object) -> int:
         picked.append(1)
@@ -51,7 +51,7 @@ def test_a_sampler_that_fails(after: int, error: type[Exception]) -> None:
             raise error("it fails")
         return pick(*arguments)  # type: ignore[arg-type]
 
-    requests[BAD].sampler.pick = failing  # type: ignore[method-assign,assignment]
+    asked(requests[BAD]).sampler.pick = failing  # type: ignore[method-assign,assignment]
     finish(engine, requests)
     assert_others_answered(engine, requests)
     with pytest.raises(error, match="it fails"):
@@ -67,7 +67,7 @@ def test_a_completion_or_a_constraint_that_fails(method: str) -> None:
     def failing(*arguments: object) -> None:
         raise RuntimeError("it fails")
 
-    setattr(requests[BAD].transcript if method == "push" else requests[BAD].sampler, method, failing)
+    setattr(requests[BAD] if method == "push" else asked(requests[BAD]).sampler, method, failing)
     finish(engine, requests)
     assert_others_answered(engine, requests)
     with pytest.raises(RuntimeError, match="it fails"):
@@ -81,7 +81,8 @@ def test_a_step_that_fails_with_one_request_in_it(step: str, monkeypatch: pytest
     works, failures = getattr(engine.steps, step), []
 
     def failing(sequences: list[Sequence], *arguments: object) -> object:
-        if requests[BAD].sequence in sequences and len(requests[BAD].ids) != 1:
+        bad = requests[BAD].request
+        if bad is not None and bad.sequence in sequences and len(requests[BAD].ids) != 1:
             failures.append(len(sequences))
             raise RuntimeError("this request breaks the step")
         return works(sequences, *arguments)
@@ -186,7 +187,7 @@ def test_what_is_done_at_the_end_fails(tmp_path: Path) -> None:
         raise OSError("disk full")
 
     requests = crowd(engine)
-    requests[BAD].finish = failing
+    asked(requests[BAD]).finish = failing
     finish(engine, requests)
     with pytest.raises(OSError, match="disk full"):
         requests[BAD].result()
@@ -206,7 +207,7 @@ def test_a_first_token_that_fails_beside_a_step_that_does() -> None:
     """Two prompts end in one step: the sampler of one fails, and then what follows for the other."""
     engine, _ = fresh()
     requests = [queued(engine, tokens(6, n), options(n, 16)) for n in range(2)]
-    requests[0].sampler.pick = None  # type: ignore[method-assign,assignment]
+    asked(requests[0]).sampler.pick = None  # type: ignore[method-assign,assignment]
     insert, calls = engine.cache.insert, []
 
     def failing(*arguments: object) -> None:

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.fake_engine import assert_settled
 from support.rounds import CONTEXT, alone, finish, fresh, options, queued, run_round, scheduler, tokens
 from trigraph.runtime import Options
+from trigraph.runtime.requests.handle import Handle
+from trigraph.runtime.requests.request import Request
 from trigraph.runtime.scheduler.admission import Admission
-from trigraph.runtime.scheduler.request import Request
 
 SIZES = st.sampled_from([{}, {"pages": 16}, {"pages": 21}, {"slots": 6}, {"slots": 7, "pages": 18}])
 PROMPTS = st.tuples(st.integers(0, 40), st.integers(0, 2), st.integers(1, 23))
@@ -31,7 +32,7 @@ class Rounds(RuleBasedStateMachine):
         decodes = attrgetter("decodes")
         self.patch.setattr(Admission, "piece", lambda self, active: piece if any(map(decodes, active)) else 16)
         self.engine, _ = fresh(drafts, sequences=sequences, **sizes)
-        self.asked: list[tuple[Request, list[int], Options]] = []
+        self.asked: list[tuple[Handle, list[int], Options]] = []
 
     @rule(
         prompt=PROMPTS,
@@ -55,7 +56,9 @@ class Rounds(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(number=st.integers(0, 99))
     def expire(self, number: int) -> None:
-        self.asked[number % len(self.asked)][0].deadline = time.monotonic()
+        handle = self.asked[number % len(self.asked)][0]
+        if handle.request is not None:
+            handle.request.deadline = time.monotonic()
 
     @rule(count=st.integers(1, 6))
     def rounds(self, count: int) -> None:
@@ -71,7 +74,7 @@ class Rounds(RuleBasedStateMachine):
         if before:
             first = min(before, key=lambda request: request.rank)
             came_on = _reached(first) > before[first]
-            assert first.done or came_on or active[0].rank < first.rank, "the first one stands still"
+            assert first.completion.done or came_on or active[0].rank < first.rank, "the first one stands still"
         elif waiting:
             assert active or len(self.engine._driver._waiting) < waiting, "nobody began"
         self.check()
@@ -107,7 +110,7 @@ class Rounds(RuleBasedStateMachine):
 
 def _reached(request: Request) -> tuple[int, int]:
     """Tokens of the completion, and those in the state, which a preempted request computes again."""
-    return len(request.ids), 0 if request.sequence is None else request.sequence.length
+    return len(request.completion.ids), 0 if request.sequence is None else request.sequence.length
 
 
 Rounds.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -14,7 +14,7 @@ from support.fake_engine import assert_settled
 from support.rounds import alone, cut_text, fresh, options, tokens
 from trigraph.models.errors import TrigraphError
 from trigraph.runtime import Engine, QueueFullError
-from trigraph.runtime.scheduler.request import Request
+from trigraph.runtime.requests.handle import Handle
 
 LIMIT = 240
 """Seconds after which a test hangs."""
@@ -35,7 +35,7 @@ def expected(engine: Engine, n: int) -> str:
 def idle(engine: Engine) -> None:
     """Waits until nothing is left to do."""
     until = time.monotonic() + 60
-    while engine._driver._scheduler.active or engine._driver._waiting or engine._driver._marks.qsize():
+    while engine._driver.scheduler.active or engine._driver._waiting or engine._driver._marks.qsize():
         assert time.monotonic() < until, "the engine does not come to rest"
         time.sleep(0.001)
     engine._driver.call(lambda: None)  # after the round in progress
@@ -81,7 +81,7 @@ def test_one_thread_runs_all_rounds() -> None:
     model.watch = lambda graph, pieces: threads.add(threading.get_ident())
     with ThreadPoolExecutor(3) as pool:
         requests = [(engine.submit if n % 2 else engine.generate)(tokens(9, n), options(n)) for n in range(COUNT)]
-        assert [*pool.map(Request.run, requests)] == [expected(engine, n) for n in range(COUNT)]
+        assert [*pool.map(Handle.run, requests)] == [expected(engine, n) for n in range(COUNT)]
     assert len(threads) == 1
     assert threading.get_ident() not in threads
 
@@ -148,10 +148,10 @@ def test_state_is_given_back_soon_while_others_are_busy() -> None:
     engine, model = fresh(context=2000)
     model.watch = lambda graph, pieces: time.sleep(0.001)  # the other thread's turn
     busy = engine.submit(tokens(9), options(0, 1500))
-    left: dict[Request, int] = {}  # rounds when the request was left
-    ended: dict[Request, int] = {}
+    left: dict[Handle, int] = {}  # rounds when the request was left
+    ended: dict[Handle, int] = {}
 
-    def note(request: Request) -> None:
+    def note(request: Handle) -> None:
         if request.done:
             ended.setdefault(request, len(busy.rounds))
 
@@ -198,7 +198,7 @@ def test_a_request_refused_for_a_full_queue_leaves_nothing() -> None:
     assert_settled(engine)
 
 
-async def collect(request: Request) -> str:
+async def collect(request: Handle) -> str:
     return "".join([piece async for piece in request])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trigraph.runtime import Options, load
+from support.rounds import finish, fresh, options, queued, run_round, tokens
+from trigraph.runtime import Engine, Options, load
 from trigraph.runtime.device.device import Device
-from trigraph.runtime.scheduler.wakes import Wakes
 
 
 class Waiting(Device):
@@ -23,29 +24,23 @@ class Waiting(Device):
 works: list[Callable[[], object]] = []
 
 
-class Reader:
-    """A request that notes when it is woken."""
-
-    def __init__(self) -> None:
-        self.woken = 0
-
-    def wake(self) -> None:
-        self.woken += 1
-
-
 @pytest.mark.parametrize("kind", [Device, Waiting])
 def test_readers_are_woken_late_where_a_device_computes(kind: type[Device]) -> None:
     """Once for each round, and at once behind the last one."""
-    wakes, readers = Wakes(kind(None, "no")), [Reader(), Reader()]
+    engine, _ = fresh(draft=False)
+    engine = Engine(replace(engine.model, device=kind(None, "no")))
+    woken: list[int] = []
+    request = queued(engine, tokens(4), options(max_tokens=4))
+    request.wake = lambda: woken.append(len(request.ids))  # type: ignore[method-assign]
     late = kind is Waiting
-    wakes.add(readers, more=True)  # type: ignore[arg-type]
-    assert [reader.woken for reader in readers] == [not late] * 2
-    if late:
-        works.pop()()
-    wakes.wake()
-    assert [reader.woken for reader in readers] == [1, 1]
-    wakes.add(readers[:1], more=False)  # type: ignore[arg-type]
-    assert [reader.woken for reader in readers] == [2, 1]
+    for count in (1, 2, 3):
+        run_round(engine)
+        assert len(request.ids) == count and woken[-1:] == ([] if late and count == 1 else [count - late])
+        if late:
+            works[-1]()
+            assert woken[-1] == count
+    finish(engine, [request])
+    assert woken[-1] == 4
 
 
 def test_readers_wait_for_no_round_that_does_not_come(tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,27 +16,32 @@ from trigraph.runtime.images.prompt import ImagePrompt, PlacedImage
 class PromptImages:
     """They are read when a prefill reaches them: not at all where a cache has the prompt up to behind them."""
 
-    def __init__(self, vision: Vision | None, placed: Sequence[PlacedImage], shown: ImagePrompt | None = None) -> None:
-        self.placed, self.shown = tuple(placed), shown
-        """Where they are, and the prompt with them, if it has any."""
-        self._vision: Vision | None = vision
-        self._pixels: tuple[ResizedImage, ...] = () if shown is None else shown.pixels
+    def __init__(
+        self,
+        vision: Vision | None = None,
+        placed: Sequence[PlacedImage] = (),
+        pixels: tuple[ResizedImage, ...] = (),
+    ) -> None:
+        self.placed = tuple(placed)
+        """Where they are."""
+        self._vision = vision
+        self._pixels = pixels
         self._rows: dict[int, NDArray[np.float32]] = {}
         self.waiting = False
         """Whether nothing of the prompt can be computed before an image has been read."""
         self._awaited: int | None = None
 
     @classmethod
-    def of(cls, vision: Vision | None, prompt: object) -> PromptImages:
+    def of(cls, vision: Vision | None, prompt: ImagePrompt | None) -> PromptImages:
         """Those of a prompt, if it has any. Raises TrigraphError where nothing reads them."""
-        if not isinstance(prompt, ImagePrompt) or not prompt.images:
-            return cls(None, ())
+        if prompt is None:
+            return cls()
         if vision is None:
             raise TrigraphError(
                 "the package has no vision tower, so prompts cannot have images; put the model's mmproj-*.gguf beside "
                 "its file, and export it again"
             )
-        return cls(vision, vision.placed(prompt), prompt)
+        return cls(vision, vision.placed(prompt), prompt.pixels)
 
     def reach(self, start: int, stop: int) -> int:
         """How far a prefill from `start` to `stop` can go now. The first image that is not read yet is read next."""

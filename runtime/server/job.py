@@ -1,26 +1,37 @@
-"""One completion of a client's request while it is made."""
+"""What a client has asked for: completions while they are made."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
+from trigraph.runtime.images.prompt import spelt
+from trigraph.runtime.receipt.receipt import Receipt
+from trigraph.runtime.requests.handle import Handle
 from trigraph.runtime.requests.logprobs import TokenLogprob
-from trigraph.runtime.requests.text_stream import TextStream
+from trigraph.runtime.scheduler.waiting import QueueFullError
+from trigraph.runtime.server.app import ServedModel
+from trigraph.runtime.server.errors import ApiError, log
 from trigraph.runtime.server.metrics import Metrics
 from trigraph.runtime.text.reply import CallEnded, Content, Event, Reasoning
 from trigraph.runtime.text.reply_parser import ReplyParser
 
 LIMITS = frozenset({"length", "context", "timeout"})
+NO_RECEIPT: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass
 class Generation:
     """A request to the engine, whose text a parser takes apart; without one, all of it is content."""
 
-    request: TextStream
+    request: Handle
     parser: ReplyParser | None = None
     parallel_calls: bool = True
     """Whether a reply may have more than one tool call; else it ends with the first."""
@@ -58,7 +69,7 @@ class Generation:
                     yield events
                 if self.called and not self.parallel_calls:
                     return
-            if self.parser is not None and self._take(events := self.parser.finish(self.request.transcript.ending)):
+            if self.parser is not None and self._take(events := self.parser.finish(self.request.ending)):
                 yield events
         finally:
             self.cancel()
@@ -93,7 +104,7 @@ class Generation:
     @property
     def finish_reason(self) -> str:
         """Why it has ended: "call", or as in Stats. What a limit has cut says so, whatever calls came before."""
-        reason = self.request.transcript.finish_reason or "stop"
+        reason = self.request.finish_reason or "stop"
         limited = reason in LIMITS and (self.parallel_calls or not self.called)
         return "call" if self.called and not limited else reason
 
@@ -108,7 +119,7 @@ class Generation:
 
     def _count(self) -> None:
         """Takes note of what the rounds since the last time have brought."""
-        tokens, rounds = self.request.transcript.sampled, self.request.rounds[self._rounds :]
+        tokens, rounds = self.request.sampled, self.request.rounds[self._rounds :]
         if self.metrics is not None and tokens > self._tokens:
             # Read once: rounds go on meanwhile.
             new = range(self._rounds, self._rounds + len(rounds))
@@ -129,6 +140,70 @@ class Generation:
                     break
         self.events += events
         return bool(events)
+
+
+class Job(ABC):
+    """What a client has asked for: the generations, and how its API writes them."""
+
+    model: ServedModel
+    generations: Sequence[Generation]
+    stream: bool
+    ignored: Sequence[str] = ()
+    """Sentences about what of the request the model is not told of."""
+
+    @abstractmethod
+    async def result(self) -> Any:
+        """The whole answer."""
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[bytes]:
+        """The answer as server-sent events, each whole."""
+
+    @abstractmethod
+    def failed(self, error: ApiError) -> bytes:
+        """The event that ends a stream which has failed."""
+
+    async def begin(self, generations: Sequence[Generation] | None = None) -> None:
+        """Queues generations: all, unless some are given. Raises QueueFullError, and then none of them is queued."""
+        begun: list[Generation] = []
+        try:
+            for generation in self.generations if generations is None else generations:
+                generation.metrics = self.model.metrics
+                generation.request.begin()
+                begun.append(generation)
+                if self.model.settings.log_prompts:
+                    log.info("%s", spelt(self.model.engine.tokenizer, generation.request.prompt))
+        except QueueFullError:
+            self.cancel()
+            for generation in begun:  # the next round takes them out, and somebody has to ask for one
+                async for _ in generation.run():
+                    pass
+            raise
+
+    def cancel(self) -> None:
+        """Ends all generations before the next round."""
+        for generation in self.generations:
+            generation.cancel()
+
+    def warnings(self) -> list[str]:
+        """What of the request is ignored, and what of its schemas the answer is not held to; at most 20."""
+        constraint = self.generations[0].request.options.constraint if self.generations else None
+        return [*self.ignored, *map(str, () if constraint is None else constraint.notes)][:20]
+
+    def log(self, path: str) -> None:
+        """Says in the log what it has cost."""
+        for generation in self.generations if log.isEnabledFor(logging.INFO) else ():
+            log.info("%s: %s", path, generation.request.stats.line())
+
+    def receipt(self, generation: Generation, wish: bool | str | None) -> Mapping[str, Any]:
+        """The field `receipt` of a choice that has ended; nothing where none is wanted."""
+        if not wish:
+            return NO_RECEIPT
+        engine, signer = self.model.engine, self.model.settings.signer
+        receipt = Receipt.of(generation.request, engine.identity, engine.tower_sha256)
+        if signer is not None:
+            receipt = signer.sign(receipt)
+        return {"receipt": (receipt.private() if wish == "private" else receipt).as_json()}
 
 
 @dataclass(frozen=True)
@@ -152,7 +227,7 @@ class Usage:
             prompt=sum(len(request.prompt) for request in firsts),
             images=sum(generation.image_tokens for generation in generations[::choices]),
             cached=sum(request.reused for request in firsts),
-            completion=sum(generation.request.transcript.sampled for generation in generations),
+            completion=sum(generation.request.sampled for generation in generations),
             reasoning=sum(generation.reasoning_tokens for generation in generations),
             drafted=sum(generation.drafted for generation in generations),
             accepted=sum(generation.accepted for generation in generations),
@@ -190,3 +265,9 @@ async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, 
     finally:
         for task in tasks:
             task.cancel()
+
+
+def sent_event(data: dict[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
